@@ -1,0 +1,14 @@
+"""The one exception that means "the user can mend this"; every other exception is a bug of ours."""
+
+
+class UserError(Exception):
+    """What happened, to which file, launch or tile, seen against expected, and what to type next.
+
+    The command line prints the message without a traceback and exits with ``exit_code``.
+    """
+
+    exit_code = 2
+
+
+class TraceError(UserError):
+    """A path that is no trace, a trace of another version, or one that breaks a rule of the format."""

@@ -1,0 +1,119 @@
+"""What a launch touches, relative to its operands: the unit that recorders hand to the trace writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+READ, WRITE, ATOMIC = range(3)
+"""Codes of ``Boxes.mode``, in the order of ``schema.MODES``."""
+
+
+_TYPES = {
+    "tile": np.int32, "operand": np.int32, "mode": np.int8, "offset": np.int64, "length": np.int64,
+    "count_0": np.int32, "stride_0": np.int64, "count_1": np.int32, "stride_1": np.int64,
+    "first": np.float32, "last": np.float32,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Boxes:
+    """Strided boxes as columns of equal length; see ``schema`` for what a box stands for.
+
+    ``first`` and ``last`` are fractions of the tile's life, NaN where unknown.
+    """
+
+    tile: NDArray[np.int32]
+    operand: NDArray[np.int32]
+    mode: NDArray[np.int8]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    count_0: NDArray[np.int32]
+    stride_0: NDArray[np.int64]
+    count_1: NDArray[np.int32]
+    stride_1: NDArray[np.int64]
+    first: NDArray[np.float32]
+    last: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.tile)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        tile: ArrayLike,
+        operand: ArrayLike,
+        mode: ArrayLike,
+        offset: ArrayLike,
+        length: ArrayLike,
+        count_0: ArrayLike = 1,
+        stride_0: ArrayLike = 0,
+        count_1: ArrayLike = 1,
+        stride_1: ArrayLike = 0,
+        first: ArrayLike = np.nan,
+        last: ArrayLike = np.nan,
+    ) -> Boxes:
+        """Boxes from columns that broadcast against each other (one dimension, or scalars)."""
+        given = (tile, operand, mode, offset, length, count_0, stride_0, count_1, stride_1, first, last)
+        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(c)) for c in given))
+        return cls(*(np.ascontiguousarray(c, dtype=t) for c, t in zip(columns, _TYPES.values(), strict=True)))
+
+    @classmethod
+    def concat(cls, parts: Iterable[Boxes]) -> Boxes:
+        """All boxes of ``parts``, in order; no boxes for no parts."""
+        parts = list(parts)
+        return cls(
+            *(
+                np.concatenate([getattr(p, name) for p in parts]) if parts else np.empty(0, type_)
+                for name, type_ in _TYPES.items()
+            )
+        )
+
+
+@dataclass(slots=True)
+class Footprint:
+    """The tiles of a launch and their accesses.
+
+    Shapes: ``block`` is ``[tiles, 3]`` int32 (grid coordinates x, y, z of a tile's first block, tiles in
+    hardware dispatch order); ``duration_ns`` is ``[tiles]`` float64 (modelled life of a tile) or None.
+    """
+
+    block: NDArray[np.int32]
+    boxes: Boxes
+    duration_ns: NDArray[np.float64] | None = None
+
+    @property
+    def tiles(self) -> int:
+        return len(self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch as a recorder saw it; fields as in ``schema.LAUNCHES``.
+
+    ``operands`` binds each operand slot of the footprint to ``(buffer, offset in bytes)``.
+    """
+
+    footprint: int
+    operands: tuple[tuple[int, int], ...]
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    duration_ns: int
+    timing: str
+    coverage: str
+    fingerprint: str = ""
+    op: str = ""
+    module: str = ""
+    stream: int = 0
+    graph: int = -1
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    registers: int = 0
+    shared_bytes: int = 0
+    blocks_per_sm: int = 1
+    begin_ns: int = 0
+    flops: int = 0
+    note: str = field(default="")

@@ -1,0 +1,178 @@
+"""Trace format 1: every table, column, type, unit and meaning, in this one place.
+
+A trace is a folder ``<name>.tileprof/``::
+
+    manifest.json                what was recorded, how, on which device, and what is missing
+    launches/000000.parquet      one row a kernel launch, in issue order
+    operands/000000.parquet      which buffer, at which offset, a launch's operand slot is bound to
+    tiles/000000.parquet         one row a tile of a footprint
+    accesses/000000.parquet      one row a strided box that a tile touches, relative to an operand
+    times/000000.parquet         measured begin, end and SM of a tile of a launch (may be empty)
+    buffers/000000.parquet       one row an allocation
+
+Each table is a folder of zstd Parquet parts, so that a writer can stream and a killed run leaves whole
+parts; pandas, Polars and DuckDB read the folder as one table.
+
+**Footprints.** A model repeats its layers, and the same kernel on another layer's buffers touches the same
+bytes relative to its operands. The *footprint* of a launch is its tiles and their accesses relative to
+operand slots; launches with the same footprint share its rows, and ``operands`` binds the slots. A
+LLaMA-2-70B forward has 80 layers of about 10^6 tiles: with footprints the trace holds one layer, and the
+analysis computes one. A recorder that finds no repetition writes one footprint a launch. Joined::
+
+    launches -(footprint)-> accesses -(launch, operand)-> operands -(buffer)-> buffers
+    byte in the buffer = operands.offset + accesses.offset
+
+**Strided boxes.** A row of ``accesses`` stands for the bytes ::
+
+    { offset + i*stride_0 + j*stride_1 + [0, length)  |  0 <= i < count_0, 0 <= j < count_1 }
+
+``stride_0`` is the inner stride. Unused levels have count 1 and stride 0. A 2 x 3 box of 16-byte runs, 64 bytes
+apart, with planes 512 bytes apart has ``length=16, count_0=3, stride_0=64, count_1=2, stride_1=512``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+SUFFIX: Final = ".tileprof"
+
+MODES: Final = ("read", "write", "atomic")
+TIMINGS: Final = ("measured", "modelled")
+COVERAGES: Final = ("exact", "inferred", "conservative")
+KINDS: Final = ("parameter", "input", "activation", "workspace", "unknown")
+
+NEVER: Final = -1
+"""``freed_at`` of a buffer that outlives the recording; ``graph`` of a launch outside any graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>."""
+
+    name: str
+    type: str
+    unit: str
+    meaning: str
+    nullable: bool = False
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table; ``key`` names the columns that identify a row and by which rows are sorted."""
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def column(self, name: str) -> Column:
+        return next(c for c in self.columns if c.name == name)
+
+
+def _xyz(prefix: str, type_: str, meaning: str) -> tuple[Column, ...]:
+    return tuple(Column(f"{prefix}_{axis}", type_, "", f"{meaning}, {axis}") for axis in "xyz")
+
+
+LAUNCHES: Final = Table(
+    "launches",
+    (
+        Column("launch", "int64", "", "issue order, dense from 0"),
+        Column("footprint", "int64", "", "tiles and accesses of this launch"),
+        Column("kernel", "string", "", "demangled kernel name, or the tile model's name"),
+        Column("fingerprint", "string", "", "hash of the kernel's code or of the tile model and its parameters"),
+        Column("op", "string", "", "framework operator that issued it, e.g. aten::addmm"),
+        Column("module", "string", "", "module path, e.g. transformer.h.3.mlp.c_fc"),
+        Column("stream", "int32", "", "stream, dense from 0"),
+        Column("graph", "int32", "", "CUDA graph launch it belongs to, -1 outside graphs"),
+        *_xyz("grid", "int32", "grid, in thread blocks"),
+        *_xyz("block", "int32", "thread block, in threads"),
+        *_xyz("cluster", "int32", "cluster, in thread blocks"),
+        Column("registers", "int32", "a thread", "registers"),
+        Column("shared_bytes", "int32", "bytes a block", "static and dynamic shared memory"),
+        Column("blocks_per_sm", "int32", "", "resident blocks an SM (occupancy)"),
+        Column("tiles", "int64", "", "number of tiles"),
+        Column("begin_ns", "int64", "ns", "begin, from the start of the recording"),
+        Column("duration_ns", "int64", "ns", "uninstrumented duration, or modelled"),
+        Column("flops", "int64", "flop", "floating point operations (a multiply-add is two)"),
+        Column("timing", "enum", "", "where duration_ns comes from", values=TIMINGS),
+        Column("coverage", "enum", "", "how the accesses are known, worst of all operands", values=COVERAGES),
+        Column("note", "string", "", "what the recorder has to confess about this launch"),
+    ),
+    ("launch",),
+)
+
+OPERANDS: Final = Table(
+    "operands",
+    (
+        Column("launch", "int64", "", "launch"),
+        Column("operand", "int32", "", "operand slot, dense from 0 within the launch"),
+        Column("buffer", "int64", "", "buffer the slot is bound to"),
+        Column("offset", "int64", "bytes", "where the operand's byte 0 lies in the buffer"),
+    ),
+    ("launch", "operand"),
+)
+
+TILES: Final = Table(
+    "tiles",
+    (
+        Column("footprint", "int64", "", "footprint"),
+        Column("tile", "int32", "", "tile, dense from 0 within the footprint, in hardware dispatch order"),
+        *_xyz("block", "int32", "coordinates of the tile (of its first block) in the grid"),
+        Column("duration_ns", "float64", "ns", "modelled life of the tile, co-resident as recorded", nullable=True),
+        Column("bytes_read", "int64", "bytes", "distinct bytes read"),
+        Column("bytes_written", "int64", "bytes", "distinct bytes written or updated"),
+    ),
+    ("footprint", "tile"),
+)
+
+ACCESSES: Final = Table(
+    "accesses",
+    (
+        Column("footprint", "int64", "", "footprint"),
+        Column("tile", "int32", "", "tile"),
+        Column("operand", "int32", "", "operand slot"),
+        Column("mode", "enum", "", "read, write (plain), or atomic (read-modify-write that commutes)", values=MODES),
+        Column("offset", "int64", "bytes", "first byte, from the operand's byte 0; may be negative"),
+        Column("length", "int64", "bytes", "contiguous run, > 0"),
+        Column("count_0", "int32", "", "inner repetitions, >= 1"),
+        Column("stride_0", "int64", "bytes", "inner stride"),
+        Column("count_1", "int32", "", "outer repetitions, >= 1"),
+        Column("stride_1", "int64", "bytes", "outer stride"),
+        Column("first", "float32", "", "when in the tile's life the first of these bytes is touched, 0..1", nullable=True),
+        Column("last", "float32", "", "when the last of them is touched, 0..1", nullable=True),
+    ),
+    ("footprint", "tile"),
+)
+
+TIMES: Final = Table(
+    "times",
+    (
+        Column("launch", "int64", "", "launch"),
+        Column("tile", "int32", "", "tile"),
+        Column("sm", "int32", "", "SM it ran on"),
+        Column("begin_ns", "int64", "ns", "begin, from the launch's begin"),
+        Column("end_ns", "int64", "ns", "end, from the launch's begin"),
+    ),
+    ("launch", "tile"),
+)
+
+BUFFERS: Final = Table(
+    "buffers",
+    (
+        Column("buffer", "int64", "", "buffer, dense from 0 in order of allocation"),
+        Column("base", "int64", "bytes", "address"),
+        Column("bytes", "int64", "bytes", "size"),
+        Column("allocated_at", "int64", "launch", "launches issued before it was allocated; -1 = before recording began"),
+        Column("freed_at", "int64", "launch", "launches issued before it was freed; -1 = never freed"),
+        Column("name", "string", "", "parameter or tensor name, where known"),
+        Column("kind", "enum", "", "what it holds", values=KINDS),
+        Column("dtype", "string", "", "e.g. float16"),
+        Column("shape", "list<int64>", "elements", "shape of the tensor it was allocated for"),
+        Column("strides", "list<int64>", "elements", "strides of that tensor"),
+    ),
+    ("buffer",),
+)
+
+TABLES: Final = {t.name: t for t in (LAUNCHES, OPERANDS, TILES, ACCESSES, TIMES, BUFFERS)}
