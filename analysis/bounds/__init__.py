@@ -1,0 +1,20 @@
+"""Times that no schedule can beat, beside what a simple one achieves; see `Bounder` and `ASSUMPTIONS`."""
+
+from tileprof.analysis.bounds.bounder import ANY, ASSUMPTIONS, MOST_LISTED_TILES, Bounder, Bounds, share_saved
+from tileprof.analysis.bounds.durations import MEASURED, MODELLED, SPREAD, Durations
+from tileprof.analysis.bounds.machine import RESOURCES, Machine
+
+__all__ = [
+    "ANY",
+    "ASSUMPTIONS",
+    "MEASURED",
+    "MODELLED",
+    "MOST_LISTED_TILES",
+    "RESOURCES",
+    "SPREAD",
+    "Bounder",
+    "Bounds",
+    "Durations",
+    "Machine",
+    "share_saved",
+]

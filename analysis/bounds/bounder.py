@@ -1,0 +1,175 @@
+"""Every bound of some launches beside what list scheduling achieves, with what each number assumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.area import head_and_tail, launch_areas
+from tileprof.analysis.bounds.durations import Durations, tile_durations
+from tileprof.analysis.bounds.listing import list_schedule
+from tileprof.analysis.bounds.machine import RESOURCES, Machine
+from tileprof.analysis.bounds.paths import paths
+from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.bounds.rates import compute_ns
+from tileprof.analysis.bounds.traffic import Traffic
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+
+ASSUMPTIONS: Final = {
+    "area": "any schedule: tile durations as recorded, times the share of an SM's resource that a tile holds, "
+    "over all SMs; the scarcest resource",
+    "wait-inside path": "any schedule that keeps each tile's accesses in recorded order: a tile may be dispatched early and "
+    "wait at the access that needs its input; an unknown time of access counts as the most favourable one; "
+    "memory is renamed (no hazards of recycled memory)",
+    "compute": "any schedule: recorded FLOPs at the peak of the fastest unit that takes the operands' type",
+    "DRAM": "any schedule: each byte read before it is written, and each byte left behind in memory, crosses once; one "
+    "L2's worth of each may stay on the chip",
+    "ready-gated path": "schedules that dispatch a tile only when all its parents have ended; memory is renamed",
+    "head and tail": "schedules as for the ready-gated path: work that cannot begin early, or that much must follow, still "
+    "needs its area",
+    "host issue": "schedules that launch every kernel by itself, one after another: the time of an empty kernel in a CUDA "
+    "graph, each",
+    "list schedule": "achievable with free launches: greedy, in issue order, a tile is dispatched when its parents have "
+    "ended, slots are one pool over the GPU",
+}
+"""What each number assumes, by its name in `Bounds`."""
+
+ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
+"""Bounds that no schedule can beat; the largest of them is *the* bound."""
+
+MOST_LISTED_TILES: Final = 20_000_000
+"""Longest program that is list-scheduled whole: about ten seconds and 1 GB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Lower bounds on the time of some launches, and schedules that were found, in nanoseconds.
+
+    ``ns`` maps each bound's name (see `ASSUMPTIONS`) to its time; ``resources_ns`` splits the area. ``listed_ns``
+    and ``listed_reuse_ns`` are list schedules without and with hazards of recycled memory; None where the program is
+    too long.
+    """
+
+    recorded_ns: float
+    ns: dict[str, float]
+    resources_ns: dict[str, float]
+    dram_bytes: int
+    listed_ns: float | None
+    listed_reuse_ns: float | None
+
+    @property
+    def binding(self) -> str:
+        """The name of the largest bound that holds for any schedule."""
+        return max(ANY, key=lambda name: self.ns[name])
+
+    @property
+    def bound_ns(self) -> float:
+        """No schedule is faster, under the assumptions of `binding`."""
+        return self.ns[self.binding]
+
+    @property
+    def ready_ns(self) -> float:
+        """No ready-gated schedule is faster."""
+        return max(self.bound_ns, self.ns["ready-gated path"], self.ns["head and tail"])
+
+    @property
+    def gain(self) -> float:
+        """Largest share of the recorded time that any schedule could save, 0 to 1."""
+        return share_saved(self.recorded_ns, self.bound_ns)
+
+    @property
+    def achievable_gain(self) -> float | None:
+        """Share of the recorded time that the list schedule saves; None where there is none."""
+        return None if self.listed_ns is None else share_saved(self.recorded_ns, self.listed_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "recorded_ns": self.recorded_ns,
+            "bounds_ns": dict(self.ns),
+            "area_by_resource_ns": dict(self.resources_ns),
+            "compulsory_dram_bytes": self.dram_bytes,
+            "bound_ns": self.bound_ns,
+            "binding": self.binding,
+            "ready_gated_bound_ns": self.ready_ns,
+            "gain": self.gain,
+            "list_schedule_ns": self.listed_ns,
+            "list_schedule_with_reuse_ns": self.listed_reuse_ns,
+            "achievable_gain": self.achievable_gain,
+        }
+
+
+def share_saved(recorded_ns: float, then_ns: float) -> float:
+    """``(recorded - then) / recorded``, never negative: a bound above the record says nothing can be saved."""
+    return max(0.0, (recorded_ns - then_ns) / recorded_ns) if recorded_ns > 0 else 0.0
+
+
+class Bounder:
+    """Bounds of any launches of one graph on one machine; what they share is computed once."""
+
+    def __init__(self, graph: TileGraph, machine: Machine | None = None) -> None:
+        self.graph = graph
+        self.machine = machine or Machine(graph.trace.device)
+        launches = graph.trace.launches
+        self.shares: NDArray[np.float64] = self.machine.shares(launches)
+        self.slots: NDArray[np.int64] = self.machine.slots(launches)
+        self.units, self.capacity = self.machine.units(launches)
+        self._compute_ns = compute_ns(graph.trace, self.machine.device)
+        self._traffic = Traffic(graph.trace)
+
+    @cached_property
+    def durations(self) -> Durations:
+        """Tile durations, as they were on the recorded device, whatever the machine."""
+        trace = self.graph.trace
+        return tile_durations(trace, Machine(trace.device).slots(trace.launches))
+
+    def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
+        """Bounds of some launches in isolation (None: of the program)."""
+        p = problem(self.graph, self.durations, launches, reuse=False)
+        chosen = p.launch
+        areas = launch_areas(p, self.shares[chosen], self.machine.sms)
+        longest = paths(p)
+        resources = dict(zip(RESOURCES, areas.sum(axis=0).tolist(), strict=True))
+        dram_ns, dram_bytes = self._dram(chosen.tolist())
+        listed = listed_reuse = None
+        if p.tiles <= MOST_LISTED_TILES:
+            listed = self._listed_ns(p.launch.tolist(), reuse=False)
+            listed_reuse = listed
+            if self._has_reuse(chosen):
+                listed_reuse = self._listed_ns(chosen.tolist(), reuse=True)
+        return Bounds(
+            recorded_ns=recorded_ns,
+            ns={
+                "area": max(resources.values()),
+                "wait-inside path": longest.wait_inside_ns,
+                "compute": float(self._compute_ns[chosen].sum()),
+                "DRAM": dram_ns,
+                "ready-gated path": longest.ready_ns,
+                "head and tail": head_and_tail(areas, longest.head_ns, longest.tail_ns),
+                "host issue": len(chosen) * self.machine.device.graph_gap_ns,
+            },
+            resources_ns=resources,
+            dram_bytes=dram_bytes,
+            listed_ns=listed,
+            listed_reuse_ns=listed_reuse,
+        )
+
+    def _listed_ns(self, launches: Sequence[int], *, reuse: bool) -> float:
+        p = problem(self.graph, self.durations, launches, reuse=reuse)
+        return float(list_schedule(p, self.units[p.launch], self.capacity).max(initial=0.0))
+
+    def _has_reuse(self, chosen: NDArray[np.int64]) -> bool:
+        links = self.graph.links[self.graph.links["reuse"].to_numpy(bool)]
+        return bool((links["producer"].isin(chosen) & links["consumer"].isin(chosen)).any())
+
+    def _dram(self, launches: Sequence[int]) -> tuple[float, int]:
+        device = self.machine.device
+        read, written = self._traffic.compulsory(launches)
+        moved = max(0, read - device.l2_bytes) + max(0, written - device.l2_bytes)
+        return moved / device.dram_bytes_per_s * 1e9, read + written

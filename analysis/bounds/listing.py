@@ -1,0 +1,195 @@
+"""What a simple schedule achieves: greedy list scheduling over the tile graph, after Graham (1966, 1969).
+
+Whenever slots are free and a tile that fits them is ready, the first such tile in issue order starts; no slot
+idles while a tile that fits is ready. With tiles of one slot each the result is at most ``2 - 1/slots`` times the optimum
+(Graham, "Bounds on multiprocessing timing anomalies", theorem 1), which brackets the optimum from above. The slots
+are one pool over the GPU: that blocks of different kernels may not fit together on a single SM is left to the
+simulator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.compiled import compiled
+from tileprof.analysis.bounds.problem import Problem, Successors, successors
+
+
+def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArray[np.float64]:
+    """``[tiles]`` end of every tile, ns, ready-gated, without launch costs.
+
+    ``units`` ``[launches]`` and ``capacity`` as `Machine.units` gives them. Tiles that end at the same instant
+    free their slots together, before any of them is given away.
+    """
+    sizes, size_of = np.unique(units, return_inverse=True)
+    return _run(p, successors(p), sizes, size_of.astype(np.int64), capacity)
+
+
+@compiled
+def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
+    """``[tiles]`` end of each tile, ns, when independent tiles take the next free slot in order."""
+    free = np.zeros(min(slots, max(len(ns), 1)))  # a heap, least first
+    ends = np.empty(len(ns))
+    for t in range(len(ns)):
+        ends[t] = free[0] + ns[t]
+        at, value = 0, ends[t]
+        while True:
+            child = 2 * at + 1
+            if child >= len(free):
+                break
+            if child + 1 < len(free) and free[child + 1] < free[child]:
+                child += 1
+            if free[child] >= value:
+                break
+            free[at] = free[child]
+            at = child
+        free[at] = value
+    return ends
+
+
+@compiled
+def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int) -> None:
+    """Into a heap of (key, item), least first; ties by item."""
+    at = size
+    while at > 0:
+        above = (at - 1) // 2
+        if keys[above] < key or (keys[above] == key and items[above] < item):
+            break
+        keys[at], items[at] = keys[above], items[above]
+        at = above
+    keys[at], items[at] = key, item
+
+
+@compiled
+def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None:
+    """Drop the least of a heap of ``size``; its last element takes the hole."""
+    key, item = keys[size - 1], items[size - 1]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size - 1:
+            break
+        other = child + 1
+        if other < size - 1 and (
+            keys[other] < keys[child] or (keys[other] == keys[child] and items[other] < items[child])
+        ):
+            child = other
+        if key < keys[child] or (key == keys[child] and item < items[child]):
+            break
+        keys[at], items[at] = keys[child], items[child]
+        at = child
+    keys[at], items[at] = key, item
+
+
+@compiled
+def _push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
+    at = size
+    while at > 0:
+        above = (at - 1) // 2
+        if heap[above] < tile:
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = tile
+
+
+@compiled
+def _pop_tile(heap: NDArray[np.int64], size: int) -> None:
+    tile = heap[size - 1]
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size - 1:
+            break
+        if child + 1 < size - 1 and heap[child + 1] < heap[child]:
+            child += 1
+        if tile < heap[child]:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = tile
+
+
+@compiled
+def _counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Unfinished parents of every link's sets, and unfinished sets of every tile."""
+    parents = np.zeros(s.state_at[-1], np.int32)
+    waits = np.zeros(p.tile_base[-1], np.int32)
+    for link in range(len(p.producer)):
+        r, c = p.relation[link], p.consumer[link]
+        for k in range(p.sets[r]):
+            parents[s.state_at[link] + k] = p.indptr[p.set_at[r] + k + 1] - p.indptr[p.set_at[r] + k]
+        for t in range(p.tile_base[c + 1] - p.tile_base[c]):
+            k = p.set_of[p.tile_at[r] + t]
+            if k >= 0 and parents[s.state_at[link] + k] > 0:
+                waits[p.tile_base[c] + t] += 1
+    return parents, waits
+
+
+@compiled
+def _run(
+    p: Problem, s: Successors, sizes: NDArray[np.int64], size_of: NDArray[np.int64], capacity: int
+) -> NDArray[np.float64]:
+    parents, waits = _counters(p, s)
+    tiles = p.tile_base[-1]
+    ends = np.full(tiles, np.inf)
+    launch_of = np.empty(tiles, np.int32)
+    room = np.zeros(len(sizes), np.int64)
+    for i in range(len(p.launch)):
+        launch_of[p.tile_base[i] : p.tile_base[i + 1]] = i
+        room[size_of[i]] += p.tile_base[i + 1] - p.tile_base[i]
+    # One heap of ready tiles a size, so that small tiles can pass a large one that does not fit.
+    heap_at = np.zeros(len(sizes) + 1, np.int64)
+    heap_at[1:] = np.cumsum(room)
+    ready, waiting = np.empty(tiles, np.int64), np.zeros(len(sizes), np.int64)
+    for t in range(tiles):
+        if waits[t] == 0:
+            k = size_of[launch_of[t]]
+            _push_tile(ready[heap_at[k] : heap_at[k + 1]], waiting[k], t)
+            waiting[k] += 1
+    running = min(tiles, capacity // max(sizes.min(), 1) + 1) if len(sizes) else 0
+    keys, items, busy = np.empty(running + 1), np.empty(running + 1, np.int64), 0
+    free, now = capacity, 0.0
+    while True:
+        while True:  # dispatch
+            best, of = tiles, -1
+            for k in range(len(sizes)):
+                if waiting[k] > 0 and sizes[k] <= free and ready[heap_at[k]] < best:
+                    best, of = ready[heap_at[k]], k
+            if of < 0:
+                break
+            _pop_tile(ready[heap_at[of] : heap_at[of + 1]], waiting[of])
+            waiting[of] -= 1
+            free -= sizes[of]
+            i = launch_of[best]
+            ends[best] = now + p.ns[p.ns_at[i] + best - p.tile_base[i]]
+            _push(keys, items, busy, ends[best], best)
+            busy += 1
+        if busy == 0:
+            return ends
+        now = keys[0]
+        while busy > 0 and keys[0] == now:
+            t = items[0]
+            _pop(keys, items, busy)
+            busy -= 1
+            i = launch_of[t]
+            free += sizes[size_of[i]]
+            for o in range(s.out_at[i], s.out_at[i + 1]):
+                link = s.out[o]
+                r, c = p.relation[link], p.consumer[link]
+                at = s.parent_at[r] + t - p.tile_base[i]
+                if at + 1 >= (s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)):
+                    continue  # a last tile without children
+                for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
+                    k = s.parent_set[p.entry_at[r] + e]
+                    parents[s.state_at[link] + k] -= 1
+                    if parents[s.state_at[link] + k] > 0:
+                        continue
+                    for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
+                        child = p.tile_base[c] + s.member[s.member_at[r] + m]
+                        waits[child] -= 1
+                        if waits[child] == 0:
+                            size = size_of[c]
+                            _push_tile(ready[heap_at[size] : heap_at[size + 1]], waiting[size], child)
+                            waiting[size] += 1

@@ -1,0 +1,103 @@
+"""The GPU that a bound speaks of: its SMs, and which share of one SM a tile of a launch needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.devices import Device
+from tileprof.errors import UserError
+
+RESOURCES = ("block slots", "threads", "registers", "shared memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device, perhaps with another number of SMs or with a fixed occupancy ("a GPU of given size").
+
+    ``blocks_per_sm`` replaces the occupancy of every launch when given. Durations of tiles stay as recorded.
+    """
+
+    device: Device
+    sms: int = 0
+    blocks_per_sm: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.sms < 0:
+            raise UserError(f"a GPU has at least one SM; --sms {self.sms} was given")
+        if self.blocks_per_sm is not None and self.blocks_per_sm < 1:
+            raise UserError(f"an SM holds at least one block; --occupancy {self.blocks_per_sm} was given")
+        object.__setattr__(self, "sms", self.sms or self.device.sms)
+
+    def blocks(self, launches: pd.DataFrame) -> NDArray[np.int64]:
+        """``[launches]`` resident blocks an SM: as recorded, or as given for all."""
+        recorded = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
+        return recorded if self.blocks_per_sm is None else np.full_like(recorded, self.blocks_per_sm)
+
+    def slots(self, launches: pd.DataFrame) -> NDArray[np.int64]:
+        """``[launches]`` tiles that run at the same time when a launch has the GPU to itself, at least one.
+
+        A tile of a launch in clusters takes as many block slots as its cluster has blocks. A persistent launch
+        (more tiles than blocks or clusters) runs no more tiles at a time than it has blocks.
+        """
+        cluster = product(launches, "cluster")
+        grid = np.maximum(product(launches, "grid") // cluster, 1)
+        slots = np.maximum(self.sms * self.blocks(launches) // cluster, 1)
+        persistent = launches["tiles"].to_numpy(np.int64) > grid
+        return np.where(persistent, np.minimum(slots, grid), slots)
+
+    def shares(self, launches: pd.DataFrame) -> NDArray[np.float64]:
+        """``[launches, resources]``: the share of *one SM's* resource that a resident tile holds.
+
+        Never more than the occupancy says: where registers and shared memory of a launch would not fit as often
+        as was seen, what was seen is believed.
+        """
+        device = self.device
+        cluster = product(launches, "cluster")
+        threads = rounded(product(launches, "block"), device.warp_size)
+        registers = rounded(
+            np.maximum(launches["registers"].to_numpy(np.int64), 1) * device.warp_size, device.register_allocation_unit
+        ) * (threads // device.warp_size)
+        shared = rounded(
+            launches["shared_bytes"].to_numpy(np.int64) + device.shared_bytes_reserved, device.shared_allocation_bytes
+        )
+        held = np.stack(
+            [
+                np.full(len(launches), 1.0 / device.blocks_per_sm),
+                threads / device.threads_per_sm,
+                registers / device.registers_per_sm,
+                shared / device.shared_bytes_per_sm,
+            ],
+            axis=1,
+        )
+        occupied: NDArray[np.float64] = np.minimum(held, 1.0 / self.blocks(launches)[:, None]) * cluster[:, None]
+        return occupied
+
+    def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
+        """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
+
+        A tile of a launch with b resident blocks an SM holds 1/b of an SM (times its cluster's blocks), whichever
+        resource is the scarce one. Units make these shares whole numbers, so that kernels of different occupancy
+        share the pool exactly.
+        """
+        blocks = self.blocks(launches)
+        an_sm = lcm(*(int(b) for b in np.unique(blocks))) if len(blocks) else 1
+        capacity = self.sms * an_sm
+        return np.minimum(product(launches, "cluster") * (an_sm // blocks), capacity), capacity
+
+
+def product(launches: pd.DataFrame, what: str) -> NDArray[np.int64]:
+    """``[launches]`` number of blocks of a grid or cluster, threads of a block; at least one."""
+    xyz = launches[[f"{what}_{axis}" for axis in "xyz"]].to_numpy(np.int64)
+    return np.asarray(np.maximum(xyz, 1).prod(axis=1), dtype=np.int64)
+
+
+def rounded(values: NDArray[Any], unit: int) -> NDArray[np.int64]:
+    """Values rounded up to whole allocation units."""
+    unit = max(unit, 1)
+    return np.asarray(-(-values // unit) * unit, dtype=np.int64)

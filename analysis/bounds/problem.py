@@ -1,0 +1,171 @@
+"""A scheduling problem as flat arrays: some launches, their tiles' lives, and who must wait for whom.
+
+Tiles are never expanded into edges. A *relation* is an `EdgeBlock` laid out flat; links of repeated layers
+share it. ::
+
+    consumer tile --set_of--> set of parents --indptr--> entries: parent tile, last, first
+
+Local ids: launch ``i`` is the i-th selected launch; its tiles are ``tile_base[i] .. tile_base[i+1]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.durations import Durations
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+
+
+class Problem(NamedTuple):
+    """Arrays of one scheduling problem; n launches, m links, r relations.
+
+    ``set_at``, ``entry_at`` and ``tile_at`` ``[r]`` tell where a relation's part of ``indptr``, of the entries and
+    of ``set_of`` begins; ``indptr`` holds positions within the relation's own entries.
+    """
+
+    launch: NDArray[np.int64]
+    """``[n]`` ids in the trace, ascending."""
+    tile_base: NDArray[np.int64]
+    """``[n + 1]``"""
+    ns: NDArray[np.float64]
+    """Tile durations, shared as in `Durations`."""
+    ns_at: NDArray[np.int64]
+    """``[n]`` where a launch's durations begin in ``ns``."""
+    links_at: NDArray[np.int64]
+    """``[n + 1]`` links are sorted by consumer; this is their CSR pointer."""
+    producer: NDArray[np.int64]
+    """``[m]`` local producer launch."""
+    consumer: NDArray[np.int64]
+    """``[m]`` local consumer launch."""
+    relation: NDArray[np.int64]
+    """``[m]``"""
+    set_at: NDArray[np.int64]
+    entry_at: NDArray[np.int64]
+    tile_at: NDArray[np.int64]
+    sets: NDArray[np.int64]
+    """``[r]`` sets of a relation."""
+    set_of: NDArray[np.int32]
+    indptr: NDArray[np.int64]
+    parent: NDArray[np.int32]
+    last: NDArray[np.float32]
+    """0 where unknown: the producer may have touched the bytes at its very start."""
+    first: NDArray[np.float32]
+    """1 where unknown: the consumer may need the bytes at its very end only."""
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all launches."""
+        return int(self.tile_base[-1])
+
+
+def problem(graph: TileGraph, durations: Durations, launches: Sequence[int] | None = None, *, reuse: bool) -> Problem:
+    """The problem of some launches of a graph (None: all), with or without hazards of recycled memory."""
+    tiles = np.diff(graph.tile_base)
+    chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
+    producer, consumer, block = _links(graph, chosen, len(tiles), reuse=reuse)
+    used, relation = np.unique(block, return_inverse=True)
+    blocks = [graph.blocks[int(b)] for b in used]
+    sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
+    return Problem(
+        launch=chosen,
+        tile_base=_offsets(tiles[chosen]),
+        ns=durations.ns,
+        ns_at=durations.at[chosen],
+        links_at=np.searchsorted(consumer, np.arange(len(chosen) + 1)).astype(np.int64),
+        producer=producer,
+        consumer=consumer,
+        relation=relation.astype(np.int64),
+        set_at=_offsets(sets + 1)[:-1],
+        entry_at=_offsets(np.array([len(b.parent) for b in blocks], np.int64))[:-1],
+        tile_at=_offsets(np.array([len(b.set_of) for b in blocks], np.int64))[:-1],
+        sets=sets,
+        set_of=_join([b.set_of for b in blocks], np.int32),
+        indptr=_join([b.indptr for b in blocks], np.int64),
+        parent=_join([b.parent for b in blocks], np.int32),
+        last=np.nan_to_num(_join([b.last for b in blocks], np.float32), nan=0.0),
+        first=np.nan_to_num(_join([b.first for b in blocks], np.float32), nan=1.0),
+    )
+
+
+def _links(
+    graph: TileGraph, chosen: NDArray[np.int64], launches: int, *, reuse: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Distinct (producer, consumer, block) between chosen launches, in local ids, sorted by consumer."""
+    links = graph.links
+    local = np.full(launches, -1, np.int64)
+    local[chosen] = np.arange(len(chosen))
+    producer, consumer = (local[links[c].to_numpy(np.int64)] for c in ("producer", "consumer"))
+    keep = (producer >= 0) & (consumer >= 0)
+    if not reuse:
+        keep &= ~links["reuse"].to_numpy(bool)
+    rows = np.stack([consumer, producer, links["block"].to_numpy(np.int64)], axis=1)[keep]
+    rows = np.unique(rows, axis=0) if len(rows) else rows.reshape(0, 3)
+    return rows[:, 1].copy(), rows[:, 0].copy(), rows[:, 2].copy()
+
+
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _join(arrays: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.ascontiguousarray(np.concatenate([*arrays, np.empty(0, dtype)]), dtype=dtype)
+
+
+class Successors(NamedTuple):
+    """The relations of a `Problem` read from the other side: which sets a producer tile belongs to, and which
+    consumer tiles wait for a set. Positions as in `Problem`.
+    """
+
+    out_at: NDArray[np.int64]
+    """``[n + 1]`` CSR pointer of ``out`` by producer launch."""
+    out: NDArray[np.int64]
+    """``[m]`` links ordered by producer."""
+    state_at: NDArray[np.int64]
+    """``[m + 1]`` where a link's counters of sets begin."""
+    parent_at: NDArray[np.int64]
+    """``[r]`` where a relation's part of ``parent_indptr`` begins."""
+    parent_indptr: NDArray[np.int64]
+    """CSR over producer tiles: positions within the relation's own entries."""
+    parent_set: NDArray[np.int32]
+    member_indptr: NDArray[np.int64]
+    """CSR over sets (at ``Problem.set_at``): positions within the relation's own tiles with a parent."""
+    member_at: NDArray[np.int64]
+    """``[r]`` where a relation's part of ``member`` begins."""
+    member: NDArray[np.int32]
+
+
+def successors(p: Problem) -> Successors:
+    """Both inverse relations; O(entries log entries) once a distinct relation."""
+    order = np.argsort(p.producer, kind="stable").astype(np.int64)
+    parent_indptr, parent_set, member_indptr, member = [], [], [], []
+    for r in range(len(p.sets)):
+        entries = slice(int(p.entry_at[r]), int(p.entry_at[r + 1]) if r + 1 < len(p.sets) else len(p.parent))
+        tiles = slice(int(p.tile_at[r]), int(p.tile_at[r + 1]) if r + 1 < len(p.sets) else len(p.set_of))
+        at = int(p.set_at[r])
+        indptr = p.indptr[at : at + int(p.sets[r]) + 1]
+        parent = p.parent[entries]
+        set_of_entry = np.repeat(np.arange(p.sets[r], dtype=np.int32), np.diff(indptr))
+        by_parent = np.argsort(parent, kind="stable")
+        parent_set.append(set_of_entry[by_parent])
+        parent_indptr.append(_offsets(np.bincount(parent, minlength=1)))
+        set_of = p.set_of[tiles]
+        waiting = np.flatnonzero(set_of >= 0)
+        member.append(waiting[np.argsort(set_of[waiting], kind="stable")].astype(np.int32))
+        member_indptr.append(_offsets(np.bincount(set_of[waiting], minlength=int(p.sets[r]))))
+    return Successors(
+        out_at=np.searchsorted(p.producer[order], np.arange(len(p.launch) + 1)).astype(np.int64),
+        out=order,
+        state_at=_offsets(p.sets[p.relation]),
+        parent_at=_offsets(np.array([len(x) for x in parent_indptr], np.int64))[:-1],
+        parent_indptr=_join(parent_indptr, np.int64),
+        parent_set=_join(parent_set, np.int32),
+        member_indptr=_join(member_indptr, np.int64),
+        member_at=_offsets(np.array([len(x) for x in member], np.int64))[:-1],
+        member=_join(member, np.int32),
+    )

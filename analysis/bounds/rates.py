@@ -1,0 +1,40 @@
+"""How fast the arithmetic of a launch could run at most."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.devices import Device
+from tileprof.trace import Trace
+
+_UNITS = {
+    "float64": ("fp64",),
+    "float32": ("tf32", "fp32"),
+    "float16": ("fp16",),
+    "bfloat16": ("bf16",),
+    "float8_e4m3fn": ("fp8",),
+    "float8_e5m2": ("fp8",),
+    "int8": ("int8",),
+    "uint8": ("int8",),
+}
+"""Units that could take a type; a bound uses the fastest."""
+
+
+def compute_ns(trace: Trace, device: Device) -> NDArray[np.float64]:
+    """``[launches]`` FLOPs over the peak of the fastest unit that takes any of the operands' types, ns.
+
+    Where no operand has a type with units of its own, the device's fastest peak of all is taken.
+    """
+    fastest = max(device.peak_flops.values())
+    by_dtype = {
+        dtype: max((device.peak_flops.get(u, 0.0) for u in units), default=0.0) for dtype, units in _UNITS.items()
+    }
+    dtypes = trace.buffers["dtype"].astype(str).str.removeprefix("torch.")
+    of_buffer = dtypes.map(by_dtype).fillna(0.0).to_numpy(np.float64)
+    launches = trace.launches
+    rate = np.zeros(len(launches))
+    operands = trace.operands
+    np.maximum.at(rate, operands["launch"].to_numpy(np.int64), of_buffer[operands["buffer"].to_numpy(np.int64)])
+    seconds = launches["flops"].to_numpy(np.float64) / np.where(rate > 0, rate, fastest)
+    return np.asarray(seconds * 1e9)

@@ -1,0 +1,119 @@
+"""Bytes that must cross the DRAM interface at least once, counted as unions of byte ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.trace import Trace
+from tileprof.trace.footprint import READ, WRITE, Boxes
+from tileprof.trace.schema import NEVER
+
+Ranges = NDArray[np.int64]
+"""``[ranges, 2]`` begins and ends of disjoint byte ranges, ascending."""
+
+NONE: Ranges = np.empty((0, 2), np.int64)
+_RUNS_AT_ONCE = 4_000_000  # 64 MB of ranges before they are merged
+
+
+class Traffic:
+    """Compulsory DRAM bytes of groups of launches of one trace; what a footprint touches is computed once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._touched: dict[int, dict[int, tuple[Ranges, Ranges]]] = {}
+        self._footprint = trace.launches["footprint"].to_numpy(np.int64)
+        self._guessed = (trace.launches["coverage"] == "conservative").to_numpy()
+        self._kept = (trace.buffers["freed_at"] == NEVER).to_numpy()
+
+    def compulsory(self, launches: Iterable[int]) -> tuple[int, int]:
+        """(read, written) bytes: those read before any of these launches wrote them, each once however often
+        it is read, and those written to buffers that are never freed, each once.
+
+        Conservative launches may touch less than they say: their reads count as nothing, their writes hide
+        later reads all the same, and they are not counted as written.
+        """
+        seen: dict[int, Ranges] = {}
+        written: dict[int, Ranges] = {}
+        read_bytes = 0
+        for launch in launches:
+            buffers, offsets = self._trace.operands_of(launch)
+            bound: list[tuple[int, Ranges]] = []
+            for slot, (reads, writes) in self.touched(int(self._footprint[launch])).items():
+                buffer, offset = int(buffers[slot]), int(offsets[slot])
+                before = seen.get(buffer, NONE)
+                after = union(before, reads + offset)
+                if not self._guessed[launch]:
+                    read_bytes += total(after) - total(before)
+                seen[buffer] = after
+                bound.append((buffer, writes + offset))
+            for buffer, ranges in bound:  # a launch reads what was there before it
+                if len(ranges):
+                    seen[buffer] = union(seen[buffer], ranges)
+                    if self._kept[buffer] and not self._guessed[launch]:
+                        written[buffer] = union(written.get(buffer, NONE), ranges)
+        return read_bytes, sum(total(r) for r in written.values())
+
+    def touched(self, footprint: int) -> dict[int, tuple[Ranges, Ranges]]:
+        """By operand slot: the bytes that are read (or updated), and those that are written (or updated)."""
+        if footprint not in self._touched:
+            boxes = self._trace.footprint(footprint).boxes
+            self._touched[footprint] = {
+                int(slot): (
+                    covered(boxes, (boxes.operand == slot) & (boxes.mode != WRITE)),
+                    covered(boxes, (boxes.operand == slot) & (boxes.mode != READ)),
+                )
+                for slot in np.unique(boxes.operand)
+            }
+        return self._touched[footprint]
+
+
+def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:
+    """The union of the chosen boxes. Boxes that many tiles share are expanded once."""
+    columns = [
+        np.asarray(c, np.int64)[rows]
+        for c in (boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
+    ]
+    table = np.unique(np.stack(columns, axis=1), axis=0)
+    for count, stride in ((2, 3), (4, 5)):  # a run that touches the next is one longer run
+        if count == 4:
+            dense = (table[:, 2] == 1) & (table[:, 5] == table[:, 1])
+        else:
+            dense = table[:, 3] == table[:, 1]
+        table[dense, 1] *= table[dense, count]
+        table[dense, count] = 1
+    runs = table[:, 2] * table[:, 4]
+    parts: Ranges = NONE
+    for chunk in np.split(table, np.flatnonzero(np.diff(np.cumsum(runs) // _RUNS_AT_ONCE)) + 1):
+        parts = union(parts, _expanded(chunk))
+    return parts
+
+
+def _expanded(table: NDArray[np.int64]) -> Ranges:
+    runs = table[:, 2] * table[:, 4]
+    box = np.repeat(np.arange(len(table)), runs)
+    k = np.arange(len(box)) - np.repeat(np.cumsum(runs) - runs, runs)
+    offset, length, count_0, stride_0, _, stride_1 = table[box].T
+    begin = offset + k % count_0 * stride_0 + k // count_0 * stride_1
+    return np.stack([begin, begin + length], axis=1)
+
+
+def union(a: Ranges, b: Ranges) -> Ranges:
+    """The bytes in either; ``a`` is disjoint and ascending, ``b`` need not be."""
+    if not len(b):
+        return a
+    if len(a) == len(b) == 1 and a[0, 0] <= b[0, 0] and b[0, 1] <= a[0, 1]:
+        return a
+    both = np.concatenate([a, b])
+    both = both[np.argsort(both[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(both[:, 1])
+    starts = np.concatenate([[True], both[1:, 0] > reach[:-1]])
+    ends = np.concatenate([np.flatnonzero(starts)[1:] - 1, [len(both) - 1]])
+    return np.stack([both[starts, 0], reach[ends]], axis=1)
+
+
+def total(ranges: Ranges) -> int:
+    """Bytes in disjoint ranges."""
+    return int((ranges[:, 1] - ranges[:, 0]).sum())

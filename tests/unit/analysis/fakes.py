@@ -1,0 +1,174 @@
+"""Builders of tile graphs and traces for tests, and slow oracles over expanded edges."""
+
+from __future__ import annotations
+
+import heapq
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+from hypothesis import strategies as st
+
+from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.bounds import Durations
+from tileprof.trace import schema
+from tileprof.trace.footprint import Boxes, Footprint
+
+DEVICE = {
+    "name": "toy", "architecture": "sm_80", "sms": 2, "threads_per_sm": 256, "threads_per_block": 256, "blocks_per_sm": 4,
+    "warp_size": 32, "registers_per_sm": 65536, "registers_per_block": 65536, "registers_per_thread": 255,
+    "register_allocation_unit": 256, "shared_bytes_per_sm": 65536, "shared_bytes_per_block": 65536,
+    "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1, "dram_bytes": 1 << 30,
+    "dram_bytes_per_s": 1e12, "peak_flops": {"fp32": 1e12, "fp16": 4e12}, "launch_gap_ns": 100, "graph_gap_ns": 50,
+}  # fmt: skip
+
+
+def block(sets, set_of):
+    """An EdgeBlock from sets of (parent, last, first) and the set of each consumer tile (-1: none)."""
+    entries = [e for s in sets for e in s]
+    parent, last, first = zip(*entries, strict=True) if entries else ((), (), ())
+    return EdgeBlock(
+        set_of=np.array(set_of, np.int32),
+        indptr=np.cumsum([0, *(len(s) for s in sets)]).astype(np.int64),
+        parent=np.array(parent, np.int32),
+        bytes=np.ones(len(entries), np.int64),
+        last=np.array(last, np.float32),
+        first=np.array(first, np.float32),
+    )
+
+
+def all_to_all(producers, consumers, last=1.0, first=0.0):
+    return block([[(p, last, first) for p in range(producers)]], [0] * consumers)
+
+
+def one_to_one(tiles, last=1.0, first=0.0):
+    return block([[(t, last, first)] for t in range(tiles)], range(tiles))
+
+
+def graph(tiles, links, trace=None):
+    """A graph of launches with so many tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
+    rows = [
+        {"producer": p, "consumer": c, "hazard": "RAW", "reuse": bool(rest and rest[0]), "block": i,
+         "edges": b.count, "bytes": b.total_bytes, "parents": b.parents, "children": b.children}
+        for i, (p, c, b, *rest) in enumerate(links)
+    ]  # fmt: skip
+    columns = ["producer", "consumer", "hazard", "reuse", "block", "edges", "bytes", "parents", "children"]
+    return SimpleNamespace(
+        tile_base=np.cumsum([0, *tiles]).astype(np.int64),
+        links=pd.DataFrame(rows, columns=columns),
+        blocks=[b for _, _, b, *_ in links],
+        trace=trace,
+    )
+
+
+def durations(lives):
+    """Durations of launches from lists of tile lives."""
+    at = np.cumsum([0, *(len(x) for x in lives)])[:-1].astype(np.int64)
+    return Durations(np.array([x for life in lives for x in life], np.float64), at, ["measured"] * len(lives))
+
+
+@st.composite
+def random_graphs(draw):
+    """(graph, lives): up to six launches of up to seven tiles; ties in time are common."""
+    tiles = draw(st.lists(st.integers(1, 7), min_size=1, max_size=6))
+    lives = [draw(st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, 7.0]), min_size=n, max_size=n)) for n in tiles]
+    fraction = st.sampled_from([0.0, 0.25, 0.5, 1.0, float("nan")])
+    links = []
+    for c in range(1, len(tiles)):
+        for p in draw(st.lists(st.integers(0, c - 1), unique=True, max_size=3)):
+            parents = st.lists(st.integers(0, tiles[p] - 1), min_size=1, max_size=4, unique=True)
+            sets = [
+                [(q, draw(fraction), draw(fraction)) for q in sorted(s)]
+                for s in draw(st.lists(parents, min_size=1, max_size=3))
+            ]
+            set_of = draw(st.lists(st.integers(-1, len(sets) - 1), min_size=tiles[c], max_size=tiles[c]))
+            links.append((p, c, block(sets, set_of), draw(st.booleans())))
+    return graph(tiles, links), lives
+
+
+def edges_of(g, *, reuse):
+    """Every edge as (parent node, child node, last, first), unknown times as a lower bound must take them."""
+    for row in g.links.itertuples():
+        if row.reuse and not reuse:
+            continue
+        b = g.blocks[row.block]
+        for tile, s in enumerate(b.set_of):
+            if s >= 0:
+                for e in range(b.indptr[s], b.indptr[s + 1]):
+                    last = 0.0 if np.isnan(b.last[e]) else float(b.last[e])
+                    first = 1.0 if np.isnan(b.first[e]) else float(b.first[e])
+                    parent = int(g.tile_base[row.producer]) + int(b.parent[e])
+                    yield parent, int(g.tile_base[row.consumer]) + tile, last, first
+
+
+def list_oracle(g, lives, sizes, capacity, *, reuse):
+    """Greedy list scheduling, tile by tile over expanded edges; ends of tiles."""
+    ns = [x for life in lives for x in life]
+    size = [sizes[i] for i, life in enumerate(lives) for _ in life]
+    parents = {t: set() for t in range(len(ns))}
+    for p, c, *_ in edges_of(g, reuse=reuse):
+        parents[c].add(p)
+    ends, running, now, free = [None] * len(ns), [], 0.0, capacity
+    while None in ends or running:
+        busy = {t for _, t in running}
+        for t in range(len(ns)):
+            done = all(ends[p] is not None and p not in busy for p in parents[t])
+            if ends[t] is None and done and size[t] <= free:
+                ends[t] = now + ns[t]
+                free -= size[t]
+                busy.add(t)
+                heapq.heappush(running, (ends[t], t))
+        now = running[0][0]
+        while running and running[0][0] == now:
+            _, t = heapq.heappop(running)
+            free += size[t]
+    return ends
+
+
+def trace(launches, footprints, *, operands=(), buffers=(), times=(), manifest=None, complete=True, device=None):
+    """Something that quacks like a Trace: rows are dicts, what is left out has a plain value."""
+    from tileprof.devices import Device
+
+    device = device or Device.from_dict(DEVICE)
+    frames = {
+        name: frame(name, rows)
+        for name, rows in (("launches", launches), ("operands", operands), ("buffers", buffers), ("times", times))
+    }
+    frames["launches"]["launch"] = np.arange(len(launches))
+    frames["launches"]["tiles"] = [footprints[f].tiles for f in frames["launches"]["footprint"]]
+    bound = frames["operands"]
+
+    def operands_of(launch):
+        rows = bound[bound["launch"] == launch]
+        return rows["buffer"].to_numpy(np.int64), rows["offset"].to_numpy(np.int64)
+
+    return SimpleNamespace(
+        **frames, path="toy.tileprof", device=device, complete=complete, manifest=manifest or {},
+        footprint=lambda i: footprints[i], operands_of=operands_of,
+    )  # fmt: skip
+
+
+def frame(name, rows):
+    plain = {"string": "", "enum": None, "list<int64>": [], "float32": np.nan, "float64": np.nan}
+    columns = {}
+    for column in schema.TABLES[name].columns:
+        default = 1 if column.name[-2:] in ("_x", "_y", "_z") or column.name == "blocks_per_sm" else 0
+        default = -1 if column.name in ("freed_at", "graph") else default
+        default = plain.get(column.type, default)
+        default = column.values[0] if column.values else default
+        values = [row.get(column.name, default) for row in rows]
+        if column.values:
+            columns[column.name] = pd.Categorical(values, categories=list(column.values))
+        elif column.type in ("string", "list<int64>"):
+            columns[column.name] = pd.Series(values, dtype=object)
+        else:
+            columns[column.name] = pd.Series(values, dtype=column.type)
+    return pd.DataFrame(columns)
+
+
+def footprint(tiles, boxes=None, duration_ns=None):
+    """A footprint of tiles in one row of the grid."""
+    places = np.zeros((tiles, 3), np.int32)
+    places[:, 0] = np.arange(tiles)
+    life = None if duration_ns is None else np.broadcast_to(np.asarray(duration_ns, np.float64), (tiles,)).copy()
+    return Footprint(places, boxes if boxes is not None else Boxes.concat([]), life)

@@ -1,0 +1,114 @@
+"""The tile graph against an oracle that walks every byte."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import MemoryTrace, TraceBuilder, oracle
+
+from tileprof.analysis import build_graph
+from tileprof.errors import TraceError
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+SIZE = 48
+LAG = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> dict:
+    length, count_0, count_1 = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    stride_0, stride_1 = draw(st.integers(1, 7)), draw(st.integers(0, 9))
+    span = length + (count_0 - 1) * stride_0 + (count_1 - 1) * stride_1
+    first, last = sorted((draw(LAG), draw(LAG)))
+    return {
+        "tile": draw(st.integers(0, 3)), "operand": draw(st.integers(0, 1)),
+        "mode": draw(st.sampled_from([READ, READ, WRITE, WRITE, ATOMIC])),
+        "offset": draw(st.integers(0, max(0, SIZE // 2 - span))), "length": length, "count_0": count_0,
+        "stride_0": stride_0, "count_1": count_1, "stride_1": stride_1, "first": first, "last": last,
+    }  # fmt: skip
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> MemoryTrace:
+    builder = TraceBuilder()
+    footprints = [
+        builder.footprint(4, draw(st.lists(boxes(), min_size=1, max_size=6))) for _ in range(draw(st.integers(1, 3)))
+    ]
+    arena = 2 * SIZE
+    live: list[int] = []
+    for _ in range(draw(st.integers(1, 8))):
+        if live and draw(st.booleans()):
+            builder.free(live.pop(draw(st.integers(0, len(live) - 1))))
+        base = draw(st.sampled_from([0, 16, SIZE // 2, SIZE]))
+        size = draw(st.sampled_from([SIZE, SIZE + 8]))
+        if all(base + size <= builder.buffers[b]["base"] or builder.buffers[b]["base"] + builder.buffers[b]["bytes"] <= base for b in live):
+            live.append(builder.buffer(base, min(size, arena)))
+        if live:
+            which = draw(st.sampled_from(footprints))
+            bound = [(draw(st.sampled_from(live)), draw(st.integers(0, SIZE // 2))) for _ in range(2)]
+            builder.launch(which, *bound)
+    return builder.trace()
+
+
+@settings(max_examples=4000, deadline=None)
+@given(traces())
+def test_every_edge_equals_the_byte_by_byte_oracle(trace: MemoryTrace) -> None:
+    edges = build_graph(trace).edges
+    found = {
+        (a, b, c, d, e, bool(f)): (n, last, first)
+        for a, b, c, d, e, f, n, last, first in edges.itertuples(index=False)
+    }
+    assert len(found) == len(edges)
+    expected = oracle(trace)
+    missing = expected.keys() - found.keys()
+    assert not missing
+    # A read beside a write of another tile of the same launch may leave a WAR where there is a WAW anyway.
+    for edge in found.keys() - expected.keys():
+        assert edge[4] == "WAR" and (*edge[:4], "WAW", edge[5]) in expected, edge
+    for edge, value in expected.items():
+        if edge[4] != "WAR" or (*edge[:4], "WAW", edge[5]) not in expected:
+            assert found[edge] == pytest.approx(value), edge
+
+
+def test_a_read_depends_on_the_last_writer_only() -> None:
+    builder = TraceBuilder()
+    write = builder.footprint(2, [{"tile": [0, 1], "operand": 0, "mode": WRITE, "offset": [0, 8], "length": 8}])
+    read = builder.footprint(1, [{"tile": 0, "operand": 0, "mode": READ, "offset": 4, "length": 8}])
+    memory = builder.buffer(0, 16)
+    for footprint in (write, write, read):
+        builder.launch(footprint, (memory, 0))
+    edges = build_graph(builder.trace()).edges
+    raw = edges[edges["hazard"] == "RAW"]
+    assert raw[["producer_launch", "producer_tile", "consumer_tile", "bytes"]].values.tolist() == [[1, 0, 0, 4], [1, 1, 0, 4]]
+
+
+def test_repeated_layers_share_blocks() -> None:
+    builder = TraceBuilder()
+    tiles = np.arange(64)
+    layer = builder.footprint(
+        64,
+        [
+            {"tile": tiles, "operand": 0, "mode": READ, "offset": tiles * 4, "length": 4},
+            {"tile": tiles, "operand": 1, "mode": WRITE, "offset": tiles * 4, "length": 4},
+        ],
+    )
+    previous = builder.buffer(0, 256)
+    for number in range(1, 101):
+        following = builder.buffer(1024 * number, 256)
+        builder.launch(layer, (previous, 0), (following, 0))
+        previous = following
+    graph = build_graph(builder.trace())
+    assert len(graph.links) == 99
+    assert len(graph.blocks) == 1
+    assert graph.links["edges"].sum() == 99 * 64
+
+
+def test_overlapping_live_buffers_are_refused() -> None:
+    builder = TraceBuilder()
+    builder.footprint(1, [{"tile": 0, "operand": 0, "mode": WRITE, "offset": 0, "length": 4}])
+    builder.buffer(0, 16)
+    builder.buffer(8, 16)
+    with pytest.raises(TraceError, match="buffers 0 and 1 overlap"):
+        build_graph(builder.trace())
