@@ -57,7 +57,7 @@ class Accesses:
 
     def _tracked_buffers(self) -> NDArray[np.bool_]:
         buffers = self._trace.buffers
-        tracked = buffers["freed_at"].to_numpy() != NEVER
+        tracked: NDArray[np.bool_] = buffers["freed_at"].to_numpy() != NEVER
         launches = np.repeat(np.arange(len(self._footprint)), np.diff(self._starts))
         footprint = self._footprint[launches]
         for number in np.unique(footprint):

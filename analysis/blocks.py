@@ -78,11 +78,16 @@ class EdgeBlock:
 class Source(Protocol):
     """The producer side of a join: an `Event` of a shadow."""
 
-    lo: NDArray[np.int64]
-    hi: NDArray[np.int64]
-    cls: NDArray[np.int32]
-    last: NDArray[np.float32]
-    touch: Touch
+    @property
+    def lo(self) -> NDArray[np.int64]: ...
+    @property
+    def hi(self) -> NDArray[np.int64]: ...
+    @property
+    def cls(self) -> NDArray[np.int32]: ...
+    @property
+    def last(self) -> NDArray[np.float32]: ...
+    @property
+    def touch(self) -> Touch: ...
 
 
 def edge_block(source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
@@ -110,9 +115,7 @@ def edge_block(source: Source, touch: Touch, tiles: int) -> EdgeBlock | None:
     return EdgeBlock(set_of, indptr.astype(np.int64), parent[order].astype(np.int32), size[row], last[row], first[row])
 
 
-_Rows = tuple[
-    NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]
-]
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
 
 
 def _join(source: Source, touch: Touch) -> _Rows:

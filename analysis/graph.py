@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 HAZARDS = ("RAW", "WAR", "WAW")
+_HAZARD = pd.CategoricalDtype(list(HAZARDS))
 MOST_EDGES = 50_000_000
 """Largest edge list that `TileGraph.edges` expands: about 2 GB."""
 
@@ -82,7 +83,7 @@ class TileGraph:
                 "consumer_launch": np.repeat(links["consumer"].to_numpy(), counts),
                 "consumer_tile": column([p[1] for p in pieces], np.int32),
                 "hazard": pd.Categorical.from_codes(
-                    np.repeat(links["hazard"].cat.codes.to_numpy(), counts), categories=list(HAZARDS)
+                    np.repeat(links["hazard"].cat.codes.to_numpy(), counts), dtype=_HAZARD
                 ),
                 "reuse": np.repeat(links["reuse"].to_numpy(), counts),
                 "bytes": column([self.blocks[b].bytes[p[2]] for b, p in zip(blocks, pieces, strict=True)], np.int64),
@@ -100,7 +101,7 @@ class TileGraph:
         for row in self.launches[["launch", *columns]].itertuples(index=False):
             graph.add_node(row.launch, **{name: getattr(row, name) for name in columns})
         for pair in self.pairs.to_dict("records"):
-            graph.add_edge(pair.pop("producer"), pair.pop("consumer"), **pair)
+            graph.add_edge(pair["producer"], pair["consumer"], **{str(k): v for k, v in pair.items()})
         return graph
 
 
@@ -182,7 +183,7 @@ class _Builder:
             {
                 "producer": np.array(producer, np.int64),
                 "consumer": np.array(consumer, np.int64),
-                "hazard": pd.Categorical(list(hazard), categories=list(HAZARDS)),
+                "hazard": pd.Categorical(list(hazard), dtype=_HAZARD),
                 "reuse": np.array(reuse, bool),
                 "block": which,
                 "edges": edges[which],

@@ -1,1 +1,68 @@
-def pair_frame(graph): return None
+"""Dependent pairs of launches, one row each."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.patterns import Pattern, classify
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+
+
+def pair_frame(graph: TileGraph) -> pd.DataFrame:
+    """One row an ordered pair of dependent launches.
+
+    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there are
+    none of the other edges that renaming cannot remove, or of the ``reuse`` edges; raw, war, waw (edges by hazard, without
+    reuse), reuse (edges that renaming removes); edges (all of them); bytes (of the edges the pattern describes);
+    reuse_only (the pair would be independent after renaming).
+    """
+    links = graph.links
+    footprint = graph.launches["footprint"].to_numpy()
+    keys = links[["producer", "consumer"]].to_numpy()
+    changed = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    bounds = [0, *changed.tolist(), len(keys)] if len(keys) else [0]
+    hazard, reuse = links["hazard"].astype(str).tolist(), links["reuse"].tolist()
+    block, edges, size = links["block"].tolist(), links["edges"].tolist(), links["bytes"].tolist()
+    known: dict[tuple[tuple[int, ...], int, int], Pattern] = {}
+    rows = []
+    for start, stop in pairwise(bounds):
+        producer, consumer = (int(k) for k in keys[start])
+        count = {"RAW": 0, "WAR": 0, "WAW": 0}
+        for row in range(start, stop):
+            if not reuse[row]:
+                count[hazard[row]] += edges[row]
+        chosen = _describing(range(start, stop), hazard, reuse)
+        key = (tuple(sorted(block[row] for row in chosen)), int(footprint[producer]), int(footprint[consumer]))
+        if key not in known:
+            known[key] = _classify(graph, key)
+        pattern = known[key]
+        total = sum(edges[start:stop])
+        hazards = list(count.values())
+        described = sum(size[row] for row in chosen)
+        shape = (pattern.name, pattern.map, pattern.tightness)
+        rows.append(
+            (producer, consumer, *shape, total, described, *hazards, total - sum(hazards), all(reuse[start:stop]))
+        )
+    columns = {
+        "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64", "edges": "int64",
+        "bytes": "int64", "raw": "int64", "war": "int64", "waw": "int64", "reuse": "int64", "reuse_only": "bool",
+    }  # fmt: skip
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)
+
+
+def _describing(rows: range, hazard: list[str], reuse: list[bool]) -> list[int]:
+    raw = [row for row in rows if hazard[row] == "RAW"]
+    return raw or [row for row in rows if not reuse[row]] or list(rows)
+
+
+def _classify(graph: TileGraph, key: tuple[tuple[int, ...], int, int]) -> Pattern:
+    blocks, producer, consumer = key
+    merged: EdgeBlock = merge_blocks([graph.blocks[b] for b in blocks])
+    return classify(merged, graph.trace.footprint(producer), graph.trace.footprint(consumer))

@@ -50,14 +50,14 @@ class Event:
         return self if slot == self.slot else self._with(slot, self.foreign, self.lo, self.hi, slice(None))
 
     def without(self, hole_lo: NDArray[np.int64], hole_hi: NDArray[np.int64]) -> Event:
-        """This event outside disjoint sorted holes."""
+        """The event outside disjoint sorted holes."""
         if len(hole_lo) == 0 or hole_hi[-1] <= self.lo[0] or hole_lo[0] >= self.hi.max(initial=0):
             return self
         lo, hi, row = subtract(self.lo, self.hi, hole_lo, hole_hi)
         return self._with(self.slot, self.foreign, lo, hi, row)
 
     def inherited(self, slot: int, shift: int, begin: int, end: int) -> Event:
-        """This event in another buffer at the same addresses: moved by ``shift``, cut to ``[begin, end)``."""
+        """The event in another buffer at the same addresses: moved by ``shift``, cut to ``[begin, end)``."""
         lo, hi = np.maximum(self.lo + shift, begin), np.minimum(self.hi + shift, end)
         kept = np.flatnonzero(lo < hi)
         lo, hi = lo[kept], hi[kept]
@@ -67,7 +67,7 @@ class Event:
     def _with(
         self,
         slot: int,
-        foreign: bool,  # noqa: FBT001 (private)
+        foreign: bool,
         lo: NDArray[np.int64],
         hi: NDArray[np.int64],
         row: NDArray[np.int64] | slice,

@@ -52,7 +52,9 @@ class TraceBuilder:
 
     def trace(self) -> MemoryTrace:
         tiles = [self.footprints[f].tiles for f, _ in self.bound]
-        launches = pd.DataFrame({"launch": range(len(self.bound)), "footprint": [f for f, _ in self.bound], "tiles": tiles})
+        launches = pd.DataFrame(
+            {"launch": range(len(self.bound)), "footprint": [f for f, _ in self.bound], "tiles": tiles}
+        )
         operands = [(n, slot, b, o) for n, (_, ops) in enumerate(self.bound) for slot, (b, o) in enumerate(ops)]
         frame = pd.DataFrame(operands, columns=["launch", "operand", "buffer", "offset"]).astype("int64")
         columns = ["base", "bytes", "allocated_at", "freed_at"]
@@ -90,11 +92,13 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
             for row in np.flatnonzero(boxes.operand == slot):
                 tiles = touched[int(boxes.mode[row])]
                 for byte in bytes_of(boxes, row).tolist():
-                    lags = tiles.setdefault((base[buffer] + offset + byte, int(boxes.tile[row]), buffer), [np.inf, -np.inf])
+                    lags = tiles.setdefault(
+                        (base[buffer] + offset + byte, int(boxes.tile[row]), buffer), [np.inf, -np.inf]
+                    )
                     lags[0] = np.minimum(lags[0], boxes.first[row])
                     lags[1] = np.maximum(lags[1], boxes.last[row])
 
-        def add(producers: set, consumer: int, hazard: str, buffer: int, first: float, launch: int = launch) -> None:
+        def add(producers: set, consumer: int, hazard: str, *, buffer: int, first: float, launch: int = launch) -> None:
             for other, tile, last, owner in producers:
                 edge = edges[other, tile, launch, consumer, hazard, owner != buffer]
                 edge[:] = [edge[0] + 1, np.maximum(edge[1], last), np.minimum(edge[2], first)]
@@ -105,16 +109,16 @@ def oracle(trace: MemoryTrace) -> dict[Edge, tuple[int, float, float]]:
 
         for (byte, tile, buffer), (first, _) in touched[READ].items():
             live = {w for w in atomics[byte] if w[3] == buffer}
-            add(live or {w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer, first)
+            add(live or {w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer=buffer, first=first)
         for (byte, tile, buffer), (first, _) in touched[ATOMIC].items():
-            add({w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer, first)
-            add(foreign(byte, buffer), tile, "WAW", buffer, first)
-            add(readers[byte], tile, "WAR", buffer, first)
+            add({w for w in writer[byte] if w[3] == buffer}, tile, "RAW", buffer=buffer, first=first)
+            add(foreign(byte, buffer), tile, "WAW", buffer=buffer, first=first)
+            add(readers[byte], tile, "WAR", buffer=buffer, first=first)
         for (byte, tile, buffer), (first, _) in touched[WRITE].items():
             live = {w for w in atomics[byte] if w[3] == buffer}
             own = live or {w for w in writer[byte] if w[3] == buffer}
-            add(own | foreign(byte, buffer), tile, "WAW", buffer, first)
-            add(readers[byte], tile, "WAR", buffer, first)
+            add(own | foreign(byte, buffer), tile, "WAW", buffer=buffer, first=first)
+            add(readers[byte], tile, "WAR", buffer=buffer, first=first)
         for byte in {b for b, _, _ in touched[WRITE]}:
             writer[byte], atomics[byte], readers[byte] = set(), set(), set()
         own_writes = {(byte, tile) for byte, tile, _ in touched[WRITE]}
