@@ -1,0 +1,95 @@
+"""Triton kernels in the interpreter: every program touches what its index arithmetic says."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+import triton.language as tl  # noqa: E402 (after the skip)
+
+from tileprof.record.triton import launches  # noqa: E402 (after the skip)
+from tileprof.trace.footprint import ATOMIC, READ, WRITE  # noqa: E402 (after the skip)
+
+
+@triton.jit
+def matmul(a, b, c, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):  # noqa: N803 (Triton's custom)
+    rows = tl.program_id(1) * BM + tl.arange(0, BM)
+    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    total = tl.zeros((BM, BN), tl.float32)
+    for start in range(0, k, BK):
+        inner = start + tl.arange(0, BK)
+        left = tl.load(a + rows[:, None] * k + inner[None, :], (rows[:, None] < m) & (inner[None, :] < k), 0.0)
+        right = tl.load(b + inner[:, None] * n + columns[None, :], (inner[:, None] < k) & (columns[None, :] < n), 0.0)
+        total += tl.dot(left, right)
+    tl.store(c + rows[:, None] * n + columns[None, :], total, (rows[:, None] < m) & (columns[None, :] < n))
+
+
+@triton.jit
+def gather_add(table, index, out, n, BLOCK: tl.constexpr):  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    chosen = tl.load(index + at, at < n, 0)
+    tl.atomic_add(out + at % 4, tl.load(table + chosen, at < n, 0.0), at < n)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    from triton.runtime import interpreter
+
+    found = []
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreter.GridExecutor.__call__)
+    launches.install(lambda kernel, tensors: found.append((kernel, tensors)), lambda: True, contextlib.nullcontext)
+    return found
+
+
+def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
+    boxes = kernel.footprint.boxes
+    rows = np.flatnonzero((boxes.tile == tile) & (boxes.operand == slot) & (boxes.mode == mode))
+    return {
+        int(boxes.offset[r] + i * boxes.stride_0[r] + j * boxes.stride_1[r] + byte)
+        for r in rows for i in range(boxes.count_0[r]) for j in range(boxes.count_1[r]) for byte in range(boxes.length[r])
+    }  # fmt: skip
+
+
+def test_a_matmul_reads_its_strips_and_writes_its_tile(seen) -> None:
+    m, n, k, block = 40, 24, 20, 16
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    c = torch.empty(m, n)
+    matmul[(2, 3)](a, b, c, m, n, k, BM=block, BN=block, BK=8)
+    torch.testing.assert_close(c, a @ b)
+    ((kernel, _),) = seen
+    assert kernel.grid == (2, 3, 1)
+    assert kernel.footprint.block.tolist()[:3] == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    for tile, (x, y, _) in enumerate(kernel.footprint.block.tolist()):
+        rows = range(y * block, min(m, (y + 1) * block))
+        columns = range(x * block, min(n, (x + 1) * block))
+        word = range(4)
+        assert touched(kernel, tile, 0, READ) == {(r * k + i) * 4 + w for r in rows for i in range(k) for w in word}
+        assert touched(kernel, tile, 1, READ) == {(i * n + q) * 4 + w for i in range(k) for q in columns for w in word}
+        assert touched(kernel, tile, 2, WRITE) == {(r * n + q) * 4 + w for r in rows for q in columns for w in word}
+    boxes = kernel.footprint.boxes
+    stores = boxes.mode == WRITE
+    assert boxes.first[stores].min() > boxes.first[~stores].max() - 1e-6
+
+
+def test_data_dependent_loads_and_atomics_are_exact(seen) -> None:
+    index = torch.tensor([5, 1, 5, 9, 0, 7])
+    out = torch.zeros(4)
+    gather_add[(2,)](torch.arange(10.0), index, out, 6, BLOCK=4)
+    ((kernel, _),) = seen
+    for tile, lanes in enumerate(([0, 1, 2, 3], [4, 5])):
+        wanted = {4 * int(index[i]) + w for i in lanes for w in range(4)}
+        assert touched(kernel, tile, 0, READ) == wanted
+        assert touched(kernel, tile, 2, ATOMIC) == {4 * (i % 4) + w for i in lanes for w in range(4)}
+
+
+def test_a_view_is_bound_at_its_own_offset(seen) -> None:
+    memory = torch.zeros(64)
+    a, b, c = memory[32:48].view(4, 4), torch.ones(4, 4), torch.empty(4, 4)
+    matmul[(1, 1)](a, b, c, 4, 4, 4, BM=16, BN=16, BK=16)
+    ((kernel, tensors),) = seen
+    assert min(touched(kernel, 0, 0, READ)) == 0
+    assert tensors[kernel.operands[0].ref].storage_offset() == 32

@@ -1,0 +1,43 @@
+"""Runs and boxes cover exactly the bytes of the addresses they come from."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tileprof.record.triton.runs import boxes, runs
+
+
+def bytes_of(columns: tuple[np.ndarray, ...]) -> list[int]:
+    found = []
+    for offset, length, count_0, stride_0, count_1, stride_1 in zip(*(c.tolist() for c in columns), strict=True):
+        for j in range(count_1):
+            for i in range(count_0):
+                start = offset + i * stride_0 + j * stride_1
+                found += range(start, start + length)
+    return sorted(found)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=40), st.sampled_from([1, 2, 4]))
+def test_boxes_hold_each_byte_once(slots: list[int], itemsize: int) -> None:
+    addresses = np.array(slots, np.uint64) * np.uint64(itemsize)
+    found = bytes_of(boxes(*runs(addresses, None, itemsize)))
+    assert found == sorted({a * itemsize + b for a in slots for b in range(itemsize)})
+
+
+def test_a_block_of_a_matrix_is_one_box() -> None:
+    address = np.uint64(1000) + np.arange(16, dtype=np.uint64)[:, None] * np.uint64(512) + np.arange(32, dtype=np.uint64) * np.uint64(2)
+    offset, length, count_0, stride_0, count_1, _ = boxes(*runs(address, None, 2))
+    assert [c.tolist() for c in (offset, length, count_0, stride_0, count_1)] == [[1000], [64], [16], [512], [1]]
+
+
+def test_planes_of_rows_are_one_box() -> None:
+    plane, row, column = np.meshgrid(np.arange(3), np.arange(4), np.arange(8), indexing="ij")
+    address = (plane * 4096 + row * 128 + column * 4).astype(np.uint64)
+    assert [c.tolist() for c in boxes(*runs(address, None, 4))] == [[0], [32], [4], [128], [3], [4096]]
+
+
+def test_masked_lanes_touch_nothing() -> None:
+    begin, end = runs(np.arange(8, dtype=np.uint64) * np.uint64(4), np.arange(8) < 3, 4)
+    assert (begin.tolist(), end.tolist()) == ([0], [12])
