@@ -83,7 +83,9 @@ def _counted(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _logged(watch: Watch, original: Callable[..., Any], mode: int, pointer: int, mask: int | None) -> Callable[..., Any]:
+def _logged(
+    watch: Watch, original: Callable[..., Any], mode: int, pointer: int, mask: int | None
+) -> Callable[..., Any]:
     def method(*arguments: Any, **named: Any) -> Any:
         pointers = arguments[pointer]
         active = None if mask is None else arguments[mask]

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _DEFAULT_WARPS = 4
 """Triton's own default, https://triton-lang.org/main/python-api/generated/triton.Config.html."""
 
-_NOTE = (
-    "seen in Triton's interpreter: addresses exact, order of accesses stands for time, registers and shared memory unknown"
-)
+_NOTE = "seen in Triton's interpreter: addresses exact, order of accesses stands for time, registers and shared memory unknown"
 
 Sink = Callable[[Kernel, "list[torch.Tensor]"], None]
 
@@ -35,13 +33,13 @@ def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any]) 
     """
 
     def patch(module: ModuleType) -> None:
-        executor: Any = module.GridExecutor  # type: ignore[attr-defined]
+        executor: Any = module.GridExecutor
         original = executor.__call__
 
         def run(self: Any, *arguments: Any, **named: Any) -> Any:
             if not active():
                 return original(self, *arguments, **named)
-            with outside(), watching(module.interpreter_builder) as watch:  # type: ignore[attr-defined]
+            with outside(), watching(module.interpreter_builder) as watch:
                 result = original(self, *arguments, **named)
             tensors = _tensors([*arguments, *named.values()])
             sink(_kernel(self.fn.__name__, watch, tensors, named), tensors)

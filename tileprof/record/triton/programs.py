@@ -61,19 +61,15 @@ def _by_operand(
     parts = []
     seen = 0
     for span in spans:
-        inside = slice(np.searchsorted(begin, span.low), np.searchsorted(begin, span.high))
-        if inside.start == inside.stop:
+        # Runs are joined across tensors that lie next to each other: each span takes its part.
+        inside = slice(int(np.searchsorted(end, span.low, "right")), int(np.searchsorted(begin, span.high)))
+        low, high = np.maximum(begin[inside], span.low), np.minimum(end[inside], span.high)
+        if len(low) == 0:
             continue
-        seen += inside.stop - inside.start
-        if end[inside.stop - 1] > span.high:
-            raise ValueError(f"address {int(end[inside.stop - 1]) - 1:#x} lies past the end of its tensor's memory")
-        offset, length, count_0, stride_0, count_1, stride_1 = boxes(begin[inside] - span.origin, end[inside] - span.origin)
-        parts.append(
-            Boxes.of(
-                tile=tile, operand=span.operand, mode=mode, offset=offset, length=length, count_0=count_0,
-                stride_0=stride_0, count_1=count_1, stride_1=stride_1, first=times[0], last=times[1],
-            )  # fmt: skip
-        )
-    if seen != len(begin):
+        seen += int((high - low).sum())
+        rows = boxes(low - span.origin, high - span.origin)
+        columns = dict(zip(("offset", "length", "count_0", "stride_0", "count_1", "stride_1"), rows, strict=True))
+        parts.append(Boxes.of(tile=tile, operand=span.operand, mode=mode, **columns, first=times[0], last=times[1]))
+    if seen != int((end - begin).sum()):
         raise ValueError("an address lies in no tensor argument's memory")
     return parts

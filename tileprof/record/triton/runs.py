@@ -31,9 +31,9 @@ def boxes(begin: I64, end: I64) -> tuple[I64, I64, I64, I64, I64, I64]:
     """
     length = end - begin
     first, count, stride = _progressions(begin, (length,))
-    rows = begin[first], length[first], count, stride
-    outer, count_1, stride_1 = _progressions(rows[0], rows[1:])
-    return (*(r[outer] for r in rows), count_1, stride_1)
+    begin, length = begin[first], length[first]
+    outer, count_1, stride_1 = _progressions(begin, (length, count, stride))
+    return begin[outer], length[outer], count[outer], stride[outer], count_1, stride_1
 
 
 def _progressions(at: I64, alike: tuple[I64, ...]) -> tuple[I64, I64, I64]:

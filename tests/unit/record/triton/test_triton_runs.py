@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tileprof.record.triton.programs import ProgramLog, Span
 from tileprof.record.triton.runs import boxes, runs
+from tileprof.trace.footprint import READ
 
 
 def bytes_of(columns: tuple[np.ndarray, ...]) -> list[int]:
@@ -27,7 +30,11 @@ def test_boxes_hold_each_byte_once(slots: list[int], itemsize: int) -> None:
 
 
 def test_a_block_of_a_matrix_is_one_box() -> None:
-    address = np.uint64(1000) + np.arange(16, dtype=np.uint64)[:, None] * np.uint64(512) + np.arange(32, dtype=np.uint64) * np.uint64(2)
+    address = (
+        np.uint64(1000)
+        + np.arange(16, dtype=np.uint64)[:, None] * np.uint64(512)
+        + np.arange(32, dtype=np.uint64) * np.uint64(2)
+    )
     offset, length, count_0, stride_0, count_1, _ = boxes(*runs(address, None, 2))
     assert [c.tolist() for c in (offset, length, count_0, stride_0, count_1)] == [[1000], [64], [16], [512], [1]]
 
@@ -41,3 +48,12 @@ def test_planes_of_rows_are_one_box() -> None:
 def test_masked_lanes_touch_nothing() -> None:
     begin, end = runs(np.arange(8, dtype=np.uint64) * np.uint64(4), np.arange(8) < 3, 4)
     assert (begin.tolist(), end.tolist()) == ([0], [12])
+
+
+def test_tensors_that_lie_next_to_each_other_are_told_apart() -> None:
+    log = ProgramLog()
+    log.add(READ, np.arange(100, 132, 4, dtype=np.uint64), None, 4)
+    found = log.boxes(0, [Span(100, 116, 100, 0), Span(116, 132, 116, 1)])
+    assert (found.operand.tolist(), found.offset.tolist(), found.length.tolist()) == ([0, 1], [0, 0], [16, 16])
+    with pytest.raises(ValueError, match="no tensor argument"):
+        log.boxes(0, [Span(100, 116, 100, 0)])

@@ -1,0 +1,54 @@
+"""Tile graphs and policies for tests, built from plain lists."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+
+from tileprof.analysis import EdgeBlock
+from tileprof.analysis.graph import TileGraph
+from tileprof.trace.footprint import Boxes, Footprint
+
+Relation = dict[tuple[int, int], set[tuple[int, int]]]
+
+
+def block_of(edges: set[tuple[int, int]], tiles: int) -> EdgeBlock:
+    """Edges (producer tile, consumer tile) as parent sets, 4 bytes each."""
+    parents = [sorted(p for p, c in edges if c == tile) for tile in range(tiles)]
+    set_of = np.full(tiles, -1, np.int32)
+    some = [t for t in range(tiles) if parents[t]]
+    set_of[some] = np.arange(len(some))
+    parent = np.array([p for t in some for p in parents[t]], np.int32)
+    lag = np.full(len(parent), np.nan, np.float32)
+    indptr = np.cumsum([0] + [len(parents[t]) for t in some]).astype(np.int64)
+    return EdgeBlock(set_of, indptr, parent, np.full(len(parent), 4, np.int64), lag, lag)
+
+
+def graph_of(grids: list[tuple[int, int, int]], relation: Relation, *, hazard: str = "RAW", sms: int = 4) -> TileGraph:
+    """A graph of one launch a grid; ``relation[producer, consumer]`` holds edges by tile number."""
+    footprints = []
+    for gx, gy, gz in grids:
+        z, y, x = np.meshgrid(np.arange(gz), np.arange(gy), np.arange(gx), indexing="ij")
+        block = np.stack([x.ravel(), y.ravel(), z.ravel()], axis=1).astype(np.int32)
+        footprints.append(Footprint(block, Boxes.concat([]), np.full(len(block), 1000.0)))
+    tiles = [f.tiles for f in footprints]
+    launches = pd.DataFrame({
+        "launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles, "kernel": "k", "op": "o", "module": "m",
+        "duration_ns": 1000, "blocks_per_sm": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32, "shared_bytes": 0,
+        "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact",
+    })  # fmt: skip
+    trace = SimpleNamespace(
+        launches=launches, footprint=footprints.__getitem__, device=SimpleNamespace(sms=sms, name="test"), manifest={}
+    )
+    blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
+    keys = list(relation)
+    links = pd.DataFrame({
+        "producer": np.array([p for p, _ in keys], np.int64), "consumer": np.array([c for _, c in keys], np.int64),
+        "hazard": pd.Categorical([hazard] * len(keys), categories=["RAW", "WAR", "WAW"]), "reuse": False,
+        "block": np.arange(len(keys)), "edges": [len(e) for e in relation.values()],
+        "bytes": [4 * len(e) for e in relation.values()],
+    })  # fmt: skip
+    base = np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64)
+    return TileGraph(trace, base, links[[len(e) > 0 for e in relation.values()]].reset_index(drop=True), blocks)

@@ -1,0 +1,203 @@
+"""The verifier against an oracle that runs everything that can run without one tile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from graphs import Relation, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tileprof.policy.format import Policy, PolicyError, from_dict, load_policy, to_dict
+from tileprof.policy.lower import lower
+from tileprof.policy.verify import verify
+
+Grid = tuple[int, int, int]
+
+
+def runs_without(policy: Policy, absent: tuple[int, int]) -> set[tuple[int, int]]:
+    """Every (stage, tile) that can run if the tile ``absent`` never does."""
+    lowered = lower(policy)
+    done: set[tuple[int, int]] = set()
+    changed = True
+    while changed:
+        changed = False
+        posted = [
+            {
+                s: sum((w.edge.producer, t) in done for t, of in enumerate(w.of) if of == s)
+                for s in set(w.semaphore.tolist())
+            }
+            for w in lowered
+        ]
+        for stage, description in enumerate(policy.stages):
+            for tile in range(description.tiles):
+                if (stage, tile) in done or (stage, tile) == absent:
+                    continue
+                ready = all(
+                    posted[n][int(w.semaphore[k])] >= w.value[k]
+                    for n, w in enumerate(lowered) if w.edge.consumer == stage
+                    for k in range(w.indptr[tile], w.indptr[tile + 1])
+                )  # fmt: skip
+                if ready:
+                    done.add((stage, tile))
+                    changed = True
+    return done
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Policy, list[Grid], Relation]:
+    grids = [(draw(st.integers(1, 3)), draw(st.integers(1, 2)), 1) for _ in range(draw(st.integers(2, 4)))]
+    tiles = [x * y for x, y, _ in grids]
+    semaphores, edges, relation = [], [], {}
+    for consumer in range(1, len(grids)):
+        for producer in range(consumer):
+            pairs = st.tuples(st.integers(0, tiles[producer] - 1), st.integers(0, tiles[consumer] - 1))
+            relation[producer, consumer] = draw(st.sets(pairs, max_size=4))
+            if not draw(st.booleans()):
+                continue
+            count = draw(st.integers(1, tiles[producer]))
+            of = [draw(st.integers(0, count - 1)) for _ in range(tiles[producer])]
+            semaphores.append({"producer": producer, "grid": [count, 1, 1], "of": of})
+            waits = [sorted(draw(st.sets(st.integers(0, count - 1), max_size=count))) for _ in range(tiles[consumer])]
+            flat = [s for w in waits for s in w]
+            # A value that can be reached: full, or below it.
+            values = [max(0, of.count(s) - draw(st.sampled_from([0, 0, 0, 1]))) for s in flat]
+            indptr = [sum(len(w) for w in waits[:t]) for t in range(tiles[consumer] + 1)]
+            edges.append({
+                "producer": producer, "consumer": consumer, "hazards": ["RAW"], "kind": "table",
+                "semaphores": len(semaphores) - 1, "waits": {"indptr": indptr, "semaphore": flat}, "value": values,
+            })  # fmt: skip
+    stages = [{"name": f"s{n}", "grid": list(g), "launch": n} for n, g in enumerate(grids)]
+    return (
+        from_dict({"tileprof_policy": 1, "stages": stages, "semaphores": semaphores, "edges": edges}),
+        grids,
+        relation,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_missing_is_exactly_what_can_run_too_early(case: tuple[Policy, list[Grid], Relation]) -> None:
+    policy, grids, relation = case
+    verdict = verify(policy, graph_of(grids, relation))
+    found = set(
+        verdict.missing[["producer", "producer_tile", "consumer", "consumer_tile"]].itertuples(index=False, name=None)
+    )
+    wanted = {
+        (i, p, j, c) for (i, j), edges in relation.items() for p, c in edges if (j, c) in runs_without(policy, (i, p))
+    }  # fmt: skip
+    assert found == wanted
+    assert verdict.needed == sum(len(e) for e in relation.values())
+    assert verdict.covered == verdict.needed - len(wanted)
+
+
+def row_policy(**changed: object) -> dict:
+    edge = {
+        "producer": 0,
+        "consumer": 1,
+        "hazards": ["RAW"],
+        "kind": "row",
+        "semaphores": 0,
+        "waits": ["0", "y", "0"],
+        "value": "4",
+    }
+    value = {
+        "tileprof_policy": 1,
+        "stages": [{"name": "up", "grid": [4, 3, 1], "launch": 0}, {"name": "down", "grid": [2, 3, 1], "launch": 1}],
+        "semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": ["0", "y", "0"]}],
+        "edges": [edge | {k: v for k, v in changed.items() if k in edge}],
+    }
+    return value | {k: v for k, v in changed.items() if k not in edge}
+
+
+def rows() -> Relation:
+    return {(0, 1): {(y * 4 + x, y * 2 + c) for y in range(3) for x in range(4) for c in range(2)}}
+
+
+def test_a_row_policy_covers_rows_and_nothing_more() -> None:
+    verdict = verify(from_dict(row_policy()), graph_of([(4, 3, 1), (2, 3, 1)], rows()))
+    assert verdict.sound
+    assert verdict.excess["excess_tiles"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        ({"value": "3"}, 24),
+        ({"waits": ["0", "min(2, y + 1)", "0"]}, 16),
+        ({"edges": []}, 24),
+        ({"waits": ["0", "0..y - 1", "0"]}, 24),
+    ],
+)
+def test_a_weakened_policy_loses_dependencies(change: dict, lost: int) -> None:
+    verdict = verify(from_dict(row_policy(**change)), graph_of([(4, 3, 1), (2, 3, 1)], rows()))
+    assert not verdict.sound
+    assert len(verdict.missing) == lost
+
+
+def test_a_value_beyond_the_posts_never_ends() -> None:
+    verdict = verify(from_dict(row_policy(value="5")), graph_of([(4, 3, 1), (2, 3, 1)], rows()))
+    assert not verdict.sound
+    assert "awaits value 5 on semaphore 0, which 4 tiles post" in verdict.never[0]
+
+
+def test_without_a_wait_kernel_the_consumer_must_leave_room() -> None:
+    value = row_policy(options={"wait_kernel": False})
+    value["stages"][1]["blocks_per_sm"] = 1
+    assert verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=16)).sound
+    verdict = verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=4))
+    assert "can fill the device" in verdict.never[0]
+
+
+def test_a_launch_between_the_stages_that_links_them_is_named() -> None:
+    value = row_policy()
+    value["stages"][1]["launch"] = 2
+    relation = {(0, 1): {(0, 0)}, (1, 2): {(0, 0)}, (0, 2): rows()[0, 1]}
+    verdict = verify(from_dict(value), graph_of([(4, 3, 1), (1, 1, 1), (2, 3, 1)], relation))
+    assert "launch 1 lies between" in verdict.never[0]
+
+
+def test_a_policy_for_another_shape_is_refused() -> None:
+    with pytest.raises(PolicyError, match="has a grid of 4 x 3 x 1 tiles; launch 0 has 5 x 3 x 1"):
+        verify(from_dict(row_policy()), graph_of([(5, 3, 1), (2, 3, 1)], {}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tileprof_policy": 2}, "policy format 2; this tileprof"),
+        ({"waits": ["0", "y + 1", "0"]}, "tile 4 names 3, outside 0..2"),
+        ({"waits": ["0", "q", "0"]}, "uses q"),
+        ({"consumer": 0}, "stages run in order"),
+        ({"semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": [0, 1]}]}, "list 2 tiles; stage 0 has 12"),
+        ({"kind": "magic"}, r"edges\[0\].kind"),
+        ({"extra": 1}, "Additional properties"),
+        ({"stages": [{"name": "a", "grid": [2, 1, 1], "order": [0, 0]}]}, "does not list each"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(change: dict, said: str) -> None:
+    value = row_policy()
+    if set(change) & set(value["edges"][0]) and "semaphores" not in change:
+        value["edges"][0] |= change
+    else:
+        value |= change
+    if "stages" in change:
+        value |= {"semaphores": [], "edges": []}
+    with pytest.raises(PolicyError, match=said):
+        lower(from_dict(value))
+
+
+def test_json_round_trip_is_equal(tmp_path) -> None:
+    policy = from_dict(row_policy(notes=["a note"], guard={"renamed": True}))
+    policy.save(tmp_path / "p.json")
+    assert load_policy(tmp_path / "p.json") == policy
+    assert from_dict(json.loads(json.dumps(to_dict(policy)))) == policy
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '"x"', "\x00", '{"tileprof_policy": 1}'])
+def test_what_is_no_policy_is_refused_with_its_name(tmp_path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=r"bad\.json"):
+        load_policy(path)

@@ -1,0 +1,319 @@
+"""Policy format 1: stages, the semaphores that their tiles post, and what later stages await.
+
+A tile of a grid ``(gx, gy, gz)`` has the number ``x + gx*(y + gy*z)``; so has a semaphore of a semaphore grid. A producer tile
+posts (adds 1 to) one semaphore of each of its arrays when all its writes are visible; a consumer tile goes on when every
+semaphore that it awaits has reached its value. Worked example, a GEMM of 24 x 4 tiles whose consumer reads whole rows::
+
+    {"tileprof_policy": 1,
+     "stages": [{"name": "up", "grid": [24, 4, 1]}, {"name": "down", "grid": [48, 4, 1]}],
+     "semaphores": [{"producer": 0, "grid": [1, 4, 1], "of": ["0", "y", "0"]}],
+     "edges": [{"producer": 0, "consumer": 1, "hazards": ["RAW"], "kind": "row", "semaphores": 0,
+                "waits": ["0", "y", "0"], "value": "24"}]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof import __version__
+from tileprof.errors import UserError
+from tileprof.policy.expression import Expression, ExpressionError, parse
+
+POLICY_VERSION: Final = 1
+_MOST_BYTES: Final = 256 * 2**20
+_TILE = ("x", "y", "z")
+_SEMAPHORE = ("u", "v", "w")
+
+I64 = NDArray[np.int64]
+
+
+class PolicyError(UserError):
+    """A file that is no policy, one of another version, or one that contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Semaphore coordinates along one axis: ``low``, ``low + step``, ... up to ``high``, in the consumer's x, y, z."""
+
+    low: Expression
+    high: Expression
+    step: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Range:
+        span, marker, step = text.partition(" step ")
+        low, dots, high = span.partition("..")
+        if marker and not (step.strip().isdigit() and int(step) > 0):
+            raise PolicyError(f"{text!r}: the step is a number from 1, not {step!r}")
+        return cls(parse(low, _TILE), parse(high if dots else low, _TILE), int(step) if marker else 1)
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return self.low.text
+        return f"{self.low.text}..{self.high.text}" + (f" step {self.step}" if self.step > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A kernel of the policy. ``order`` lists tile numbers as blocks take them; None is ascending."""
+
+    name: str
+    grid: tuple[int, int, int]
+    launch: int | None = None
+    kernel: str = ""
+    op: str = ""
+    module: str = ""
+    order: tuple[int, ...] | None = None
+    blocks_per_sm: int = 0
+    operator: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tiles(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Semaphores:
+    """An array of semaphores; ``of`` gives the semaphore's coordinates from the producer tile's, or its number by tile."""
+
+    producer: int
+    grid: tuple[int, int, int]
+    of: tuple[Expression, Expression, Expression] | tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTable:
+    """Consumer tile ``t`` awaits ``semaphore[indptr[t]:indptr[t+1]]``."""
+
+    indptr: tuple[int, ...]
+    semaphore: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What the tiles of one stage await from another."""
+
+    producer: int
+    consumer: int
+    hazards: tuple[str, ...]
+    kind: str
+    semaphores: int
+    waits: tuple[Range, Range, Range] | WaitTable
+    value: Expression | tuple[int, ...]
+    when: str = "entry"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The three optimisations of cuSync (section IV-B): all off is always right."""
+
+    wait_kernel: bool = True
+    custom_order: bool = False
+    reordered_loads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A whole policy. ``guard`` says for what it was verified, ``prediction`` what a model expects of it."""
+
+    stages: tuple[Stage, ...]
+    semaphores: tuple[Semaphores, ...]
+    edges: tuple[Edge, ...]
+    options: Options = Options()
+    guard: dict[str, Any] = field(default_factory=dict)
+    prediction: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def save(self, path: Path | str, *, force: bool = False) -> None:
+        """Write the JSON file, whole or not at all; raises `UserError` where it exists and ``force`` is not given."""
+        target = Path(path)
+        if target.exists() and not force:
+            raise UserError(f"Will not overwrite {target} without --force")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        with os.fdopen(handle, "w") as file:
+            json.dump(to_dict(self), file, indent=1)
+            file.write("\n")
+        Path(name).replace(target)
+
+
+def load_policy(path: Path | str) -> Policy:
+    """Read a policy file; raises `PolicyError` naming the file and what is wrong with it."""
+    try:
+        if Path(path).stat().st_size > _MOST_BYTES:
+            raise PolicyError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; a policy is not")
+        return from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise PolicyError(f"cannot read {path}: {error.strerror}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise PolicyError(f"{path} is no policy: {error}") from None
+    except UserError as error:
+        raise PolicyError(f"{path}: {error}") from None
+
+
+def from_dict(value: Any) -> Policy:
+    """A policy from parsed JSON; raises `PolicyError` with the place that is wrong."""
+    found = value.get("tileprof_policy") if isinstance(value, dict) else None
+    if isinstance(found, int) and found != POLICY_VERSION:
+        raise PolicyError(f"policy format {found}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
+    error = jsonschema.exceptions.best_match(_validator().iter_errors(value))
+    if error is not None:
+        message = error.message if len(error.message) < 300 else error.message[:300] + " ..."
+        raise PolicyError(f"at {error.json_path}: {message}")
+    try:
+        policy = _policy(value)
+    except ExpressionError as error:
+        raise PolicyError(str(error)) from None
+    _check(policy)
+    return policy
+
+
+def _policy(value: dict[str, Any]) -> Policy:
+    return Policy(
+        stages=tuple(_stage(s) for s in value["stages"]),
+        semaphores=tuple(_semaphores(s) for s in value["semaphores"]),
+        edges=tuple(_edge(e) for e in value["edges"]),
+        options=Options(**value.get("options", {})),
+        guard=value.get("guard", {}),
+        prediction=value.get("prediction", {}),
+        notes=tuple(value.get("notes", ())),
+    )
+
+
+def to_dict(policy: Policy) -> dict[str, Any]:
+    """The JSON form; `from_dict` gives an equal policy back."""
+    return {
+        "tileprof_policy": POLICY_VERSION,
+        "created_by": f"tileprof {__version__}",
+        "stages": [_plain(s) for s in policy.stages],
+        "semaphores": [
+            {"producer": s.producer, "grid": list(s.grid), "of": [_text(e) for e in s.of]} for s in policy.semaphores
+        ],
+        "edges": [_plain_edge(e) for e in policy.edges],
+        "options": {name: getattr(policy.options, name) for name in Options.__slots__},
+        "guard": policy.guard,
+        "prediction": policy.prediction,
+        "notes": list(policy.notes),
+    }
+
+
+@cache
+def _validator() -> jsonschema.Draft202012Validator:
+    text = files("tileprof.policy").joinpath("policy.schema.json").read_text(encoding="utf-8")
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def _text(value: Expression | int) -> str | int:
+    return value.text if isinstance(value, Expression) else value
+
+
+def _plain(stage: Stage) -> dict[str, Any]:
+    plain: dict[str, Any] = {name: getattr(stage, name) for name in Stage.__slots__ if getattr(stage, name) is not None}
+    plain["grid"] = list(stage.grid)
+    if stage.order is not None:
+        plain["order"] = list(stage.order)
+    return plain
+
+
+def _plain_edge(edge: Edge) -> dict[str, Any]:
+    if isinstance(edge.waits, WaitTable):
+        waits: Any = {"indptr": list(edge.waits.indptr), "semaphore": list(edge.waits.semaphore)}
+    else:
+        waits = [str(r) for r in edge.waits]
+    value = edge.value.text if isinstance(edge.value, Expression) else list(edge.value)
+    return {
+        "producer": edge.producer, "consumer": edge.consumer, "hazards": list(edge.hazards), "kind": edge.kind,
+        "semaphores": edge.semaphores, "waits": waits, "value": value, "when": edge.when,
+    }  # fmt: skip
+
+
+def _stage(value: dict[str, Any]) -> Stage:
+    given = dict(value, grid=tuple(value["grid"]))
+    if "order" in value:
+        given["order"] = tuple(value["order"])
+    return Stage(**given)
+
+
+def _semaphores(value: dict[str, Any]) -> Semaphores:
+    of = value["of"]
+    if of and isinstance(of[0], str):
+        x, y, z = (parse(text, _TILE) for text in of)
+        return Semaphores(value["producer"], tuple(value["grid"]), (x, y, z))
+    return Semaphores(value["producer"], tuple(value["grid"]), tuple(of))
+
+
+def _edge(value: dict[str, Any]) -> Edge:
+    waits: tuple[Range, Range, Range] | WaitTable
+    if isinstance(value["waits"], dict):
+        waits = WaitTable(tuple(value["waits"]["indptr"]), tuple(value["waits"]["semaphore"]))
+    else:
+        x, y, z = (Range.parse(text) for text in value["waits"])
+        waits = (x, y, z)
+    text = value["value"]
+    reached = parse(text, _TILE + _SEMAPHORE) if isinstance(text, str) else tuple(text)
+    given = {name: value[name] for name in ("producer", "consumer", "kind", "semaphores")}
+    return Edge(**given, hazards=tuple(value["hazards"]), waits=waits, value=reached, when=value.get("when", "entry"))
+
+
+def _check(policy: Policy) -> None:
+    """What the schema cannot say: numbers that refer to each other."""
+    stages = len(policy.stages)
+    for number, stage in enumerate(policy.stages):
+        if stage.tiles > 2**31 - 1:
+            raise PolicyError(f"stage {number} ({stage.name}) has {stage.tiles} tiles; at most 2147483647")
+        if stage.order is not None and sorted(stage.order) != list(range(stage.tiles)):
+            raise PolicyError(
+                f"the order of stage {number} ({stage.name}) does not list each of its {stage.tiles} tiles once"
+            )
+    for number, array in enumerate(policy.semaphores):
+        if array.producer >= stages:
+            raise PolicyError(f"semaphores {number} belong to stage {array.producer}; there are {stages} stages")
+        tiles = policy.stages[array.producer].tiles
+        if array.of and isinstance(array.of[0], int) and len(array.of) != tiles:
+            raise PolicyError(f"semaphores {number} list {len(array.of)} tiles; stage {array.producer} has {tiles}")
+    for number, edge in enumerate(policy.edges):
+        _check_edge(policy, number, edge)
+
+
+def _check_edge(policy: Policy, number: int, edge: Edge) -> None:
+    if edge.semaphores >= len(policy.semaphores):
+        raise PolicyError(f"edge {number} uses semaphores {edge.semaphores}; there are {len(policy.semaphores)} arrays")
+    if not edge.producer < edge.consumer < len(policy.stages):
+        raise PolicyError(
+            f"edge {number} goes from stage {edge.producer} to {edge.consumer}; stages run in order and there are {len(policy.stages)}"
+        )
+    if policy.semaphores[edge.semaphores].producer != edge.producer:
+        raise PolicyError(
+            f"edge {number} awaits stage {edge.producer} on semaphores that stage "
+            f"{policy.semaphores[edge.semaphores].producer} posts"
+        )
+    if isinstance(edge.waits, WaitTable):
+        tiles = policy.stages[edge.consumer].tiles
+        indptr = edge.waits.indptr
+        if (
+            len(indptr) != tiles + 1
+            or indptr[0] != 0
+            or list(indptr) != sorted(indptr)
+            or indptr[-1] != len(edge.waits.semaphore)
+        ):
+            raise PolicyError(
+                f"the wait table of edge {number} is no CSR over the {tiles} tiles of stage {edge.consumer}"
+            )
+        if isinstance(edge.value, tuple) and len(edge.value) != len(edge.waits.semaphore):
+            raise PolicyError(f"edge {number} has {len(edge.waits.semaphore)} waits and {len(edge.value)} values")
+    elif isinstance(edge.value, tuple):
+        raise PolicyError(f"edge {number} lists values without listing waits")
