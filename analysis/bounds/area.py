@@ -9,11 +9,11 @@ from tileprof.analysis.bounds.problem import Problem
 
 
 def launch_areas(p: Problem, shares: NDArray[np.float64], sms: int) -> NDArray[np.float64]:
-    """``[launches, resources]`` ns: how long a launch fills the whole GPU's resource on its own.
+    """``[launches, resources, functions]`` ns: how long a launch fills the whole GPU's resource on its own.
 
     ``shares`` as `Machine.shares` gives them for the problem's launches.
     """
-    return lives(p)[:, None] * shares / sms
+    return lives(p)[:, None, None] * shares / sms
 
 
 def lives(p: Problem) -> NDArray[np.float64]:
@@ -39,5 +39,6 @@ def head_and_tail(areas: NDArray[np.float64], head_ns: NDArray[np.float64], tail
 
 
 def _staircase(areas: NDArray[np.float64], from_ns: NDArray[np.float64]) -> float:
+    flat = areas.reshape(len(areas), -1)
     order = np.argsort(-from_ns, kind="stable")
-    return float((from_ns[order, None] + np.cumsum(areas[order], axis=0)).max())
+    return float((from_ns[order, None] + np.cumsum(flat[order], axis=0)).max())

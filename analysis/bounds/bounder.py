@@ -15,16 +15,17 @@ from tileprof.analysis.bounds.durations import Durations, tile_durations
 from tileprof.analysis.bounds.listing import list_schedule
 from tileprof.analysis.bounds.machine import RESOURCES, Machine
 from tileprof.analysis.bounds.paths import paths
-from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.bounds.problem import Links, Problem, problem
 from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.analysis.bounds.traffic import Traffic
+from tileprof.analysis.waves import launch_waves
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
 
 ASSUMPTIONS: Final = {
-    "area": "any schedule: tile durations as recorded, times the share of an SM's resource that a tile holds, "
-    "over all SMs; the scarcest resource",
+    "area": "any schedule: tile durations as recorded, times the share of an SM that a tile takes up (threads, registers, "
+    "shared memory or block slots, in whole blocks), over all SMs",
     "wait-inside path": "any schedule that keeps each tile's accesses in recorded order: a tile may be dispatched early and "
     "wait at the access that needs its input; an unknown time of access counts as the most favourable one; "
     "memory is renamed (no hazards of recycled memory)",
@@ -44,8 +45,8 @@ ASSUMPTIONS: Final = {
 ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
 """Bounds that no schedule can beat; the largest of them is *the* bound."""
 
-MOST_LISTED_TILES: Final = 20_000_000
-"""Longest program that is list-scheduled whole: about ten seconds and 1 GB."""
+MOST_LISTED_TILES: Final = 100_000_000
+"""Longest program that is list-scheduled whole: half a minute and 4 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +119,13 @@ class Bounder:
         self.machine = machine or Machine(graph.trace.device)
         launches = graph.trace.launches
         self.shares: NDArray[np.float64] = self.machine.shares(launches)
+        needs = self.shares.reshape(len(launches), self.shares.shape[1] * self.shares.shape[2])
+        self.demand: NDArray[np.int64] = np.unique(needs, axis=0, return_inverse=True)[1].ravel()
         self.slots: NDArray[np.int64] = self.machine.slots(launches)
         self.units, self.capacity = self.machine.units(launches)
         self._compute_ns = compute_ns(graph.trace, self.machine.device)
         self._traffic = Traffic(graph.trace)
+        self._links = Links.of(graph)
 
     @cached_property
     def durations(self) -> Durations:
@@ -129,20 +133,33 @@ class Bounder:
         trace = self.graph.trace
         return tile_durations(trace, Machine(trace.device).slots(trace.launches))
 
+    @cached_property
+    def replayed(self) -> bool:
+        """Whether the machine is another one than the recorded: launch times are then replayed, not recorded."""
+        return self.machine != Machine(self.graph.trace.device)
+
+    @cached_property
+    def launch_ns(self) -> NDArray[np.float64]:
+        """``[launches]`` duration of each launch: recorded, or on another machine, its tiles in dispatch order on its slots."""
+        launches = self.graph.trace.launches
+        if not self.replayed:
+            return launches["duration_ns"].to_numpy(np.float64)
+        return launch_waves(launches, self.slots, self.durations)["alone_ns"].to_numpy(np.float64)
+
     def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
         """Bounds of some launches in isolation (None: of the program)."""
-        p = problem(self.graph, self.durations, launches, reuse=False)
+        p = problem(self.graph, self.durations, launches, reuse=False, links=self._links)
         chosen = p.launch
         areas = launch_areas(p, self.shares[chosen], self.machine.sms)
         longest = paths(p)
-        resources = dict(zip(RESOURCES, areas.sum(axis=0).tolist(), strict=True))
+        resources = dict(zip(RESOURCES, areas.sum(axis=0).max(axis=1).tolist(), strict=True))
         dram_ns, dram_bytes = self._dram(chosen.tolist())
         listed = listed_reuse = None
         if p.tiles <= MOST_LISTED_TILES:
-            listed = self._listed_ns(p.launch.tolist(), reuse=False)
-            listed_reuse = listed
-            if self._has_reuse(chosen):
-                listed_reuse = self._listed_ns(chosen.tolist(), reuse=True)
+            listed = listed_reuse = self._listed_ns(p)
+            if self._links.between(chosen).reuse.any():
+                recycled = problem(self.graph, self.durations, launches, reuse=True, links=self._links)
+                listed_reuse = self._listed_ns(recycled)
         return Bounds(
             recorded_ns=recorded_ns,
             ns={
@@ -160,13 +177,8 @@ class Bounder:
             listed_reuse_ns=listed_reuse,
         )
 
-    def _listed_ns(self, launches: Sequence[int], *, reuse: bool) -> float:
-        p = problem(self.graph, self.durations, launches, reuse=reuse)
+    def _listed_ns(self, p: Problem) -> float:
         return float(list_schedule(p, self.units[p.launch], self.capacity).max(initial=0.0))
-
-    def _has_reuse(self, chosen: NDArray[np.int64]) -> bool:
-        links = self.graph.links[self.graph.links["reuse"].to_numpy(bool)]
-        return bool((links["producer"].isin(chosen) & links["consumer"].isin(chosen)).any())
 
     def _dram(self, launches: Sequence[int]) -> tuple[float, int]:
         device = self.machine.device

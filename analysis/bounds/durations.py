@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.trace import Trace
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
+
 
 MEASURED, MODELLED, SPREAD = "measured", "modelled", "spread"
 """Where a launch's tile durations come from: its blocks were timed; the footprint's model; nothing is known of
@@ -18,16 +21,16 @@ single tiles, and the launch's duration is spread evenly over its waves."""
 class Durations:
     """Tile durations in nanoseconds, stored once for launches that share them.
 
-    ``at[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above.
+    ``begins[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above.
     """
 
     ns: NDArray[np.float64]
-    at: NDArray[np.int64]
+    begins: NDArray[np.int64]
     source: list[str]
 
     def of(self, launch: int, tiles: int) -> NDArray[np.float64]:
         """``[tiles]`` durations of one launch."""
-        begin = int(self.at[launch])
+        begin = int(self.begins[launch])
         return self.ns[begin : begin + tiles]
 
 
@@ -41,16 +44,16 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
     timed = _timed(trace)
     arrays: list[NDArray[np.float64]] = []
     known: dict[tuple[object, ...], int] = {}
-    at = np.zeros(len(launches), np.int64)
+    begins = np.zeros(len(launches), np.int64)
     source: list[str] = []
     end = 0
     for i in range(len(launches)):
         life = None
         key: tuple[object, ...]
         if i in timed:
-            key, word = (i,), MEASURED
+            key, word = (MEASURED, i), MEASURED
         elif modelled[i] and (life := _footprint_ns(trace, int(footprints[i]))) is not None:
-            key, word = (int(footprints[i]),), MODELLED
+            key, word = (MODELLED, int(footprints[i])), MODELLED
         else:
             key, word = (int(tiles[i]), int(slots[i]), whole_ns[i]), SPREAD
         source.append(word)
@@ -62,16 +65,16 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
             known[key] = end
             arrays.append(life)
             end += len(life)
-        at[i] = known[key]
-    return Durations(np.concatenate([*arrays, np.empty(0)]), at, source)
+        begins[i] = known[key]
+    return Durations(np.concatenate([*arrays, np.empty(0)]), begins, source)
 
 
 def _timed(trace: Trace) -> dict[int, slice]:
     """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
-    found, begin = np.unique(launch, return_index=True)
-    ends = [*begin[1:].tolist(), len(launch)]
-    return {int(i): slice(int(b), e) for i, b, e in zip(found, begin, ends, strict=True)}
+    found, begin, count = np.unique(launch, return_index=True, return_counts=True)
+    rows = zip(found.tolist(), begin.tolist(), count.tolist(), strict=True)
+    return {i: slice(first, first + many) for i, first, many in rows}
 
 
 def _measured_ns(trace: Trace, rows: slice, tiles: int) -> NDArray[np.float64]:

@@ -49,16 +49,17 @@ class Machine:
         grid = np.maximum(product(launches, "grid") // cluster, 1)
         slots = np.maximum(self.sms * self.blocks(launches) // cluster, 1)
         persistent = launches["tiles"].to_numpy(np.int64) > grid
-        return np.where(persistent, np.minimum(slots, grid), slots)
+        return np.asarray(np.where(persistent, np.minimum(slots, grid), slots), dtype=np.int64)
 
     def shares(self, launches: pd.DataFrame) -> NDArray[np.float64]:
-        """``[launches, resources]``: the share of *one SM's* resource that a resident tile holds.
+        """``[launches, resources, functions]``: SMs' worth of a resource that a resident tile holds, at least.
 
-        Never more than the occupancy says: where registers and shared memory of a launch would not fit as often
-        as was seen, what was seen is believed.
+        Function 0 is the plain share. The others are dual feasible functions of it (Fekete and Schepers, "New classes of
+        fast lower bounds for bin packing problems", 2001): whatever blocks share an SM, their values sum to at most 1, and
+        blocks of which only two fit count as halves even where they fill less. Never more than the occupancy says:
+        where registers and shared memory of a launch would not fit as often as was seen, what was seen is believed.
         """
         device = self.device
-        cluster = product(launches, "cluster")
         threads = rounded(product(launches, "block"), device.warp_size)
         registers = rounded(
             np.maximum(launches["registers"].to_numpy(np.int64), 1) * device.warp_size, device.register_allocation_unit
@@ -75,8 +76,9 @@ class Machine:
             ],
             axis=1,
         )
-        occupied: NDArray[np.float64] = np.minimum(held, 1.0 / self.blocks(launches)[:, None]) * cluster[:, None]
-        return occupied
+        a_block = np.minimum(held, 1.0 / self.blocks(launches)[:, None])[:, :, None]
+        functions = [a_block, *(dual_feasible(a_block, k) for k in range(1, device.blocks_per_sm + 1))]
+        return np.concatenate(functions, axis=2) * product(launches, "cluster")[:, None, None]
 
     def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
         """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
@@ -95,6 +97,13 @@ def product(launches: pd.DataFrame, what: str) -> NDArray[np.int64]:
     """``[launches]`` number of blocks of a grid or cluster, threads of a block; at least one."""
     xyz = launches[[f"{what}_{axis}" for axis in "xyz"]].to_numpy(np.int64)
     return np.asarray(np.maximum(xyz, 1).prod(axis=1), dtype=np.int64)
+
+
+def dual_feasible(share: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """The function u(k) of Fekete and Schepers: x where (k+1) x is whole, else floor((k+1) x) / k."""
+    steps = share * (k + 1)
+    on_step = np.abs(steps - np.round(steps)) < 1e-9
+    return np.where(on_step, share, np.floor(steps) / k)
 
 
 def rounded(values: NDArray[Any], unit: int) -> NDArray[np.int64]:

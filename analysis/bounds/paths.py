@@ -40,9 +40,7 @@ class Paths(NamedTuple):
 def paths(p: Problem) -> Paths:
     """Both critical paths, heads and tails; O(tiles + entries of each link's parent sets)."""
     ends, inside, heads = _forward(p)
-    return Paths(
-        float(ends.max(initial=0.0)), float(inside.max(initial=0.0)), heads, _backward(p, np.zeros(p.tiles))
-    )
+    return Paths(float(ends.max(initial=0.0)), float(inside.max(initial=0.0)), heads, _backward(p, np.zeros(p.tiles)))
 
 
 def ready_times(p: Problem) -> NDArray[np.float64]:

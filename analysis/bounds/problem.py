@@ -64,11 +64,57 @@ class Problem(NamedTuple):
         return int(self.tile_base[-1])
 
 
-def problem(graph: TileGraph, durations: Durations, launches: Sequence[int] | None = None, *, reuse: bool) -> Problem:
-    """The problem of some launches of a graph (None: all), with or without hazards of recycled memory."""
+_NONE = np.empty(0, np.int64)
+
+
+class Links(NamedTuple):
+    """``graph.links`` as arrays, one entry a link."""
+
+    producer: NDArray[np.int64]
+    consumer: NDArray[np.int64]
+    block: NDArray[np.int64]
+    reuse: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, graph: TileGraph) -> Links:
+        links = graph.links
+        producer, consumer, block = (links[name].to_numpy(np.int64) for name in ("producer", "consumer", "block"))
+        return cls(producer, consumer, block, links["reuse"].to_numpy(bool))
+
+    def where(self, rows: NDArray[np.bool_]) -> Links:
+        return Links(self.producer[rows], self.consumer[rows], self.block[rows], self.reuse[rows])
+
+    def between(self, launches: NDArray[np.int64]) -> Links:
+        """Links of which both ends are among the launches (ascending ids), in local ids."""
+        ends = [np.searchsorted(launches, side) for side in (self.producer, self.consumer)]
+        inside = np.ones(len(self.block), np.bool_)
+        for side, place in zip((self.producer, self.consumer), ends, strict=True):
+            found = place < len(launches)
+            inside &= found
+            inside[found] &= launches[place[found]] == side[found]
+        return Links(ends[0], ends[1], self.block, self.reuse).where(inside)
+
+
+def problem(
+    graph: TileGraph,
+    durations: Durations,
+    launches: Sequence[int] | None = None,
+    *,
+    reuse: bool,
+    links: Links | None = None,
+) -> Problem:
+    """The problem of some launches of a graph (None: all), with or without hazards of recycled memory.
+
+    ``links`` spares the conversion of ``graph.links`` to whoever asks often.
+    """
     tiles = np.diff(graph.tile_base)
     chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
-    producer, consumer, block = _links(graph, chosen, len(tiles), reuse=reuse)
+    inner = (links or Links.of(graph)).between(chosen)
+    kept = inner if reuse else inner.where(~inner.reuse)
+    rows = sorted(set(zip(kept.consumer.tolist(), kept.producer.tolist(), kept.block.tolist(), strict=True)))
+    consumer, producer, block = (
+        (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else [_NONE] * 3
+    )
     used, relation = np.unique(block, return_inverse=True)
     blocks = [graph.blocks[int(b)] for b in used]
     sets = np.array([len(b.indptr) - 1 for b in blocks], np.int64)
@@ -76,7 +122,7 @@ def problem(graph: TileGraph, durations: Durations, launches: Sequence[int] | No
         launch=chosen,
         tile_base=_offsets(tiles[chosen]),
         ns=durations.ns,
-        ns_at=durations.at[chosen],
+        ns_at=durations.begins[chosen],
         links_at=np.searchsorted(consumer, np.arange(len(chosen) + 1)).astype(np.int64),
         producer=producer,
         consumer=consumer,
@@ -91,22 +137,6 @@ def problem(graph: TileGraph, durations: Durations, launches: Sequence[int] | No
         last=np.nan_to_num(_join([b.last for b in blocks], np.float32), nan=0.0),
         first=np.nan_to_num(_join([b.first for b in blocks], np.float32), nan=1.0),
     )
-
-
-def _links(
-    graph: TileGraph, chosen: NDArray[np.int64], launches: int, *, reuse: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct (producer, consumer, block) between chosen launches, in local ids, sorted by consumer."""
-    links = graph.links
-    local = np.full(launches, -1, np.int64)
-    local[chosen] = np.arange(len(chosen))
-    producer, consumer = (local[links[c].to_numpy(np.int64)] for c in ("producer", "consumer"))
-    keep = (producer >= 0) & (consumer >= 0)
-    if not reuse:
-        keep &= ~links["reuse"].to_numpy(bool)
-    rows = np.stack([consumer, producer, links["block"].to_numpy(np.int64)], axis=1)[keep]
-    rows = np.unique(rows, axis=0) if len(rows) else rows.reshape(0, 3)
-    return rows[:, 1].copy(), rows[:, 0].copy(), rows[:, 2].copy()
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

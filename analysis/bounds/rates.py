@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device
-from tileprof.trace import Trace
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
 
 _UNITS = {
     "float64": ("fp64",),

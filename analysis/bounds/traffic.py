@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.trace import Trace
 from tileprof.trace.footprint import READ, WRITE, Boxes
 from tileprof.trace.schema import NEVER
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
 
 Ranges = NDArray[np.int64]
 """``[ranges, 2]`` begins and ends of disjoint byte ranges, ascending."""
@@ -77,18 +80,19 @@ def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:
         for c in (boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
     ]
     table = np.unique(np.stack(columns, axis=1), axis=0)
-    for count, stride in ((2, 3), (4, 5)):  # a run that touches the next is one longer run
-        if count == 4:
-            dense = (table[:, 2] == 1) & (table[:, 5] == table[:, 1])
-        else:
-            dense = table[:, 3] == table[:, 1]
-        table[dense, 1] *= table[dense, count]
-        table[dense, count] = 1
+    _lengthen(table, table[:, 3] == table[:, 1], count=2)
+    _lengthen(table, (table[:, 2] == 1) & (table[:, 5] == table[:, 1]), count=4)
     runs = table[:, 2] * table[:, 4]
     parts: Ranges = NONE
     for chunk in np.split(table, np.flatnonzero(np.diff(np.cumsum(runs) // _RUNS_AT_ONCE)) + 1):
         parts = union(parts, _expanded(chunk))
     return parts
+
+
+def _lengthen(table: NDArray[np.int64], dense: NDArray[np.bool_], count: int) -> None:
+    """Runs that touch the next become one longer run; ``count`` is the column of their repetitions."""
+    table[dense, 1] *= table[dense, count]
+    table[dense, count] = 1
 
 
 def _expanded(table: NDArray[np.int64]) -> Ranges:

@@ -1,0 +1,86 @@
+"""The command line: one module a verb, and the one place where exceptions become exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tileprof import __version__
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tileprof.cli.verb import Verb
+
+VERBS = ("record", "report", "view")
+"""Names of verbs, in the order of use; the verb lives in the module ``tileprof.cli.<name>``."""
+
+BAD_USAGE, OUR_FAILURE = 2, 70
+"""70 is EX_SOFTWARE of sysexits.h."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code; `SystemExit` and `KeyboardInterrupt` pass through.
+
+    A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
+    prints its traceback and returns 70.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+        sys.stdout.flush()  # a closed pipe shows here, not while the interpreter shuts down
+    except UserError as error:
+        print(f"tileprof: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # `tileprof report … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
+        raise
+    except Exception:  # noqa: BLE001 - the one place that reports bugs
+        traceback.print_exc()
+        print("tileprof: this is a bug in tileprof; the traceback above says where", file=sys.stderr)
+        return OUR_FAILURE
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else "--help"
+    if first in {"-h", "--help"}:
+        print(_overview())
+        return 0 if arguments else BAD_USAGE
+    if first == "--version":
+        print(f"tileprof {__version__}")
+        return 0
+    if first not in VERBS:
+        close = difflib.get_close_matches(first, VERBS, n=1)
+        hint = f"did you mean `tileprof {close[0]}`?" if close else f"the verbs are {', '.join(VERBS)}."
+        raise UserError(f"There is no verb {first!r}; {hint}")
+    verb = _load(first)
+    parser = argparse.ArgumentParser(prog=f"tileprof {verb.name}", description=verb.help, allow_abbrev=False)
+    verb.prepare(parser)
+    return verb.run(parser.parse_args(arguments[1:]))
+
+
+def _load(name: str) -> Verb:
+    verb: Verb = import_module(f"tileprof.cli.{name}").VERB
+    return verb
+
+
+def _overview() -> str:
+    """Help for the whole command; a verb that cannot be loaded says why, and harms no other."""
+    lines = ["usage: tileprof VERB [options]; `tileprof VERB --help` explains one", ""]
+    for name in VERBS:
+        try:
+            line = _load(name).help
+        except ImportError as error:
+            line = f"not available: {error}"
+        lines.append(f"  {name:<10} {line}")
+    return "\n".join(lines)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -40,6 +41,10 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.tile)
 
+    def take(self, rows: ArrayLike | slice) -> Boxes:
+        """The boxes at these rows (an index array, a mask or a slice), in that order."""
+        return Boxes(*(getattr(self, name)[rows] for name in _TYPES))
+
     @classmethod
     def of(
         cls,
@@ -71,6 +76,62 @@ class Boxes:
                 for name, type_ in _TYPES.items()
             )
         )
+
+    def normalised(self) -> Boxes:
+        """The same bytes, row by row, in few and ordered levels.
+
+        Strides are positive, repetitions of the same bytes are gone, ``stride_0 <= stride_1``, and a level that
+        continues the one below it is merged into it: a contiguous box has both counts 1. Unused levels have
+        count 1 and stride 0. Two boxes of different form may still hold the same bytes.
+        """
+        offset, length = self.offset.copy(), self.length.copy()
+        counts = [self.count_0.astype(np.int64), self.count_1.astype(np.int64)]
+        strides = [self.stride_0.copy(), self.stride_1.copy()]
+        for count, stride in zip(counts, strides, strict=True):
+            offset += np.where(stride < 0, (count - 1) * stride, 0)
+            np.abs(stride, out=stride)
+            count[stride == 0] = 1
+        _order(counts, strides)
+        _merge_runs(length, counts, strides)
+        _merge_levels(counts, strides)
+        return replace(
+            self, offset=offset, length=length,
+            count_0=counts[0].astype(np.int32), stride_0=strides[0],
+            count_1=counts[1].astype(np.int32), stride_1=strides[1],
+        )  # fmt: skip
+
+
+_Level = list[NDArray[np.int64]]
+
+
+def _order(counts: _Level, strides: _Level) -> None:
+    """Smaller stride inside, unused levels outside."""
+    for count, stride in zip(counts, strides, strict=True):
+        stride[count == 1] = 0
+    swap = (counts[1] > 1) & ((counts[0] == 1) | (strides[1] < strides[0]))
+    for level in (counts, strides):
+        level[0][swap], level[1][swap] = level[1][swap], level[0][swap]
+
+
+def _merge_runs(length: NDArray[np.int64], counts: _Level, strides: _Level) -> None:
+    """Repetitions that touch or overlap become longer runs; then the outer level moves inside."""
+    for _ in range(2):
+        touching = (counts[0] > 1) & (strides[0] <= length)
+        length += np.where(touching, (counts[0] - 1) * strides[0], 0)
+        for level, unused in ((counts, 1), (strides, 0)):
+            level[0] = np.where(touching, level[1], level[0])
+            level[1] = np.where(touching, unused, level[1])
+
+
+def _merge_levels(counts: _Level, strides: _Level) -> None:
+    """An outer level whose repetitions continue the inner lattice becomes part of it."""
+    step = np.where(strides[0] > 0, strides[0], 1)
+    merged = counts[0] + (counts[1] - 1) * (strides[1] // step)
+    fits = (counts[1] > 1) & (strides[1] % step == 0) & (strides[1] <= counts[0] * strides[0])
+    fits &= merged <= np.iinfo(np.int32).max
+    counts[0] = np.where(fits, merged, counts[0])
+    counts[1] = np.where(fits, 1, counts[1])
+    strides[1] = np.where(fits, 0, strides[1])
 
 
 @dataclass(slots=True)

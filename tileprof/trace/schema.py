@@ -28,6 +28,34 @@ analysis computes one. A recorder that finds no repetition writes one footprint 
 
 ``stride_0`` is the inner stride. Unused levels have count 1 and stride 0. A 2 x 3 box of 16-byte runs, 64 bytes
 apart, with planes 512 bytes apart has ``length=16, count_0=3, stride_0=64, count_1=2, stride_1=512``.
+
+**A worked example.** Two layers square, in two tiles each, the columns of a 4 x 8 matrix of float32: tile 0 the left
+four, tile 1 the right four, so a tile's rows are 16-byte runs, 32 bytes apart. ``x`` holds 128 bytes, and so do the
+two activations; ``x`` existed before recording began, and the first activation is freed after the second launch::
+
+    launches   launch footprint kernel grid_x tiles duration_ns timing   coverage ...
+               0      0         square 2      2     1400        modelled exact
+               1      0         square 2      2     1400        modelled exact
+    operands   launch operand buffer offset
+               0      0       0      0          the first reads x ...
+               0      1       1      0
+               1      0       1      0          ... the second what the first wrote
+               1      1       2      0
+    tiles      footprint tile block_x bytes_read bytes_written ...
+               0         0    0       64         64
+               0         1    1       64         64
+    accesses   footprint tile operand mode  offset length count_0 stride_0 count_1 stride_1 first last
+               0         0    0       read  0      16     4       32       1       0        0.0   0.4
+               0         0    1       write 0      16     4       32       1       0        0.6   1.0
+               0         1    0       read  16     16     4       32       1       0        0.0   0.4
+               0         1    1       write 16     16     4       32       1       0        0.6   1.0
+    buffers    buffer base bytes allocated_at freed_at name kind       dtype   shape   strides
+               0      4096 128   -1           -1       x    input      float32 [4, 8]  [8, 1]
+               1      8192 128   0            2             activation float32 [4, 8]  [8, 1]
+               2      8320 128   1            -1            activation float32 [4, 8]  [8, 1]
+
+Byte 20 of buffer 1 is written by tile 1 of launch 0 (16 + 4) and read by tile 1 of launch 1: a RAW dependency.
+``tests/unit/trace/test_worked_example.py`` writes this trace.
 """
 
 from __future__ import annotations
@@ -140,7 +168,9 @@ ACCESSES: Final = Table(
         Column("stride_0", "int64", "bytes", "inner stride"),
         Column("count_1", "int32", "", "outer repetitions, >= 1"),
         Column("stride_1", "int64", "bytes", "outer stride"),
-        Column("first", "float32", "", "when in the tile's life the first of these bytes is touched, 0..1", nullable=True),
+        Column(
+            "first", "float32", "", "when in the tile's life the first of these bytes is touched, 0..1", nullable=True
+        ),
         Column("last", "float32", "", "when the last of them is touched, 0..1", nullable=True),
     ),
     ("footprint", "tile"),
@@ -164,7 +194,9 @@ BUFFERS: Final = Table(
         Column("buffer", "int64", "", "buffer, dense from 0 in order of allocation"),
         Column("base", "int64", "bytes", "address"),
         Column("bytes", "int64", "bytes", "size"),
-        Column("allocated_at", "int64", "launch", "launches issued before it was allocated; -1 = before recording began"),
+        Column(
+            "allocated_at", "int64", "launch", "launches issued before it was allocated; -1 = before recording began"
+        ),
         Column("freed_at", "int64", "launch", "launches issued before it was freed; -1 = never freed"),
         Column("name", "string", "", "parameter or tensor name, where known"),
         Column("kind", "enum", "", "what it holds", values=KINDS),

@@ -130,6 +130,7 @@ def trace(launches, footprints, *, operands=(), buffers=(), times=(), manifest=N
     from tileprof.devices import Device
 
     device = device or Device.from_dict(DEVICE)
+    launches = [{"grid_x": footprints[row["footprint"]].tiles, **row} for row in launches]
     frames = {
         name: frame(name, rows)
         for name, rows in (("launches", launches), ("operands", operands), ("buffers", buffers), ("times", times))
@@ -172,3 +173,68 @@ def footprint(tiles, boxes=None, duration_ns=None):
     places[:, 0] = np.arange(tiles)
     life = None if duration_ns is None else np.broadcast_to(np.asarray(duration_ns, np.float64), (tiles,)).copy()
     return Footprint(places, boxes if boxes is not None else Boxes.concat([]), life)
+
+
+def gemm_boxes(rows, inner, columns, tile=128, itemsize=2):
+    """Tiles of a row-major GEMM, x over columns: A in operand 0, B in 1, C in 2."""
+    parts, places = [], []
+    for y in range(rows // tile):
+        for x in range(columns // tile):
+            t = len(places)
+            places.append((x, y, 0))
+            a = {"offset": y * tile * inner * itemsize, "length": inner * itemsize, "count_0": tile,
+                 "stride_0": inner * itemsize, "first": 0.0, "last": 1.0}  # fmt: skip
+            b = {"offset": x * tile * itemsize, "length": tile * itemsize, "count_0": inner,
+                 "stride_0": columns * itemsize, "first": 0.0, "last": 1.0}  # fmt: skip
+            c = {"offset": (y * tile * columns + x * tile) * itemsize, "length": tile * itemsize, "count_0": tile,
+                 "stride_0": columns * itemsize, "first": 0.95, "last": 1.0}  # fmt: skip
+            parts += [Boxes.of(tile=t, operand=o, mode=m, **box) for o, m, box in ((0, 0, a), (1, 0, b), (2, 1, c))]
+    return np.array(places, np.int32), Boxes.concat(parts)
+
+
+def write_mlp(path, layers=2, tokens=256, hidden=512, device="V100", tile_ns=None, **names):
+    """A trace of layers of two dependent GEMMs, written to a folder; ``names`` change every launch."""
+    from tileprof.devices import get
+    from tileprof.trace import Launch, TraceWriter
+
+    gpu = get(device)
+    writer = TraceWriter(path, recorder="model", command=["mlp.py", "--layers", str(layers)], device=gpu)
+    shapes = ((tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden))
+    prints = []
+    a_slot = 0.6 * gpu.peak_flops["fp16"] / gpu.sms / 2 / 1e9  # FLOP/ns at 60% of the peak, two blocks an SM
+    tile_ns = tile_ns or [float(round(2 * 128 * 128 * inner / a_slot)) for _, inner, _ in shapes]
+    for (rows, inner, columns), ns in zip(shapes, tile_ns, strict=True):
+        places, boxes = gemm_boxes(rows, inner, columns)
+        prints.append((writer.add_footprint(Footprint(places, boxes, np.full(len(places), ns))), len(places), ns))
+    base = 1 << 20
+
+    def buffer(elements, kind):
+        nonlocal base
+        base += 1 << 28
+        return writer.add_buffer(
+            base=base, bytes=2 * elements, kind=kind, dtype="float16", before_start=kind == "parameter"
+        )
+
+    weights = [[buffer(hidden * 4 * hidden, "parameter") for _ in shapes] for _ in range(layers)]
+    x, begin = buffer(tokens * hidden, "input"), 0
+    for layer in range(layers):
+        for i, (rows, inner, columns) in enumerate(shapes):
+            y = buffer(rows * columns, "activation")
+            number, tiles, ns = prints[i]
+            took = int(ns * -(-tiles // (2 * gpu.sms)))
+            values = {
+                "kernel": f"gemm_{columns}x{inner}",
+                "op": "aten::addmm",
+                "module": f"h.{layer}.mlp.{'up' if i == 0 else 'down'}",
+            }
+            writer.add_launch(
+                Launch(
+                    footprint=number, operands=((x, 0), (weights[layer][i], 0), (y, 0)), grid=(columns // 128, rows // 128, 1),
+                    block=(256, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=2, registers=100,
+                    shared_bytes=32768, begin_ns=begin, flops=2 * rows * inner * columns, **{**values, **names},
+                )
+            )  # fmt: skip
+            begin += took + 2000
+            x = y
+    writer.close()
+    return path

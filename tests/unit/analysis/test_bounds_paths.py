@@ -44,6 +44,7 @@ def soonest_end(g, lives, *, reuse):
     return [reach(t, 1.0) for t in range(len(ns))]
 
 
+@settings(deadline=None)  # the first call compiles
 @given(random_graphs(), st.booleans())
 def test_ready_gated_ends_are_those_of_the_expanded_graph(case, reuse):
     g, lives = case
@@ -51,6 +52,7 @@ def test_ready_gated_ends_are_those_of_the_expanded_graph(case, reuse):
     assert found.tolist() == ready_oracle(g, lives, reuse=reuse)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(random_graphs(), st.booleans())
 def test_tails_are_what_must_follow_each_tile(case, reuse):
     g, lives = case
@@ -61,6 +63,7 @@ def test_tails_are_what_must_follow_each_tile(case, reuse):
     assert tails(problem(g, durations(lives), reuse=reuse)).tolist() == follow
 
 
+@settings(deadline=None)  # the first call compiles
 @given(random_graphs(), st.booleans())
 def test_wait_inside_never_exceeds_the_soonest_possible_end(case, reuse):
     g, lives = case
@@ -68,6 +71,7 @@ def test_wait_inside_never_exceeds_the_soonest_possible_end(case, reuse):
     assert paths(p).wait_inside_ns <= max(soonest_end(g, lives, reuse=reuse)) + 1e-9
 
 
+@settings(deadline=None)  # the first call compiles
 @given(random_graphs())
 def test_wait_inside_is_the_soonest_end_where_tiles_are_alike_and_write_last(case):
     g, lives = case
@@ -87,7 +91,7 @@ def test_a_late_write_after_a_later_wait_counts_and_an_early_write_does_not():
     assert paths(problem(late, lives, reuse=True)).wait_inside_ns == 11.0
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(random_graphs(), st.integers(1, 6), st.booleans(), st.data())
 def test_list_schedule_equals_the_plain_one_tile_by_tile(case, capacity, reuse, data):
     g, lives = case
@@ -97,6 +101,7 @@ def test_list_schedule_equals_the_plain_one_tile_by_tile(case, capacity, reuse, 
     assert found.tolist() == list_oracle(g, lives, sizes, capacity, reuse=reuse)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(random_graphs(), st.integers(1, 5))
 def test_list_schedule_is_within_grahams_factor_of_the_bounds(case, slots):
     g, lives = case
@@ -107,6 +112,7 @@ def test_list_schedule_is_within_grahams_factor_of_the_bounds(case, slots):
     assert listed <= area + (1 - 1 / slots) * path + 1e-9
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.floats(0, 10), max_size=30), st.integers(1, 9))
 def test_a_launch_alone_takes_the_next_free_slot(ns, slots):
     free = [0.0] * slots

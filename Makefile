@@ -1,0 +1,62 @@
+# `make demo` and `make test` need GNU make and Python 3.11 or newer; they install everything else into .venv.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+DEMO := build/demo
+PYTEST_ARGS ?=
+
+.PHONY: help install demo test lint bench format typing-links clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(INSTALLED) ## make .venv and install tileprof with everything that development needs
+
+demo: $(INSTALLED) ## record a GPT-2 on the CPU, print the report, write the page
+	@mkdir -p $(DEMO)
+	$(BIN)/tileprof record --force -o $(DEMO)/gpt2.tileprof -- $(BIN)/python -m tileprof.examples.gpt2
+	$(BIN)/tileprof report $(DEMO)/gpt2.tileprof
+	$(BIN)/tileprof view --force -o $(DEMO)/gpt2.html $(DEMO)/gpt2.tileprof
+	@echo "The page: $(abspath $(DEMO)/gpt2.html)"
+
+# Left out by marker: what needs an NVIDIA GPU, and what measures.
+test: $(INSTALLED) ## the whole suite
+	$(BIN)/python -m pytest -n 2 -m "not gpu and not benchmark" $(PYTEST_ARGS)
+
+lint: $(INSTALLED) typing-links ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on two quiet cores
+	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+format: $(INSTALLED) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# mypy does not follow the import hooks of an editable install: show it the package as a wheel would hold it.
+typing-links:
+	@mkdir -p build/typing/tileprof
+	@for part in tileprof/* analysis viz; do \
+		[ $${part##*/} = __pycache__ ] || ln -sfn ../../../$$part build/typing/tileprof/$${part##*/}; \
+	done
+	@find build/typing/tileprof -xtype l -delete
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here: install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and f"tileprof needs Python 3.11 or newer; $(PYTHON) is {v}. Name another: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+
+# The stamp is newer than both files once they are installed, so that the next run installs nothing.
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
+	@touch $@
+
+clean: ## remove what was built here, but for .venv
+	rm -rf build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

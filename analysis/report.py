@@ -1,0 +1,269 @@
+"""What a trace says about itself and about overlap, as one value: `build_report(graph) -> Report`.
+
+The JSON form (`Report.to_json`, ``tileprof report --json``) is stable under its ``version``; keys are only added. Times are
+nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
+
+    schema        "tileprof report"
+    version       1
+    trace         path, recorder, command, complete, granule
+    device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one, and
+                  "recorded" times below are stream order on it, tile durations as recorded
+    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread},
+                  launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns,
+                  waves, last_wave (mean fullness, weighed by time), idle (share of slot-time without a tile, likewise),
+                  bytes_read, bytes_written (summed over tiles), flops
+    bounds        of the program: recorded_ns, bounds_ns {name: ns}, area_by_resource_ns, compulsory_dram_bytes, bound_ns,
+                  binding, ready_gated_bound_ns, gain, list_schedule_ns, list_schedule_with_reuse_ns, achievable_gain
+    unknown_lags  share of edges of which it is not known when in the tiles' lives the bytes are touched
+    layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
+    pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
+                  consumer {...}, pattern, map, edges, bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
+                  overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, program_share, coverage]
+                  sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
+    conservative  [op, kernel, launches, tiles, notes]
+    notes         sentences of the recorder
+    assumptions   {bound: sentence}
+    first_look    index into pairs, or null
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+
+from tileprof.analysis.bounds import ASSUMPTIONS, Bounder, Bounds, Machine
+from tileprof.analysis.gains import fold, pair_gains
+from tileprof.analysis.layers import Layer, repeated_layers
+from tileprof.analysis.waves import launch_waves
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+    from tileprof.trace import Trace
+
+SCHEMA: Final = "tileprof report"
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The recorded program as a whole; fields as under ``program`` in the module's docstring."""
+
+    launches: int
+    tiles: int
+    recorded_ns: float
+    timing: dict[str, int]
+    tile_times: dict[str, int]
+    launch_ns: float
+    alone_ns: float
+    gap_ns: float
+    waves: int
+    last_wave: float
+    idle: float
+    bytes_read: int
+    bytes_written: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which recording a report speaks of."""
+
+    path: str
+    recorder: str
+    command: tuple[str, ...]
+    complete: bool
+    reason: str
+    granule: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All answers about one trace on one machine.
+
+    ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are touched;
+    ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs`` as `tileprof.analysis.gains.pair_gains` (one
+    row a dependent pair of launches); ``groups`` as `tileprof.analysis.gains.fold` (repeated layers folded, the best direct
+    pair first); ``conservative``: one row an operator and kernel whose accesses are a superset: op, kernel, launches,
+    tiles, notes.
+    """
+
+    source: Source
+    device: str
+    sms: int
+    replayed: bool
+    program: Program
+    bounds: Bounds
+    unknown_lags: float
+    layers: list[Layer]
+    launch_waves: pd.DataFrame
+    pairs: pd.DataFrame
+    groups: pd.DataFrame
+    conservative: pd.DataFrame
+
+    @property
+    def first_look(self) -> int | None:
+        """Row of ``groups`` to look at first: of the direct pairs whose accesses are known and that renaming would not separate
+        the one with the largest gain; else any direct pair; None where nothing can be gained.
+        """
+        groups = self.groups
+        worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
+        sure = worth & (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
+        rows = np.flatnonzero(sure if sure.any() else worth)
+        return int(rows[0]) if len(rows) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values, as in the module's docstring."""
+        source = self.source
+        return {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "trace": {
+                "path": source.path,
+                "recorder": source.recorder,
+                "command": list(source.command),
+                "complete": source.complete,
+                "granule": source.granule,
+            },
+            "device": {"name": self.device, "sms": self.sms, "replayed": self.replayed},
+            "program": {name: getattr(self.program, name) for name in Program.__slots__},
+            "bounds": self.bounds.to_json(),
+            "unknown_lags": self.unknown_lags,
+            "layers": [_layer_json(layer) for layer in self.layers],
+            "pairs": [_pair_json(row, self.program.recorded_ns) for row in self.groups.to_dict("records")],
+            "conservative": self.conservative.to_dict("records"),
+            "notes": list(source.notes),
+            "assumptions": dict(ASSUMPTIONS),
+            "first_look": self.first_look,
+        }
+
+
+def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
+    """The report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as recorded)."""
+    trace = graph.trace
+    bounder = Bounder(graph, machine)
+    waves = launch_waves(trace.launches, bounder.slots, bounder.durations)
+    program = _program(trace, bounder, waves)
+    gains = pair_gains(bounder)
+    return Report(
+        source=_source(trace),
+        device=bounder.machine.device.name,
+        sms=bounder.machine.sms,
+        replayed=bounder.replayed,
+        program=program,
+        bounds=bounder.of(program.recorded_ns),
+        unknown_lags=_unknown_lags(graph),
+        layers=repeated_layers(bounder),
+        launch_waves=waves,
+        pairs=gains,
+        groups=fold(gains, trace.launches),
+        conservative=_conservative(trace.launches),
+    )
+
+
+def recorded_ns(launches: pd.DataFrame) -> float:
+    """From the first launch's begin to the last one's end; the sum of durations where no launch has a begin."""
+    begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
+    if not len(launches):
+        return 0.0
+    return float((begin + took).max() - begin.min()) if begin.any() else float(took.sum())
+
+
+def _source(trace: Trace) -> Source:
+    manifest = trace.manifest
+    return Source(
+        path=str(trace.path),
+        recorder=str(manifest.get("recorder", "unknown")),
+        command=tuple(map(str, manifest.get("command", ()))),
+        complete=trace.complete,
+        reason=str(manifest.get("reason") or ""),
+        granule=int(manifest.get("granule", 1)),
+        notes=tuple(map(str, manifest.get("notes", ()))),
+    )
+
+
+def _program(trace: Trace, bounder: Bounder, waves: pd.DataFrame) -> Program:
+    launches = trace.launches
+    took = launches["duration_ns"].to_numpy(np.float64)
+    alone = waves["alone_ns"].to_numpy(np.float64)
+    weight = alone if alone.sum() > 0 else np.ones(len(alone))
+    footprint_bytes = trace.tiles.groupby("footprint")[["bytes_read", "bytes_written"]].sum()
+    moved = footprint_bytes.reindex(launches["footprint"], fill_value=0).sum()
+    sources = pd.Series(bounder.durations.source, dtype=object)
+    total = recorded_ns(launches)
+    gap_ns = max(0.0, total - float(took.sum()))
+    if bounder.replayed:
+        total = float(alone.sum()) + gap_ns
+    return Program(
+        launches=len(launches),
+        tiles=int(launches["tiles"].sum()),
+        recorded_ns=total,
+        timing=_counts(launches["timing"].astype(str)),
+        tile_times=_counts(sources),
+        launch_ns=float(bounder.launch_ns.sum()),
+        alone_ns=float(alone.sum()),
+        gap_ns=gap_ns,
+        waves=int(waves["waves"].sum()),
+        last_wave=float(np.average(waves["last_wave"], weights=weight)) if len(waves) else 1.0,
+        idle=float(np.average(waves["idle"], weights=weight)) if len(waves) else 0.0,
+        bytes_read=int(moved["bytes_read"]),
+        bytes_written=int(moved["bytes_written"]),
+        flops=int(launches["flops"].sum()),
+    )
+
+
+def _unknown_lags(graph: TileGraph) -> float:
+    links = graph.links
+    edges, blocks = links["edges"].to_numpy(np.float64), links["block"].to_numpy(np.int64)
+    unknown = np.array([float(np.isnan(b.last + b.first).mean()) if len(b.parent) else 0.0 for b in graph.blocks])
+    return float((unknown[blocks] * edges).sum() / edges.sum()) if edges.sum() > 0 else 0.0
+
+
+def _layer_json(layer: Layer) -> dict[str, Any]:
+    place = {"name": layer.name, "times": layer.times, "first": layer.first, "last": layer.last}
+    return {**place, "bounds": layer.bounds.to_json()}
+
+
+def _counts(words: pd.Series[str]) -> dict[str, int]:
+    return {str(word): int(count) for word, count in words.value_counts().items()}
+
+
+def _conservative(launches: pd.DataFrame) -> pd.DataFrame:
+    guessed = launches[(launches["coverage"] == "conservative").to_numpy()]
+    rows = [
+        {
+            "op": str(op),
+            "kernel": str(kernel),
+            "launches": len(g),
+            "tiles": int(g["tiles"].sum()),
+            "notes": sorted({str(n) for n in g["note"] if n}),
+        }
+        for (op, kernel), g in guessed.groupby(["op", "kernel"], observed=True)
+    ]
+    frame = pd.DataFrame(rows, columns=["op", "kernel", "launches", "tiles", "notes"])
+    return frame.sort_values("launches", ascending=False, kind="stable", ignore_index=True)
+
+
+def _pair_json(row: dict[Any, Any], program_ns: float) -> dict[str, Any]:
+    sides = {
+        side: {name: str(row[f"{side}_{name}"]) for name in ("kernel", "op", "module")}
+        for side in ("producer", "consumer")
+    }
+    return {
+        "producers": [int(i) for i in row["producers"]],
+        "consumers": [int(i) for i in row["consumers"]],
+        **{name: int(row[name]) for name in ("times", "edges", "bytes", "apart", "stream_waves")},
+        **sides,
+        **{name: str(row[name]) for name in ("pattern", "map", "binding", "coverage")},
+        **{name: bool(row[name]) for name in ("direct", "reuse_only")},
+        **{
+            name: float(row[name])
+            for name in ("early", "lead_ns", "overlapped_waves", "recorded_ns", "bound_ns", "gain_ns")
+        },
+        "list_schedule_ns": None if math.isnan(row["listed_ns"]) else float(row["listed_ns"]),
+        "program_share": float(row["gain_ns"]) / program_ns if program_ns > 0 else None,
+    }

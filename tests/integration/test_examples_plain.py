@@ -1,0 +1,188 @@
+"""The examples run without a recorder, offline, and compute what they say."""
+
+import re
+import subprocess
+import sys
+from argparse import Namespace
+from importlib import import_module
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+SMALL = {
+    "gpt2": ["--layers", "1", "--tokens", "16"],
+    "bert": ["--layers", "1", "--tokens", "16"],
+    "llama": ["--layers", "1", "--tokens", "16"],
+    "mlp": ["--preset", "llama", "--tokens", "1"],
+    "resnet38": ["--image", "32"],
+    "vgg19": ["--image", "32"],
+    "gru": ["--steps", "3", "--layers", "2", "--hidden", "32"],
+    "lstm": ["--steps", "3", "--layers", "2", "--hidden", "32"],
+    "moe": ["--tokens", "32", "--width", "64", "--inner", "96"],
+}
+LINE = r"{}: output \S+ \w+, checksum \S+\n"
+
+
+def example(name):
+    """The module of an example."""
+    return import_module(f"tileprof.examples.{name}")
+
+
+def printed(name, argv, capsys):
+    """What an example prints."""
+    example(name).main(argv)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_example_prints_one_line_with_a_checksum_that_repeats(name, capsys):
+    first = printed(name, SMALL[name], capsys)
+    assert re.fullmatch(LINE.format(name), first)
+    assert printed(name, SMALL[name], capsys) == first
+    assert printed(name, [*SMALL[name], "--seed", "1"], capsys) != first
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gru"])
+def test_an_example_runs_as_a_module_and_keeps_stdout_to_its_line(name, tmp_path):
+    command = [sys.executable, "-m", f"tileprof.examples.{name}", *SMALL[name]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(LINE.format(name), done.stdout)
+
+
+def test_gpt2_trains_one_step(capsys):
+    line = printed("gpt2", ["--layers", "1", "--tokens", "8", "--train"], capsys)
+    # Random weights know nothing: the loss is close to ln(50257) = 10.8.
+    assert float(line.split()[-1]) == pytest.approx(10.8, abs=1)
+
+
+def test_llama_70b_runs_on_fake_tensors(capsys):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        line = printed("llama", ["--preset", "70b", "--layers", "2", "--tokens", "64"], capsys)
+    assert line == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
+
+
+@pytest.mark.parametrize("name", [n for n in SMALL if n != "moe"])
+def test_an_example_without_data_dependence_runs_on_fake_tensors(name, capsys):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        assert "without values" in printed(name, SMALL[name], capsys)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+def test_without_transformers_an_example_says_what_to_type(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(SystemExit, match=r"pip install 'tileprof\[examples\]'"):
+        example(name).main(SMALL[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "argv", "complaint"),
+    [
+        ("gpt2", ["--tokens", "0"], "expected an integer of at least 1, got '0'"),
+        ("gpt2", ["--tokens", "1", "--train"], "expected --tokens 2 or more"),
+        ("llama", ["--preset", "71b"], "invalid choice: '71b'"),
+        ("moe", ["--top", "9"], "expected at most --experts 8"),
+        ("vgg19", ["--image", "20"], "at least 32 pixels"),
+    ],
+)
+def test_a_bad_option_ends_in_a_sentence(name, argv, complaint, capsys):
+    with pytest.raises(SystemExit) as raised:
+        example(name).main(argv)
+    assert raised.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def convolutions(model, image):
+    """(channels in, channels out, kernel, output pixels) of each convolution that runs."""
+    seen = []
+    hooks = [
+        layer.register_forward_hook(
+            lambda layer, _, out: seen.append(
+                (layer.in_channels, layer.out_channels, layer.kernel_size[0], out.shape[-1])
+            )
+        )
+        for layer in model.modules()
+        if isinstance(layer, torch.nn.Conv2d)
+    ]
+    with torch.no_grad():
+        model(torch.zeros(1, 3, image, image))
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def test_resnet38_has_the_convolutions_of_the_cusync_table():
+    seen = [shape for shape in convolutions(example("resnet38").build(), 224) if shape[2] == 3]
+    table = [(64, 56, 3), (128, 28, 4), (256, 14, 6), (512, 7, 3)]
+    assert seen == [(c, c, 3, pixels) for c, pixels, blocks in table for _ in range(2 * blocks)]
+
+
+def test_vgg19_has_the_convolutions_of_the_cusync_benchmark():
+    seen = convolutions(example("vgg19").build(56), 56)
+    assert len(seen) == 16
+    for channels, pixels in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        assert (channels, channels, 3, pixels) in seen
+
+
+def test_channels_last_changes_the_layout_and_not_the_result():
+    from tileprof.examples.convolution import random_images
+
+    results = []
+    for channels_last in (False, True):
+        torch.manual_seed(0)
+        options = Namespace(channels_last=channels_last, batch=1, image=32)
+        model, images = random_images(example("resnet38").build(), options)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        assert images.is_contiguous(memory_format=layout)
+        assert model.stem[0].weight.is_contiguous(memory_format=layout)
+        with torch.no_grad():
+            results.append(model(images))
+    torch.testing.assert_close(*results)
+
+
+def test_the_mixture_routes_each_token_to_its_best_experts():
+    torch.manual_seed(0)
+    layer = example("moe").MixtureOfExperts(Namespace(experts=4, top=2, width=16, inner=24))
+    x = torch.randn(11, 16)
+    with torch.no_grad():
+        shares = layer.router(x).softmax(-1)
+        # Every expert sees every token; the gates of all but the best two are zero.
+        gates = torch.where(shares >= shares.sort(descending=True).values[:, 1:2], shares, 0)
+        dense = sum(gates[:, [e]] / gates.sum(-1, keepdim=True) * expert(x) for e, expert in enumerate(layer.experts))
+        torch.testing.assert_close(layer(x), dense)
+
+
+@pytest.mark.parametrize(("cell", "fused"), [("GRUCell", "GRU"), ("LSTMCell", "LSTM")])
+def test_the_unrolled_network_computes_what_the_fused_one_does(cell, fused):
+    from tileprof.examples.recurrent import Unrolled
+
+    torch.manual_seed(0)
+    unrolled = Unrolled(getattr(torch.nn, cell), layers=2, hidden=8)
+    reference = getattr(torch.nn, fused)(8, 8, num_layers=2)
+    for number, layer in enumerate(unrolled.layers):
+        for name, weight in layer.named_parameters():
+            getattr(reference, f"{name}_l{number}").data.copy_(weight.data)
+    x = torch.randn(5, 3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(unrolled(x), reference(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("preset", "up", "down"), [("gpt3", (6144, 12288), (12288, 6144)), ("llama", (5632, 8192), (8192, 2816))]
+)
+def test_the_mlp_has_the_gemms_of_the_cusync_benchmark(preset, up, down):
+    with torch.device("meta"):
+        model = example("mlp").PRESETS[preset]()
+    assert [tuple(weight.shape) for weight in model.parameters()] == [up, down]
+
+
+@pytest.fixture(autouse=True)
+def _default_type_is_left_alone():
+    before = torch.get_default_dtype()
+    yield
+    assert torch.get_default_dtype() == before

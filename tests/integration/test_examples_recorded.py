@@ -1,0 +1,90 @@
+"""The examples under `tileprof record`: the program's output is untouched, and the trace is whole and exact."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from tileprof.analysis import build_graph
+from tileprof.trace import load, validate
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+PROGRAMS = {
+    "gpt2": ["--layers", "3", "--tokens", "32"],
+    "bert": ["--layers", "1", "--tokens", "16"],
+    "resnet38": ["--image", "32", "--channels-last"],
+    "vgg19": ["--image", "32"],
+    "gru": ["--steps", "3", "--layers", "2", "--hidden", "32"],
+    "lstm": ["--steps", "3", "--layers", "2", "--hidden", "32"],
+    "moe": ["--tokens", "32", "--width", "64", "--inner", "96"],
+}
+
+
+def record(path, name, *options, fake=False):
+    """The finished process that records an example with ``options``."""
+    ours = [sys.executable, "-m", "tileprof.cli", "record", *(["--fake"] if fake else []), "-o", str(path), "--"]
+    command = [*ours, sys.executable, "-m", f"tileprof.examples.{name}", *options]
+    return subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """What recording an example gives, (trace, stdout), recorded once."""
+    results = {}
+
+    def get(name):
+        if name not in results:
+            path = tmp_path_factory.mktemp("recorded") / f"{name}.tileprof"
+            done = record(path, name, *PROGRAMS[name])
+            assert done.returncode == 0, done.stderr
+            results[name] = load(path), done.stdout
+        return results[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_example_prints_what_it_prints_plain_and_leaves_a_whole_exact_trace(name, recorded, capsys):
+    trace, stdout = recorded(name)
+    import_module(f"tileprof.examples.{name}").main(PROGRAMS[name])
+    assert stdout == capsys.readouterr().out
+    assert trace.complete
+    assert validate(trace) == []
+    assert sorted(set(trace.launches.op[trace.launches.coverage == "conservative"])) == []
+    assert build_graph(trace).pairs.raw.sum() > 0
+
+
+def test_only_what_runs_inside_capture_is_kept(recorded):
+    trace, _ = recorded("gru")
+    # Weights and inputs are drawn before the region, the checksum is taken after it.
+    assert [op for op in trace.launches.op if "uniform_" in op or "normal_" in op or "abs" in op] == []
+
+
+def test_a_repeated_layer_is_stored_once_and_each_launch_carries_its_module(recorded):
+    launches = recorded("gpt2")[0].launches
+    assert {f"transformer.h.{layer}.mlp.c_fc" for layer in range(3)} <= set(launches.module)
+    layers = launches[launches.module.str.startswith("transformer.h.")]
+    footprints = layers.groupby(layers.module.str.split(".").str[2]).footprint.apply(tuple)
+    assert len(footprints) == 3
+    # The first layer may differ: what it reads comes from elsewhere.
+    assert footprints["1"] == footprints["2"]
+
+
+def test_llama_70b_is_recorded_on_fake_tensors(tmp_path):
+    path = tmp_path / "llama.tileprof"
+    done = record(path, "llama", "--preset", "70b", "--layers", "2", "--tokens", "64", fake=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "llama: output 1x64x32000 bfloat16, checksum none (tensors without values)\n"
+    trace = load(path)
+    assert validate(trace) == []
+    assert 2 * 8192 * 28672 in set(trace.buffers.bytes)
+
+
+def test_routing_that_fake_tensors_cannot_do_ends_in_a_sentence_that_names_the_line(tmp_path):
+    done = record(tmp_path / "moe.tileprof", "moe", *PROGRAMS["moe"], fake=True)
+    assert done.returncode != 0
+    assert "moe.py" in done.stderr
+    assert "--fake" in done.stderr

@@ -1,0 +1,73 @@
+"""What a wheel holds, and what can be imported once it is installed."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOMES = {"tileprof": "tileprof", "analysis": "tileprof/analysis", "viz": "tileprof/viz"}
+
+
+def sources(folder):
+    """Files of a source folder that belong into a wheel, relative to the folder."""
+    paths = (p.relative_to(ROOT / folder) for p in (ROOT / folder).rglob("*") if p.is_file())
+    return [p for p in paths if "__pycache__" not in p.parts]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel, built from a copy: a build leaves files in its source tree."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for folder in HOMES:
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    out = tmp_path_factory.mktemp("wheel")
+    # No isolation: setuptools is in the development environment, so that nothing is fetched.
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(out), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = out.glob("*.whl")
+    return path
+
+
+def test_a_wheel_holds_every_file_of_the_three_folders(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        held = {n for n in archive.namelist() if ".dist-info/" not in n}
+    assert held == {f"{home}/{path.as_posix()}" for folder, home in HOMES.items() for path in sources(folder)}
+
+
+def test_a_wheel_brings_one_top_level_name(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tileprof"}
+
+
+def test_an_installed_wheel_has_analysis_and_viz_inside_tileprof_only(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    source = (
+        "import importlib.util, tileprof.analysis as a, tileprof.viz as v\n"
+        "print(a.__file__, v.__file__, importlib.util.find_spec('analysis'), importlib.util.find_spec('viz'))"
+    )
+    site = tmp_path / "site" / "tileprof"
+    expected = f"{site}/analysis/__init__.py {site}/viz/__init__.py None None\n"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    assert _stdout(source, tmp_path, environment) == expected
+
+
+def test_an_editable_install_maps_the_folders_too(tmp_path):
+    source = "import importlib.util, tileprof.analysis as a; print(a.__file__, importlib.util.find_spec('analysis'))"
+    assert _stdout(source, tmp_path, os.environ) == f"{ROOT}/analysis/__init__.py None\n"
+
+
+def _stdout(source, cwd, environment):
+    command = [sys.executable, "-P", "-c", source]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,55 @@
+"""`tileprof view` as a user types it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
+
+from small_programs import transformer
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return transformer(tmp_path_factory.mktemp("view") / "small", layers=2)
+
+
+def view(*arguments, cwd=None):
+    command = [sys.executable, "-m", "tileprof.cli", "view", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_page_is_written_beside_the_user_and_its_path_said(trace, tmp_path):
+    done = view(trace, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "small.html" in done.stderr
+    assert (tmp_path / "small.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_nothing_is_overwritten_without_force(trace, tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    refused = view(trace, "-o", page)
+    assert refused.returncode == 2
+    assert "without --force" in refused.stderr
+    assert page.read_text() == "mine"
+    assert view(trace, "-o", page, "--force").returncode == 0
+    assert page.read_text(encoding="utf-8") != "mine"
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/page.html", "."])
+def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
+    done = view(trace, "-o", place, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(tmp_path):
+    done = view(tmp_path / "nothing.tileprof", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,38 @@
+"""One builder: run a function under a session, get the trace."""
+
+import pytest
+import torch
+
+import tileprof
+from tileprof import devices
+from tileprof.record import Options
+from tileprof.record.model.session import Session
+from tileprof.record.model.tiles import load_all
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models():
+    load_all()
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """``recorded(function, **options)`` is the trace of one call of ``function``."""
+    counted = iter(range(1000))
+
+    def record(function, **options):
+        torch.manual_seed(0)
+        output = tmp_path / f"{next(counted)}.tileprof"
+        session = Session(Options(program=("test",), output=output, **options), devices.get("H200"), ["test"])
+        session.start()
+        try:
+            function()
+        finally:
+            session.stop()
+        assert session.failure is None, session.failure
+        session.writer.close()
+        trace = tileprof.load(output)
+        assert tileprof.trace.validate(trace) == []
+        return trace
+
+    return record

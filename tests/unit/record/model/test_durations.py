@@ -1,0 +1,63 @@
+"""The roofline model of a launch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tileprof import devices
+from tileprof.errors import UserError
+from tileprof.record.model import duration
+from tileprof.record.model.call import Kernel, Operand
+from tileprof.trace.footprint import READ, Boxes, Footprint
+
+H200 = devices.get("H200")
+
+
+def _kernel(tiles, bytes_each=512, **more):
+    block = np.zeros((tiles, 3), np.int32)
+    block[:, 0] = np.arange(tiles)
+    boxes = Boxes.of(tile=block[:, 0], operand=0, mode=READ, offset=block[:, 0].astype(np.int64) * bytes_each, length=bytes_each)
+    operand = Operand((tiles * bytes_each,), (1,), "uint8", 1)
+    return Kernel("k", Footprint(block, boxes), (operand,), (tiles, 1, 1), **more)
+
+
+def test_a_large_copy_runs_at_the_memory_rate():
+    kernel = _kernel(132 * 16 * 20, 65536)
+    lives = duration.model(kernel, H200)
+    floor_ns = 132 * 16 * 20 * 65536 / H200.sustained_bytes_per_s * 1e9
+    assert floor_ns < lives.launch_ns < 1.1 * floor_ns + 20 * duration.BLOCK_NS
+
+
+def test_a_large_product_runs_at_the_arithmetic_rate():
+    flops = 10**12
+    lives = duration.model(_kernel(132 * 40, 64, flops=flops, rate="fp16"), H200)
+    floor_ns = flops / H200.sustained_flops("fp16") * 1e9
+    assert floor_ns < lives.launch_ns < floor_ns + 10 * duration.BLOCK_NS
+
+
+def test_one_more_tile_than_slots_costs_another_wave():
+    slots = 132 * duration.model(_kernel(1, shared_bytes=200_000), H200).blocks_per_sm
+    full, over = (duration.model(_kernel(slots + n, 1 << 20, shared_bytes=200_000), H200) for n in (0, 1))
+    assert over.launch_ns == pytest.approx(2 * full.launch_ns, rel=0.05)
+
+
+def test_a_block_that_does_not_fit_is_refused_with_its_limit():
+    with pytest.raises(UserError, match="shared"):
+        duration.model(_kernel(1, shared_bytes=10**6), H200)
+
+
+def test_clusters_hold_as_many_slots_as_they_have_blocks():
+    kernel = _kernel(132, shared_bytes=200_000)
+    pairs = replace(kernel, cluster=(2, 1, 1))
+    assert duration.model(pairs, H200).launch_ns >= 1.9 * duration.model(kernel, H200).launch_ns
+
+
+@given(st.lists(st.floats(1, 1000), min_size=1, max_size=60), st.integers(1, 8))
+def test_the_makespan_is_that_of_greedy_list_scheduling(lives, slots):
+    ends = [0.0] * slots
+    for life in lives:
+        ends[ends.index(min(ends))] += life
+    assert duration._makespan(np.array(lives), slots) == pytest.approx(max(ends))

@@ -1,0 +1,331 @@
+"""What a session sees, and what it binds the launches to."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import tileprof
+
+
+def _ops(trace):
+    return list(trace.launches.op)
+
+
+def _operands(trace, launch):
+    """``(buffer, offset)`` of each operand slot of a launch."""
+    buffers, offsets = trace.operands_of(launch)
+    return list(zip(buffers.tolist(), offsets.tolist(), strict=True))
+
+
+def _written(trace, launch):
+    """The one ``(buffer, offset)`` that a launch writes to."""
+    boxes = trace.footprint(int(trace.launches.footprint[launch])).boxes
+    slots = set(boxes.operand[boxes.mode != 0].tolist())
+    assert len(slots) == 1
+    return _operands(trace, launch)[slots.pop()]
+
+
+def test_views_and_allocations_launch_nothing(recorded):
+    def program():
+        x = torch.empty(4, 6)
+        x.t().reshape(-1).view(2, 12)[0, 3:].unsqueeze(0).expand(5, 9).detach().numel()
+        torch.empty_like(x).transpose(0, 1)
+
+    assert _ops(recorded(program)) == ["aten::clone"]  # reshape of a transposed tensor copies
+
+
+def test_an_in_place_operator_on_a_view_writes_into_the_same_buffer(recorded):
+    def program():
+        x = torch.zeros(8, 8)
+        x[2, 4:].add_(1.0)
+
+    trace = recorded(program)
+    assert _ops(trace) == ["aten::zeros", "aten::add_.Tensor"]
+    assert _written(trace, 0)[0] == _written(trace, 1)[0]
+    assert _written(trace, 1)[1] - _written(trace, 0)[1] == (2 * 8 + 4) * 4
+
+
+def test_out_arguments_are_bound_to_the_given_memory(recorded):
+    def program():
+        whole = torch.empty(2, 5)
+        torch.add(torch.ones(5), torch.ones(5), out=whole[1])
+        whole.neg_()
+
+    trace = recorded(program)
+    added, negated = (_ops(trace).index(op) for op in ("aten::add.out", "aten::neg_"))
+    assert _written(trace, added) == (_written(trace, negated)[0], 5 * 4)
+
+
+def test_memory_that_was_given_back_is_another_buffer_at_the_same_address(recorded):
+    def program():
+        x = torch.ones(1000)
+        for _ in range(2):
+            y = x * 2
+            del y
+
+    trace = recorded(program)
+    first, second = (_written(trace, n)[0] for n in (1, 2))
+    rows = trace.buffers.set_index("buffer")
+    assert first != second
+    assert rows.base[first] == rows.base[second]
+    assert rows.freed_at[first] == 2 == rows.allocated_at[second]
+
+
+def test_memory_that_autograd_holds_is_not_given_back(recorded):
+    def program():
+        x = torch.ones(1000, requires_grad=True)
+        y = x.exp()  # its result is saved for backward
+        z = y * 3
+        del y
+        (z * 2).sum().backward()
+
+    trace = recorded(program)
+    exp = _written(trace, _ops(trace).index("aten::exp"))[0]
+    assert trace.buffers.freed_at[exp] > _ops(trace).index("aten::sum")
+
+
+def test_one_array_seen_through_two_tensors_is_one_buffer(recorded):
+    array = np.zeros(100, np.float32)
+
+    def program():
+        one, two = torch.from_numpy(array), torch.from_numpy(array)
+        one.add_(1)
+        two.mul_(2)
+
+    trace = recorded(program)
+    assert _written(trace, 0) == _written(trace, 1)
+    assert set(trace.buffers.kind) == {"input"}
+
+
+def test_a_resized_storage_is_a_new_buffer(recorded):
+    def program():
+        x = torch.ones(10)
+        x.untyped_storage().resize_(4000)
+        x.mul_(2)
+
+    trace = recorded(program)
+    assert list(trace.buffers.bytes) == [40, 4000]
+    assert trace.buffers.freed_at[0] == 1
+
+
+def test_tensors_of_no_size_have_no_buffer_and_no_launch(recorded):
+    def program():
+        x = torch.ones(0, 4)
+        (x + 1).sum(1)
+        torch.cat([x, torch.ones(2, 4)]).mul_(2)
+
+    trace = recorded(program)
+    assert trace.buffers.bytes.min() > 0
+    assert "aten::add.Tensor" not in _ops(trace)
+
+
+def test_backward_operators_are_seen_with_the_module_of_their_forward(recorded):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+    def program():
+        net(torch.ones(3, 4)).sum().backward()
+
+    launches = recorded(program).launches
+    backward = launches[launches.launch > launches.index[launches.op == "aten::sum"][0]]
+    assert backward.module[backward.op == "aten::tanh_backward"].tolist() == ["1"]
+    assert {"0", "2"} == set(backward.module[backward.op.str.startswith("aten::mm")])
+
+
+def test_module_paths_are_those_of_the_outermost_module(recorded):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fc(x).relu()
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.h = torch.nn.ModuleList([Block(), Block()])
+
+        def forward(self, x):
+            return self.h[1](self.h[0](x)) * 2
+
+    model = Model()
+
+    def program():
+        model(torch.ones(2, 4)).neg()
+        model.h[1](torch.ones(2, 4))
+
+    trace = recorded(program)
+    launches = trace.launches
+    assert set(launches.module[launches.op == "aten::addmm"]) == {"h.0.fc", "h.1.fc"}
+    assert launches.module[launches.op == "aten::relu"].tolist() == ["h.0", "h.1", "h.1"]
+    assert launches.module[launches.op == "aten::mul.Tensor"].tolist() == ["Model"]
+    assert launches.module[launches.op == "aten::neg"].tolist() == [""]
+    assert {"h.0.fc.weight", "h.0.fc.bias", "h.1.fc.weight", "h.1.fc.bias"} == set(
+        trace.buffers.name[trace.buffers.kind == "parameter"]
+    )
+
+
+def test_names_survive_deep_copies_and_tied_weights(recorded):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    model.layers[1].linear2.weight = model.layers[0].linear2.weight
+
+    def program():
+        with torch.no_grad():
+            model(torch.ones(1, 3, 8))
+
+    trace = recorded(program)
+    assert {"layers.0.linear1", "layers.1.linear1"} <= set(trace.launches.module)
+    names = set(trace.buffers.name)
+    assert "layers.0.linear2.weight" in names
+    assert "layers.1.linear2.weight" not in names
+
+
+def test_fused_encoder_layers_are_taken_apart_and_the_switch_is_put_back(recorded):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = torch.randn(1, 3, 8)
+    with torch.no_grad():
+        expected, seen = layer(x), []
+        trace = recorded(lambda: seen.append(layer(x)))
+    torch.testing.assert_close(seen[0], expected)
+    assert not any("transformer_encoder" in op or "native_multi_head" in op for op in _ops(trace))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_lstm_is_recorded_cell_by_cell(recorded):
+    lstm, x, seen = torch.nn.LSTM(4, 6), torch.randn(3, 1, 4), []
+    with torch.no_grad():
+        expected = lstm(x)[0]
+        trace = recorded(lambda: seen.append(lstm(x)[0]))
+    torch.testing.assert_close(seen[0], expected)
+    assert _ops(trace).count("aten::sigmoid_") == 3 * 3
+    assert "cells in time order" in " ".join(trace.manifest["notes"])
+
+
+def test_inference_mode_shows_the_same_launches_as_no_grad(recorded):
+    net, x = torch.nn.Linear(8, 8), torch.ones(2, 3, 8)
+
+    def program(mode):
+        with mode():
+            net(x).softmax(-1)
+
+    one, two = (recorded(lambda m=m: program(m)) for m in (torch.no_grad, torch.inference_mode))
+    assert list(one.launches.kernel) == list(two.launches.kernel)
+
+
+def test_operators_of_other_threads_are_seen(recorded):
+    def work():
+        torch.ones(5).cos()
+
+    def program():
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert _ops(recorded(program)).count("aten::cos") == 3
+
+
+def test_equal_calls_share_a_footprint_and_others_do_not(recorded):
+    def program():
+        for size in (1000, 1000, 1001):
+            torch.ones(size).cos()
+
+    launches = recorded(program).launches
+    prints = launches.footprint[launches.op == "aten::cos"].tolist()
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_an_operator_without_a_model_is_conservative_named_and_whole(recorded):
+    library = torch.library.Library("tileprof_test", "FRAGMENT")
+    library.define("mystery(Tensor x, Tensor(a!) y) -> Tensor")
+    library.impl("mystery", lambda x, y: y.add_(1).sum() + x.t().contiguous(), "CPU")
+
+    def program():
+        x, y = torch.ones(6, 4), torch.ones(3)
+        torch.ops.tileprof_test.mystery(x[:, :2], y)
+
+    trace = recorded(program)
+    launch = _ops(trace).index("tileprof_test::mystery")
+    row = trace.launches.loc[launch]
+    boxes = trace.footprint(row.footprint).boxes
+    assert row.coverage == "conservative"
+    assert "mystery has no tile model" in " ".join(trace.manifest["notes"])
+    touched = {}
+    for n in range(len(boxes)):
+        run, inner, outer = int(boxes.length[n]), int(boxes.count_0[n]), int(boxes.count_1[n])
+        touched[(int(boxes.operand[n]), int(boxes.mode[n]))] = run * inner * outer
+    assert touched == {(0, 0): 6 * 2 * 4, (1, 0): 12, (1, 1): 12, (2, 1): 2 * 6 * 4}
+
+
+def test_a_failing_tile_model_costs_exactness_only(recorded, capsys, monkeypatch):
+    from tileprof.record.model import call
+
+    def broken(call, device):
+        raise ZeroDivisionError("in the model")
+
+    monkeypatch.setitem(call.REGISTRY, "aten::cos", call.Entry(broken))
+    trace = recorded(lambda: torch.ones(5).cos().sin())
+    assert list(trace.launches.coverage[-2:]) == ["conservative", "exact"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_failing_recorder_never_reaches_the_program(tmp_path, capsys, monkeypatch):
+    from tileprof import devices
+    from tileprof.record import Options
+    from tileprof.record.model.session import Session
+
+    session = Session(Options(("x",), tmp_path / "t.tileprof"), devices.get("H200"), ["x"])
+    monkeypatch.setattr(session, "_launch", lambda *_: 1 / 0)
+    session.start()
+    try:
+        assert torch.ones(3).cos().sum() > 0
+    finally:
+        session.stop()
+    assert "ZeroDivisionError" in session.failure
+    assert capsys.readouterr().err.count("recording stopped") == 1
+    session.writer.abandon(session.failure)
+    assert not tileprof.load(tmp_path / "t.tileprof.partial").complete
+
+
+def test_tensor_subclasses_are_seen_through(recorded):
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    trace = recorded(lambda: TwoTensor(torch.ones(4), torch.ones(4)).cos())
+    assert _ops(trace).count("aten::cos") == 2
+
+
+def test_sparse_tensors_are_bound_to_their_components(recorded):
+    def program():
+        sparse = torch.sparse_coo_tensor(
+            torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2), check_invariants=True
+        )
+        torch.sparse.mm(sparse, torch.ones(2, 2))
+
+    trace = recorded(program)
+    assert set(trace.launches.coverage) == {"exact", "conservative"}
+
+
+def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded, monkeypatch):
+    from tileprof.record.model import call
+
+    seen = []
+
+    def model(c, device):
+        seen.append([c.value(o) for o in c.tensors])
+        return []
+
+    monkeypatch.setitem(call.REGISTRY, "aten::index_add_", call.Entry(model, data_dependent=True))
+    index = torch.tensor([1, 0])
+    recorded(lambda: torch.zeros(2, dtype=torch.int64).index_add_(0, index, torch.tensor([5, 6])))
+    assert [t.tolist() for t in seen[0][:3]] == [[0, 0], [1, 0], [5, 6]]
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_durations_and_begins_follow_each_other(recorded, fake):
+    launches = recorded(lambda: (torch.ones(100_000) * 2).sum(), fake=fake).launches
+    assert (launches.duration_ns > 0).all()
+    assert (launches.begin_ns[1:].to_numpy() >= (launches.begin_ns + launches.duration_ns)[:-1].to_numpy()).all()

@@ -1,0 +1,135 @@
+"""Which launches are kept: capture, skip and count, modules, initialisation; and fake tensors."""
+
+import pandas as pd
+import pytest
+import torch
+
+import tileprof
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.up = torch.nn.Linear(64, 16)
+        self.down = torch.nn.Linear(16, 2)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x)))
+        return self.down(torch.nn.functional.gelu(self.up(x.flatten(1))))
+
+
+def _train():
+    net = Net()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        net(torch.ones(2, 3, 4, 4)).pow(2).mean().backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+
+def test_fake_tensors_give_the_launches_operands_and_buffers_of_the_real_run(recorded):
+    real, fake = recorded(_train), recorded(_train, fake=True)
+    assert len(real.launches) > 60
+    for table in ("launches", "operands", "buffers", "tiles", "accesses"):
+        pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
+    assert any("fake tensors" in note for note in fake.manifest["notes"])
+
+
+def test_initialisation_of_parameters_is_left_out_and_counted_unless_asked_for(recorded):
+    plain, full = recorded(_train), recorded(_train, initialisation=True)
+    assert not plain.launches.op.str.contains("uniform_").any()
+    assert full.launches.op.str.contains("uniform_").sum() == 6
+    assert any("only initialise parameters" in note for note in plain.manifest["notes"])
+    assert len(full.launches) > len(plain.launches)
+
+
+def test_an_optimiser_step_is_no_initialisation(recorded):
+    launches = recorded(_train).launches
+    assert (launches.op == "aten::add_.Tensor").sum() >= 8
+
+
+def test_only_captured_regions_are_kept(recorded):
+    def program():
+        x = torch.ones(10).cos()
+        with tileprof.capture():
+            y = x.sin()
+            with tileprof.capture():
+                y = y.exp()
+        y.tan()
+        with tileprof.capture():
+            y.neg()
+
+    trace = recorded(program)
+    assert list(trace.launches.op) == ["aten::sin", "aten::exp", "aten::neg"]
+    assert trace.launches.begin_ns[0] == 0
+    assert list(trace.buffers.allocated_at) == [-1, 0, 1, 2]
+    assert any("window" in note for note in trace.manifest["notes"])
+
+
+def test_capture_does_nothing_in_a_program_that_is_not_recorded():
+    with tileprof.capture():
+        pass
+
+
+def test_skip_and_count_are_launches(recorded):
+    def program():
+        x = torch.ones(10)
+        for _ in range(6):
+            x = x.cos()
+        x.sin()
+
+    trace = recorded(program, skip=2, count=3)
+    assert list(trace.launches.op) == ["aten::cos"] * 3
+    assert any("left out" in note for note in trace.manifest["notes"])
+
+
+def test_a_write_outside_the_window_keeps_the_buffer_and_its_address(recorded):
+    def program():
+        x = torch.ones(1000)
+        x.add_(1)
+        y = x * 2
+        y.cos()
+
+    whole, window = recorded(program), recorded(program, skip=2, count=1)
+    wanted = whole.buffers.base[whole.operands_of(2)[0]].tolist()
+    assert window.buffers.base[window.operands_of(0)[0]].tolist() == wanted
+
+
+def test_module_keeps_launches_whose_path_matches(recorded):
+    net = Net()
+    launches = recorded(lambda: net(torch.ones(2, 3, 4, 4)), module="^(up|down)$").launches
+    assert set(launches.module) == {"up", "down"}
+
+
+def test_backward_of_a_chosen_module_is_kept(recorded):
+    net = Net()
+    launches = recorded(lambda: net(torch.ones(2, 3, 4, 4)).sum().backward(), module="conv").launches
+    assert list(launches.op.unique()) == ["aten::convolution", "aten::convolution_backward"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (lambda: torch.ones(3).sum().item(), "needs a value that was never computed"),
+        (lambda: bool((torch.ones(3) > 0).all()), "needs a value that was never computed"),
+        (lambda: torch.ones(3).nonzero(), "size depends on values"),
+        (lambda: torch.ones(3).numpy(), "leaves PyTorch"),
+        (lambda: torch.ones(3).tolist(), "needs a value"),
+    ],
+)
+def test_what_cannot_run_fake_is_explained_with_its_line(recorded, program, words):
+    from tileprof.record.model.fake import obstacle
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - PyTorch's own, of several kinds
+        recorded(program, fake=True)
+    sentence = obstacle(caught.value)
+    assert words in sentence
+    assert f"{__file__}, line " in sentence
+
+
+def test_an_error_of_the_program_is_no_obstacle():
+    from tileprof.record.model.fake import obstacle
+
+    assert obstacle(RuntimeError("shapes do not match")) is None

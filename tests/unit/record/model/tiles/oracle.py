@@ -1,0 +1,112 @@
+"""Brute force for tile models: bytes of boxes one by one, and calls made from real tensors.
+
+Nothing here shares code with the models. A test states, per tile, the indices of each operand that the tile's
+outputs need, and compares `bytes_of` with `element_bytes` of these indices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tileprof.record.model.call import Call, Kernel, Operand, find
+from tileprof.record.model.tiles import load_all
+from tileprof.trace.footprint import READ, Footprint
+
+
+def bytes_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> set[int]:
+    """The bytes of operand ``slot``, from its byte 0, that ``tile`` touches in ``mode``."""
+    found: set[int] = set()
+    for run in runs_of(footprint, tile, slot, mode):
+        found.update(run)
+    return found
+
+
+def runs_of(footprint: Footprint, tile: int, slot: int, mode: int = READ) -> list[range]:
+    """The contiguous runs of all boxes of ``tile``, with repetition."""
+    b = footprint.boxes
+    rows = np.flatnonzero((b.tile == tile) & (b.operand == slot) & (b.mode == mode))
+    runs = []
+    for r in rows:
+        for j in range(b.count_1[r]):
+            for i in range(b.count_0[r]):
+                at = int(b.offset[r] + i * b.stride_0[r] + j * b.stride_1[r])
+                runs.append(range(at, at + int(b.length[r])))
+    return runs
+
+
+def element_bytes(operand: Operand, indices: Any) -> set[int]:
+    """The bytes of the elements of ``operand`` at ``indices`` (an iterable of index tuples)."""
+    found: set[int] = set()
+    for index in indices:
+        at = sum(int(i) * s for i, s in zip(index, operand.strides, strict=True)) * operand.itemsize
+        found.update(range(at, at + operand.itemsize))
+    return found
+
+
+def all_bytes(operand: Operand) -> set[int]:
+    """Every byte of every element of ``operand``."""
+    return element_bytes(operand, np.ndindex(*operand.shape))
+
+
+def slot_of(kernel: Kernel, operand: Operand) -> int:
+    """The footprint slot that ``operand`` (a tensor of the call) has in ``kernel``."""
+    return next(i for i, o in enumerate(kernel.operands) if isinstance(o, Operand) and o.ref == operand.ref)
+
+
+def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, mode: int) -> None:
+    """All tiles together write exactly the operand's bytes, none of them twice."""
+    runs = [r for t in range(kernel.footprint.tiles) for r in runs_of(kernel.footprint, t, slot, mode)]
+    written = [byte for run in runs for byte in run]
+    assert len(written) == len(set(written)), "a byte is written twice"
+    assert set(written) == all_bytes(operand)
+
+
+def call_of(op: str, *args: Any, **kwargs: Any) -> Call:
+    """Run an operator, e.g. ``call_of("aten::add.Tensor", a, b)``, and describe the call as the recorder does.
+
+    Inputs that the operator changes in place are seen by ``Call.value`` as they were before.
+    """
+    name, _, overload = op.removeprefix("aten::").partition(".")
+    function = getattr(getattr(torch.ops.aten, name), overload or "default")
+    tensors: list[Operand] = []
+    values: list[torch.Tensor] = []
+
+    def describe(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(operand_of(value, len(tensors)))
+            values.append(value.clone() if value.numel() else value)
+            return tensors[-1]
+        if isinstance(value, list | tuple):
+            return type(value)(describe(v) for v in value)
+        return value
+
+    arguments = {}
+    for position, argument in enumerate(function._schema.arguments):
+        if position < len(args) and not argument.kwarg_only:
+            given = args[position]
+        else:
+            given = kwargs.get(argument.name, argument.default_value)
+        arguments[argument.name] = describe(given)
+    with torch.no_grad():
+        returned = function(*args, **kwargs)
+    several = returned if isinstance(returned, list | tuple) else (returned,)
+    outputs = tuple(describe(r) for r in several if isinstance(r, torch.Tensor))
+    return Call(op, arguments, outputs, tuple(tensors), lambda operand: values[operand.ref])
+
+
+def operand_of(tensor: torch.Tensor, ref: int = 0) -> Operand:
+    """A tensor's layout as tile models see it."""
+    alignment = next((a for a in (16, 8, 4, 2) if tensor.data_ptr() % a == 0), 1)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Operand(tuple(tensor.shape), tuple(tensor.stride()), dtype, tensor.element_size(), alignment, ref)
+
+
+def run_model(call: Call, device: Any) -> list[Kernel]:
+    """The kernels that the registered model of the call's operator gives."""
+    load_all()
+    entry = find(call.op)
+    assert entry is not None, f"no tile model for {call.op}"
+    return entry.model(call, device)

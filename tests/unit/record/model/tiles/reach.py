@@ -1,0 +1,96 @@
+"""What each tile reaches, checked against PyTorch itself: run the operator on positions instead of values.
+
+`positions` replaces every element by its place in memory. Whatever only moves data can then be run by PyTorch on
+positions, and tells for every output element which input element it came from; broadcasting and reductions follow
+from masks over these tensors. Nothing here shares code with the models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from tests.unit.record.model.tiles.oracle import runs_of, slot_of
+from tileprof.devices import get
+from tileprof.record.model.call import Kernel, Operand
+from tileprof.trace.footprint import READ, WRITE
+
+H200 = get("H200")
+
+
+def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
+    """For each element its distance from the first one in memory, in elements."""
+    strides = operand.strides if isinstance(operand, Operand) else operand.stride()
+    extent = 1 + sum(s * (n - 1) for s, n in zip(strides, operand.shape, strict=True) if n)
+    return torch.as_strided(torch.arange(max(extent, 1)), tuple(operand.shape), tuple(strides))
+
+
+def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> list[int]:
+    """Positions of the elements that ``tile`` touches, with repetition; only whole elements may be touched."""
+    slot = slot_of(kernel, operand)
+    found = []
+    for run in runs_of(kernel.footprint, tile, slot, mode):
+        assert run.start % operand.itemsize == 0
+        assert len(run) % operand.itemsize == 0
+        found += range(run.start // operand.itemsize, run.stop // operand.itemsize)
+    return found
+
+
+def assert_writes(kernel: Kernel, out: Operand, mode: int = WRITE) -> None:
+    """All tiles together write every element of ``out`` once."""
+    written = [e for t in range(kernel.footprint.tiles) for e in elements(kernel, out, t, mode)]
+    assert sorted(written) == sorted(positions(out).flatten().tolist())
+
+
+def assert_reads(
+    kernel: Kernel,
+    out: Operand,
+    source: Operand,
+    needs: torch.Tensor | Callable[[torch.Tensor], torch.Tensor],
+    mode: int = WRITE,
+) -> None:
+    """Each tile reads exactly the elements of ``source`` that the elements it writes to ``out`` need.
+
+    ``needs`` has ``out``'s shape and holds positions in ``source`` (-1: nothing), or maps a mask of ``out`` to positions.
+    """
+    at = positions(out)
+    for tile in range(kernel.footprint.tiles):
+        mine = torch.isin(at, torch.tensor(elements(kernel, out, tile, mode), dtype=torch.int64))
+        wanted = needs(mine) if callable(needs) else needs[mine]
+        read = set(elements(kernel, source, tile)) if _touched(kernel, source) else set()
+        assert read == set(wanted.flatten().tolist()) - {-1}, f"tile {tile}"
+
+
+def _touched(kernel: Kernel, operand: Operand) -> bool:
+    return any(isinstance(o, Operand) and o.ref == operand.ref for o in kernel.operands)
+
+
+@st.composite
+def tensors(draw, shape, *, broadcast=False, dtype=torch.float32):
+    """A tensor of ``shape`` with its dimensions in any order in memory, perhaps with gaps, perhaps broadcast."""
+    order = draw(st.permutations(range(len(shape))))
+    gaps = [draw(st.sampled_from([1, 1, 1, 2])) for _ in shape]
+    repeated = [broadcast and draw(st.integers(0, 3)) == 0 for _ in shape]
+    stored = [1 if repeated[d] else shape[d] * gaps[d] for d in order]
+    base = torch.zeros(stored, dtype=dtype)
+    back = [order.index(d) for d in range(len(shape))]
+    view = base.permute(back)
+    for d, gap in enumerate(gaps):
+        view = view if repeated[d] or gap == 1 else view[(slice(None),) * d + (slice(None, None, gap),)]
+    return view.expand(shape)
+
+
+def shapes(*, max_elements: int, max_rank: int = 4, largest: int = 40):
+    """Shapes of at most ``max_elements`` elements."""
+    sizes = st.one_of(st.integers(1, 5), st.integers(1, largest))
+    return st.lists(sizes, min_size=1, max_size=max_rank).map(tuple).filter(lambda s: math.prod(s) <= max_elements)
+
+
+def tile_count(kernel: Kernel) -> int:
+    """Tiles, which must be those of the grid."""
+    assert kernel.footprint.tiles == int(np.prod(kernel.grid))
+    return kernel.footprint.tiles

@@ -1,0 +1,135 @@
+"""Kernels that move data, against PyTorch moving positions instead of values."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, shapes, tensors
+from tileprof.record.model.tiles.copies import rearranged
+from tileprof.trace.footprint import WRITE
+
+
+def moved(op, source, *arguments):
+    """The output's elements as positions in the source; runs the operator itself."""
+    name, _, overload = op.partition(".")
+    return getattr(getattr(torch.ops.aten, name), overload or "default")(positions(source), *arguments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_flips_and_rolls_of_any_layout(data):
+    source = data.draw(shapes(max_elements=2500).flatmap(tensors))
+    dims = data.draw(st.lists(st.integers(0, source.dim() - 1), unique=True, max_size=source.dim()))
+    if data.draw(st.booleans()):
+        op, arguments = "flip", (dims,)
+    else:
+        shifts = data.draw(st.lists(st.integers(-7, 7), min_size=max(len(dims), 1), max_size=max(len(dims), 1)))
+        op, arguments = "roll", (shifts, dims)
+    call = call_of(f"aten::{op}", source, *arguments)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], moved(op, source, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "arguments"),
+    [
+        ("repeat", (5, 7), ([2, 3, 4],)),
+        ("repeat", (50,), ([31],)),
+        ("pixel_shuffle", (2, 8, 6, 5), (2,)),
+        ("pixel_unshuffle", (2, 2, 6, 10), (2,)),
+        ("channel_shuffle", (2, 12, 5, 9), (3,)),
+    ],
+)
+def test_shuffles_and_repetitions_read_where_the_output_came_from(op, shape, arguments):
+    source = torch.rand(shape)
+    call = call_of(f"aten::{op}", source, *arguments)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], moved(op, source, *arguments))
+
+
+@pytest.mark.parametrize("op", ["tril", "triu"])
+@pytest.mark.parametrize("diagonal", [-3, 0, 2])
+def test_triangles_read_only_what_they_keep(op, diagonal):
+    source = torch.rand(2, 30, 41)
+    call = call_of(f"aten::{op}", source, diagonal)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    kept = getattr(positions(source) + 1, op)(diagonal) - 1
+    assert_reads(kernel, call.outputs[0], call["self"], kept)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_concatenation_of_any_layouts(data):
+    shape = data.draw(shapes(max_elements=900))
+    dim = data.draw(st.integers(0, len(shape) - 1))
+    stacked = data.draw(st.booleans())
+    sources = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        size = shape[dim] if stacked else data.draw(st.integers(0, 5))
+        sources.append(data.draw(tensors((*shape[:dim], size, *shape[dim + 1 :]))))
+    call = call_of("aten::stack" if stacked else "aten::cat", sources, dim)
+    out = call.outputs[0]
+    if out.numel == 0:
+        assert run_model(call, H200) == []
+        return
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, out)
+    join = torch.stack if stacked else torch.cat
+    for i, source in enumerate(sources):
+        own = [positions(s) if i == j else torch.full(s.shape, -1) for j, s in enumerate(sources)]
+        assert_reads(kernel, out, call["tensors"][i], join(own, dim))
+
+
+@pytest.mark.parametrize("pad", [(1, 2), (0, 3, 2, 0), (-1, 2, 3, -2, 1, 1)])
+def test_padding_fills_then_copies_the_middle(pad):
+    source = torch.rand(6, 9, 20)
+    call = call_of("aten::constant_pad_nd", source, list(pad), 0.0)
+    fill, copy = run_model(call, H200)
+    out = call.outputs[0]
+    assert_writes(fill, out)
+    origin = torch.constant_pad_nd(positions(source) + 1, pad, 0) - 1
+    written = sorted(e for t in range(copy.footprint.tiles) for e in elements(copy, out, t, WRITE))
+    assert written == sorted(positions(out)[origin >= 0].tolist())
+    assert_reads(copy, out, call["self"], origin)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "view"),
+    [
+        ("slice_backward", [[9, 40], 1, 3, 30, 2], lambda x: x[:, 3:30:2]),
+        ("select_backward", [[9, 40], 0, -2], lambda x: x[-2]),
+        ("diagonal_backward", [[9, 40], 2, 0, 1], lambda x: x.diagonal(2)),
+    ],
+)
+def test_the_gradient_of_a_view_goes_where_the_view_was(op, arguments, view):
+    shown = view(torch.zeros(arguments[0]))
+    call = call_of(f"aten::{op}", torch.rand(shown.shape), *arguments)
+    zeros, copy = run_model(call, H200)
+    out = call.outputs[0]
+    assert_writes(zeros, out)
+    origin = torch.full(out.shape, -1)
+    view(origin).copy_(positions(call["grad_output"]))
+    assert_reads(copy, out, call["grad_output"], origin)
+
+
+def test_diagonals_are_embedded_in_zeros():
+    call = call_of("aten::diag_embed", torch.rand(3, 5))
+    zeros, copy = run_model(call, H200)
+    assert_writes(zeros, call.outputs[0])
+    origin = torch.diag_embed(positions(call["self"]) + 1) - 1
+    assert_reads(copy, call.outputs[0], call["self"], origin)
+
+
+def test_many_inputs_take_several_concatenation_kernels():
+    call = call_of("aten::cat", [torch.rand(2) for _ in range(130)], 0)
+    assert [k.grid[1] for k in run_model(call, H200)] == [128, 2]
+
+
+def test_nothing_is_rearranged_for_no_elements():
+    call = call_of("aten::flip", torch.rand(0, 3), [1])
+    assert rearranged("flip", call["self"], call.outputs[0], lambda a, b: [(a, b)]) == []

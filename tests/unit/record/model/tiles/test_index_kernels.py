@@ -1,0 +1,170 @@
+"""Indexing kernels touch exactly what the run's indices name, and everything when there are none."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, tensors, tile_count
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+TABLE = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))
+
+
+def without_values(call):
+    call.value = lambda _: None
+    return call
+
+
+def covered(kernel, operand, mode):
+    return {e for t in range(kernel.footprint.tiles) for e in elements(kernel, operand, t, mode)}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_indexing_reads_the_elements_it_returns(data):
+    shape = data.draw(TABLE)
+    source = data.draw(tensors(shape))
+    kinds = data.draw(st.lists(st.sampled_from(["none", "numbers", "numbers"]), min_size=1, max_size=3))
+    if "numbers" not in kinds:
+        kinds[0] = "numbers"
+    common = data.draw(st.sampled_from([(7,), (3, 5), (1,), (4, 1)]))
+    indices = [
+        torch.randint(-shape[d], shape[d], common if data.draw(st.booleans()) else (1,)) if kind == "numbers" else None
+        for d, kind in enumerate(kinds)
+    ]
+    call = call_of("aten::index.Tensor", source, indices)
+    [kernel] = run_model(call, H200)
+    tile_count(kernel)
+    out = call.outputs[0]
+    assert_writes(kernel, out)
+    assert_reads(kernel, out, call["self"], torch.ops.aten.index(positions(source), indices))
+
+
+def test_a_mask_is_turned_into_positions_first():
+    source, mask = torch.rand(30, 40), torch.rand(30) > 0.5
+    call = call_of("aten::index.Tensor", source, [mask])
+    nonzero, kernel = run_model(call, H200)
+    assert nonzero.coverage == "conservative"
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source)[mask])
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_index_select_reads_its_slices(dim):
+    source = torch.rand(12, 9, 33)
+    index = torch.randint(0, source.shape[dim], (17,))
+    call = call_of("aten::index_select", source, dim, index)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source).index_select(dim, index))
+    numbers = positions(index).reshape([-1 if d == dim else 1 for d in range(3)]).expand(call.outputs[0].shape)
+    assert_reads(kernel, call.outputs[0], call["index"], numbers)
+
+
+def test_an_embedding_is_a_block_a_token_where_rows_are_whole_vectors():
+    table, tokens = torch.rand(50, 1200), torch.randint(0, 50, (3, 7))
+    call = call_of("aten::embedding", table, tokens)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid == (21, 2, 1)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["weight"], torch.nn.functional.embedding(tokens, positions(table)))
+    assert_reads(kernel, call.outputs[0], call["indices"], positions(tokens)[..., None].expand(call.outputs[0].shape))
+
+
+def test_without_values_every_tile_takes_the_whole_table():
+    call = without_values(call_of("aten::embedding", torch.rand(50, 16), torch.randint(0, 50, (7,))))
+    [kernel] = run_model(call, H200)
+    assert kernel.coverage == "conservative"
+    assert len(set(elements(kernel, call["weight"], 3, READ))) == 50 * 16
+    assert_writes(kernel, call.outputs[0])
+
+
+@pytest.mark.parametrize("count", [40, 3100])
+def test_the_gradient_of_an_embedding_reaches_its_rows(count):
+    tokens = torch.randint(0, 60, (count,))
+    call = call_of("aten::embedding_dense_backward", torch.rand(count, 70), tokens, 64, 3, False)  # noqa: FBT003 (ATen's)
+    kernels = run_model(call, H200)
+    assert_writes(kernels[0], call.outputs[0])
+    add = kernels[-1]
+    mode = WRITE if count == 40 else ATOMIC
+    rows = positions(call.outputs[0])[[r for r in tokens.unique().tolist() if r != 3]]
+    assert covered(add, call.outputs[0], mode) == set(rows.flatten().tolist())
+    given_rows = positions(call["grad_output"])[tokens != 3]
+    assert covered(add, call["grad_output"], READ) == set(given_rows.flatten().tolist())
+    for tile in range(add.footprint.tiles):
+        columns = {e % 70 for e in elements(add, call.outputs[0], tile, mode)}
+        assert {e % 70 for e in elements(add, call["grad_output"], tile)} == columns
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_index_put_writes_where_the_indices_say(accumulate):
+    target, index = torch.rand(30, 40), torch.randint(0, 30, (50,))
+    call = call_of("aten::index_put_", target, [index], torch.rand(50, 40), accumulate)
+    kernel = run_model(call, H200)[-1]
+    mode = ATOMIC if accumulate else WRITE
+    rows = positions(target)[index]
+    at = positions(call["values"])
+    for tile in range(kernel.footprint.tiles):
+        mine = torch.isin(at, torch.tensor(elements(kernel, call["values"], tile)))
+        assert set(elements(kernel, call.outputs[0], tile, mode)) == set(rows[mine].tolist())
+    assert covered(kernel, call["values"], READ) == set(at.flatten().tolist())
+
+
+def test_index_put_of_a_number_under_a_mask_is_a_masked_fill():
+    target = torch.rand(30, 40)
+    call = call_of("aten::index_put_", target, [target > 0.5], torch.tensor(0.0))
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("op", ["index_add", "index_copy"])
+def test_index_add_updates_the_slices_it_names(op, dim):
+    target = torch.rand(30, 40)
+    index = torch.randperm(target.shape[dim])[:20]
+    source = torch.rand(20, 40) if dim == 0 else torch.rand(30, 20)
+    call = call_of(f"aten::{op}", target, dim, index, source)
+    copy, kernel = run_model(call, H200)
+    assert_writes(copy, call.outputs[0])
+    mode = ATOMIC if op == "index_add" else WRITE
+    where = positions(call.outputs[0]).index_select(dim, index)
+    at = positions(source)
+    for tile in range(kernel.footprint.tiles):
+        mine = torch.isin(at, torch.tensor(elements(kernel, call["source"], tile)))
+        assert set(elements(kernel, call.outputs[0], tile, mode)) == set(where[mine].tolist())
+    assert covered(kernel, call["source"], READ) == set(at.flatten().tolist())
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_gather_reads_the_elements_the_index_names(dim):
+    source = torch.rand(20, 30, 5).transpose(0, 1)
+    index = torch.randint(0, source.shape[dim], (20, 11, 4))
+    call = call_of("aten::gather", source, dim, index)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(source).gather(dim, index))
+    assert_reads(kernel, call.outputs[0], call["index"], positions(index))
+
+
+@pytest.mark.parametrize("op", ["scatter.src", "scatter_add", "scatter.value"])
+def test_scatter_writes_the_elements_the_index_names(op):
+    target, index = torch.rand(40, 30), torch.randint(0, 40, (60, 20))
+    source = 1.0 if op.endswith("value") else torch.rand(64, 25)
+    call = call_of(f"aten::{op}", target, 0, index, source)
+    copy, kernel = run_model(call, H200)
+    assert_writes(copy, call.outputs[0])
+    mode = ATOMIC if op == "scatter_add" else WRITE
+    where = positions(target).gather(0, index)
+    at = positions(index)
+    for tile in range(kernel.footprint.tiles):
+        mine = torch.isin(at, torch.tensor(elements(kernel, call["index"], tile)))
+        assert set(elements(kernel, call.outputs[0], tile, mode)) == set(where[mine].tolist())
+        if not op.endswith("value"):
+            assert set(elements(kernel, call["src"], tile)) == set(positions(source)[:60, :20][mine].tolist())
+
+
+def test_gather_without_values_is_conservative():
+    call = without_values(call_of("aten::gather", torch.rand(5, 6), 1, torch.zeros(5, 2, dtype=torch.int64)))
+    [kernel] = run_model(call, H200)
+    assert (kernel.coverage, len(elements(kernel, call["self"], 0))) == ("conservative", 30)

@@ -1,0 +1,74 @@
+"""Layer norm: rows forward and for the input's gradient, columns for the weight's."""
+
+import pytest
+import torch
+
+from tests.unit.record.model.tiles.oracle import call_of, run_model, slot_of
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions, tile_count
+
+BATCH, ROWS, COLUMNS = 3, 5, 70
+
+
+def rows_of(source):
+    at = positions(source)
+    return lambda mine: at[mine.any(-1, keepdim=True).expand(at.shape)]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_forward_reads_a_row_and_the_whole_weight(transposed):
+    x = torch.rand(ROWS, BATCH, COLUMNS).transpose(0, 1) if transposed else torch.rand(BATCH, ROWS, COLUMNS)
+    call = call_of("aten::native_layer_norm", x, [COLUMNS], torch.rand(COLUMNS), torch.rand(COLUMNS), 1e-5)
+    [kernel] = run_model(call, H200)
+    assert tile_count(kernel) == BATCH * ROWS
+    for out in call.outputs:
+        assert_writes(kernel, out)
+    out = call.outputs[0]
+    assert_reads(kernel, out, call["input"], rows_of(x))
+    for name in ("weight", "bias"):
+        assert_reads(kernel, out, call[name], lambda _: torch.arange(COLUMNS))
+
+
+def test_several_normalised_dimensions_are_one_row():
+    x = torch.rand(4, 6, 8)
+    call = call_of("aten::native_layer_norm", x, [6, 8], torch.rand(6, 8), None, 1e-5)
+    [kernel] = run_model(call, H200)
+    assert kernel.footprint.tiles == 4
+    at = positions(x)
+    assert_reads(kernel, call.outputs[0], call["input"], lambda mine: at[mine.any((1, 2))])
+
+
+def gradients(mask):
+    x = torch.rand(BATCH, ROWS, COLUMNS)
+    mean, rstd, weight, bias = torch.rand(BATCH, ROWS, 1), torch.rand(BATCH, ROWS, 1), torch.rand(70), torch.rand(70)
+    return call_of("aten::native_layer_norm_backward", x.clone(), x, [COLUMNS], mean, rstd, weight, bias, mask)
+
+
+def test_backward_is_a_row_kernel_and_a_column_kernel():
+    call = gradients([True, True, True])
+    by_row, by_column = run_model(call, H200)
+    given = positions(call["input"])
+    assert_writes(by_row, call.outputs[0])
+    statistic = positions(call["mean"])
+    for name in ("grad_out", "input"):
+        assert_reads(by_row, call.outputs[0], call[name], rows_of(call["input"]))
+        assert_reads(by_column, call.outputs[1], call[name], lambda mine: given[:, :, mine])
+    for name in ("mean", "rstd"):
+        assert_reads(by_row, call.outputs[0], call[name], lambda mine: statistic[mine.any(-1)])
+        assert_reads(by_column, call.outputs[1], call[name], lambda _: statistic)
+    for out in call.outputs[1:]:
+        assert_writes(by_column, out)
+
+
+def test_only_the_gradients_asked_for_are_launched():
+    call = gradients([False, True, False])
+    [kernel] = run_model(call, H200)
+    assert len(call.outputs) == 1
+    assert_writes(kernel, call.outputs[0])
+    assert slot_of(kernel, call["grad_out"]) >= 0
+
+
+def test_the_fused_rms_norm_has_the_same_tiles():
+    call = call_of("aten::_fused_rms_norm", torch.rand(6, 64), [64], torch.rand(64), 1e-5)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["input"], rows_of(torch.rand(6, 64)))

@@ -1,0 +1,132 @@
+"""Reductions: every output once, from exactly the elements that it sums up; split ones through staging."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.record.model.tiles.oracle import call_of, operand_of, run_model
+from tests.unit.record.model.tiles.reach import (
+    H200,
+    assert_reads,
+    assert_writes,
+    elements,
+    positions,
+    shapes,
+    tensors,
+    tile_count,
+)
+from tileprof.record.model.call import Scratch
+from tileprof.record.model.tiles import reduce
+from tileprof.trace.footprint import ATOMIC, WRITE
+
+
+def needed(source, dims, shape):
+    """Maps a mask of the output to the positions of the elements it was reduced from."""
+    at = positions(source)
+
+    def of(mine):
+        keep = [1 if d in dims else n for d, n in enumerate(source.shape)]
+        return at[mine.reshape(keep).expand(at.shape)] if shape is not None else at.flatten()
+
+    return of
+
+
+@st.composite
+def reductions(draw):
+    shape = draw(shapes(max_elements=3000))
+    source = draw(tensors(shape))
+    dims = draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    return source, sorted(dims), draw(st.booleans())
+
+
+@settings(max_examples=100, deadline=None)
+@given(reductions())
+def test_every_output_is_reduced_from_its_own_elements(drawn):
+    source, dims, keepdim = drawn
+    call = call_of("aten::sum.dim_IntList", source, dims, keepdim)
+    [kernel] = run_model(call, H200)
+    [out] = call.outputs
+    tile_count(kernel)
+    assert_writes(kernel, out)
+    assert_reads(kernel, out, call["self"], needed(source, dims, out.shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "dims"),
+    [
+        ((300_000,), (0,), [0]),
+        ((40_000, 12), (0, 1), [0]),
+        ((3, 300_001), (0, 1), [1]),
+        ((200, 300, 7), (0, 1, 2), [0, 1]),
+        ((600, 7, 300), (0, 1, 2), [0, 2]),
+    ],
+)
+def test_split_reductions_share_the_work_exactly(shape, order, dims):
+    source = torch.zeros(shape).permute(order)
+    call = call_of("aten::sum.dim_IntList", source, dims)
+    [kernel] = run_model(call, H200)
+    assert kernel.grid[1] > 1
+    [out] = call.outputs
+    staging = [o for o in kernel.operands if isinstance(o, Scratch)]
+    assert len(staging) == 1
+    for x in range(kernel.grid[0]):
+        group = [x + y * kernel.grid[0] for y in range(kernel.grid[1])]
+        written = [sorted(elements(kernel, out, t, ATOMIC)) for t in group]
+        assert all(w == written[0] for w in written)
+        read = [e for t in group for e in elements(kernel, call["self"], t)]
+        mine = torch.isin(positions(out), torch.tensor(written[0]))
+        assert len(read) == len(set(read))
+        assert set(read) == set(needed(source, dims, out.shape)(mine).tolist())
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "dims"),
+    [
+        ("mean.dim", [[-1]], [1]),
+        ("amax", [[0]], [0]),
+        ("argmax", [1], [1]),
+        ("max.dim", [1], [1]),
+        ("max", [], [0, 1]),
+        ("any", [], [0, 1]),
+        ("all.dim", [0], [0]),
+        ("prod.dim_int", [1], [1]),
+        ("var.correction", [[1]], [1]),
+        ("linalg_vector_norm", [2, [1]], [1]),
+        ("sum", [], [0, 1]),
+    ],
+)
+def test_operators_reduce_the_dimensions_they_are_given(op, arguments, dims):
+    x = torch.rand(30, 50)
+    call = call_of(f"aten::{op}", x, *arguments)
+    [kernel] = run_model(call, H200)
+    for out in call.outputs:
+        assert_writes(kernel, out)
+        assert_reads(kernel, out, call["self"], needed(x, dims, out.shape))
+
+
+def test_logsumexp_is_two_reductions_and_two_element_wise_launches():
+    call = call_of("aten::logsumexp", torch.rand(30, 50), [1])
+    kernels = run_model(call, H200)
+    assert len(kernels) == 4
+    assert_writes(kernels[-1], call.outputs[0])
+
+
+def test_the_sum_of_nothing_is_only_written():
+    call = call_of("aten::sum.dim_IntList", torch.rand(3, 0), [1])
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+
+
+def test_a_row_sum_packs_rows_and_a_column_sum_takes_strips():
+    rows = reduce.plan(4096, 64, H200, row_wise=True, dense=True, itemsize=4)
+    columns = reduce.plan(8192, 2048, H200, row_wise=False, dense=True, itemsize=4)
+    assert (rows.outputs_per_block, rows.splits) == (16, 1)
+    assert (columns.outputs_per_block, columns.splits) == (128, 32)
+
+
+def test_reducing_one_number_gives_one_tile():
+    call = call_of("aten::sum", torch.tensor(2.0))
+    [kernel] = run_model(call, H200)
+    assert kernel.footprint.tiles == 1
+    assert elements(kernel, operand_of(torch.tensor(1.0), 1), 0, WRITE) == [0]

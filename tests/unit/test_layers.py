@@ -1,0 +1,102 @@
+"""Nothing to the right of the data flow is imported by anything to its left."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# What a part may import. `tileprof` itself is its version, `load` and `capture`; everybody may know those.
+ALLOWED = {
+    "tileprof": {"trace", "record"},
+    "errors": set(),
+    "devices": {"errors"},
+    "trace": {"errors", "devices"},
+    "record": {"errors", "devices", "trace"},
+    "analysis": {"errors", "devices", "trace"},
+    "viz": {"errors", "devices", "trace", "analysis"},
+    "policy": {"errors", "devices", "trace", "analysis"},
+    "runtime": {"errors", "devices", "policy"},
+    "examples": set(),
+    "cli": {"errors", "devices", "trace", "record", "analysis", "viz", "policy", "runtime"},
+}
+
+
+def modules():
+    """(dotted name, path) of every module in the package."""
+    for folder, prefix in (("tileprof", "tileprof"), ("analysis", "tileprof.analysis"), ("viz", "tileprof.viz")):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join((prefix, *parts)), path
+
+
+def imported(name, source):
+    """Dotted names that a module imports anywhere in it: top level, functions, TYPE_CHECKING blocks."""
+    package = name.removesuffix(".__init__").split(".") if name.endswith(".__init__") else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*base, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def part(name):
+    """The part of the package that a dotted name belongs to; None for names from elsewhere."""
+    words = name.split(".")
+    if words[0] != "tileprof":
+        return None
+    return words[1] if len(words) > 1 and words[1] in ALLOWED else "tileprof"
+
+
+def breaches(name, source):
+    """Imports that the rules forbid, as sentences."""
+    mine = part(name)
+    for other in sorted(set(imported(name, source))):
+        if other.split(".")[0] in {"analysis", "viz"}:
+            yield f"{name} imports {other}: it is tileprof.{other}"
+        elif (theirs := part(other)) not in {None, mine, "tileprof"} | ALLOWED[mine]:
+            yield f"{name} imports {other}: {mine} stands below {theirs}"
+
+
+def test_no_part_imports_a_part_above_it():
+    assert [b for name, path in modules() for b in breaches(name, path.read_text())] == []
+
+
+def test_every_part_of_the_package_has_a_rule():
+    assert {words[1] for words in (name.split(".") for name, _ in modules())} - {"__init__"} <= set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("tileprof.trace.reader", "from tileprof.analysis import build_graph"),
+        ("tileprof.analysis.graph", "def f():\n    import tileprof.viz.page"),
+        ("tileprof.record.model.recorder", "from tileprof import analysis"),
+        ("tileprof.record.model.recorder", "from ...analysis import graph"),
+        ("tileprof.devices.__init__", "from ..trace import load"),
+        ("tileprof.viz.page", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import tileprof.cli.view"),
+        ("tileprof.cli.view", "import viz.page"),
+        ("tileprof.analysis.graph", "from analysis import patterns"),
+    ],
+)
+def test_a_forbidden_import_is_found_wherever_it_stands(name, source):
+    assert len(list(breaches(name, source))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("tileprof.analysis.graph", "from tileprof.analysis.patterns import find\nimport numpy.typing"),
+        (
+            "tileprof.trace.writer",
+            "from tileprof import __version__\nfrom . import schema\nfrom ..errors import UserError",
+        ),
+        ("tileprof.cli.view", "import tileprof.viz.page"),
+    ],
+)
+def test_an_allowed_import_is_let_through(name, source):
+    assert list(breaches(name, source)) == []

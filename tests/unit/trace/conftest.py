@@ -1,0 +1,90 @@
+"""Builders of small traces. A `layer` is: read the input, write an activation; two launches a footprint."""
+
+import numpy as np
+import pytest
+
+from tileprof import devices
+from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
+
+TILES = 4
+TILE_BYTES = 256
+
+
+def build_footprint(tiles=TILES, *, length=TILE_BYTES):
+    """Tile i reads run i of operand 0 and writes run i of operand 1."""
+    tile = np.arange(tiles)
+    block = np.zeros((tiles, 3), np.int32)
+    block[:, 0] = tile
+    boxes = Boxes.of(
+        tile=np.repeat(tile, 2),
+        operand=np.tile([0, 1], tiles),
+        mode=np.tile([READ, WRITE], tiles),
+        offset=np.repeat(tile * length, 2),
+        length=length,
+        first=np.tile([0.0, 0.5], tiles),
+        last=np.tile([0.25, 1.0], tiles),
+    )
+    return Footprint(block, boxes)
+
+
+def build_launch(footprint, buffers, **changed):
+    given = {
+        "footprint": footprint,
+        "operands": tuple((b, 0) for b in buffers),
+        "kernel": "copy",
+        "grid": (TILES, 1, 1),
+        "block": (128, 1, 1),
+        "duration_ns": 1000,
+        "timing": "modelled",
+        "coverage": "exact",
+    }
+    return Launch(**{**given, **changed})
+
+
+def record_layers(writer, layers=3):
+    """A chain of copies, each layer with a footprint of its own and used twice; old activations are freed."""
+    size = TILES * TILE_BYTES
+    last = writer.add_buffer(base=0, bytes=size, kind="input", name="x", before_start=True)
+    for layer in range(layers):
+        number = writer.add_footprint(build_footprint())
+        for half in range(2):
+            new = writer.add_buffer(base=size * (1 + (2 * layer + half) % 2), bytes=size, kind="activation")
+            launch = writer.add_launch(build_launch(number, (last, new), module=f"layers.{layer}"))
+            writer.add_times(launch, range(TILES), range(TILES), [0] * TILES, [500] * TILES)
+            if last:
+                writer.free_buffer(last)
+            last = new
+
+
+@pytest.fixture
+def footprint():
+    return build_footprint
+
+
+@pytest.fixture
+def launch():
+    return build_launch
+
+
+@pytest.fixture
+def layers():
+    return record_layers
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A factory of writers into the test's folder."""
+
+    def make(name="run", **options):
+        given = {"recorder": "test", "command": ["infer.py"], "device": devices.get("H200")}
+        return TraceWriter(tmp_path / name, **{**given, **options})
+
+    return make
+
+
+@pytest.fixture
+def recorded(writer, layers):
+    """A whole trace of three layers, loaded."""
+    made = writer()
+    layers(made)
+    return load(made.close())

@@ -1,0 +1,216 @@
+import json
+import os
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from tileprof import devices
+from tileprof.errors import UserError
+from tileprof.trace import ATOMIC, READ, Boxes, Footprint, load, schema, validate
+from tileprof.trace import writer as writing
+
+
+def test_every_table_has_the_schemas_columns_in_order(recorded):
+    for table in schema.TABLES.values():
+        frame = getattr(recorded, table.name)
+        assert list(frame.columns) == [c.name for c in table.columns]
+        assert len(frame) == recorded.manifest["rows"][table.name] > 0
+        for column in table.columns:
+            if column.type == "enum":
+                assert tuple(frame[column.name].cat.categories) == column.values
+            elif column.type.startswith(("int", "float")):
+                assert frame[column.name].dtype == column.type
+
+
+def test_a_valid_trace_breaks_no_rule(recorded):
+    assert validate(recorded) == []
+    assert recorded.complete
+
+
+def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
+    made = writer()
+    buffer = made.add_buffer(base=64, bytes=4096, kind="parameter")
+    given = {
+        "kernel": "void gemm<128>(float*)",
+        "grid": (2, 3, 4),
+        "block": (32, 2, 1),
+        "cluster": (2, 1, 1),
+        "duration_ns": 7,
+        "begin_ns": 5,
+        "timing": "measured",
+        "coverage": "inferred",
+        "fingerprint": "abc",
+        "op": "aten::mm",
+        "module": "h.0",
+        "stream": 1,
+        "graph": 2,
+        "registers": 40,
+        "shared_bytes": 1024,
+        "blocks_per_sm": 3,
+        "flops": 1 << 40,
+        "note": "inferred from descriptors",
+    }
+    made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), **given))
+    row = load(made.close()).launches.iloc[0].to_dict()
+    for key in ("grid", "block", "cluster"):
+        given.update(zip((f"{key}_x", f"{key}_y", f"{key}_z"), given.pop(key), strict=True))
+    assert row == {**given, "launch": 0, "footprint": 0, "tiles": 4}
+
+
+def test_a_footprint_comes_back_with_its_boxes_sorted_by_tile(writer, launch):
+    made = writer()
+    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
+    boxes = Boxes.of(
+        tile=[1, 0, 1],
+        operand=0,
+        mode=[ATOMIC, READ, READ],
+        offset=[-8, 16, 24],
+        length=[4, 8, 2],
+        count_0=[1, 2, 3],
+        stride_0=[0, 64, -4],
+        count_1=[1, 1, 2],
+        stride_1=[0, 0, 100],
+        first=[0, np.nan, 0.5],
+        last=[1, np.nan, 0.75],
+    )
+    block = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
+    made.add_footprint(Footprint(block, boxes, np.array([1.5, np.nan])))
+    made.add_launch(launch(0, [buffer]))
+    found = load(made.close()).footprint(0)
+    np.testing.assert_array_equal(found.block, block)
+    np.testing.assert_array_equal(found.duration_ns, [1.5, np.nan])
+    for column in schema.ACCESSES.columns[1:]:
+        values, given = getattr(found.boxes, column.name), getattr(boxes, column.name)
+        assert values.dtype == given.dtype
+        np.testing.assert_array_equal(values, given[[1, 0, 2]])
+
+
+def test_footprints_without_modelled_durations_say_none(recorded):
+    assert recorded.footprint(1).duration_ns is None
+    assert recorded.footprint(1) is recorded.footprint(1)
+    with pytest.raises(IndexError, match="no footprint 3"):
+        recorded.footprint(3)
+    with pytest.raises(IndexError):
+        recorded.footprint(-1)
+
+
+def test_operands_of_a_launch_are_its_bindings(recorded):
+    buffer, offset = recorded.operands_of(5)
+    np.testing.assert_array_equal(buffer, [5, 6])
+    np.testing.assert_array_equal(offset, [0, 0])
+
+
+def test_buffers_live_from_allocation_to_free(recorded):
+    frame = recorded.buffers
+    assert list(frame["allocated_at"]) == [-1, 0, 1, 2, 3, 4, 5]
+    assert list(frame["freed_at"]) == [-1, 2, 3, 4, 5, 6, -1]
+    assert frame["kind"].tolist() == ["input"] + ["activation"] * 6
+
+
+def test_what_is_learnt_of_a_buffer_later_is_kept(writer):
+    made = writer()
+    buffer = made.add_buffer(base=0, bytes=8, kind="unknown")
+    made.describe_buffer(buffer, kind="parameter", name="h.0.weight", dtype="float16", shape=(2, 2), strides=(2, 1))
+    row = load(made.close()).buffers.iloc[0]
+    assert (row["kind"], row["name"], row["dtype"]) == ("parameter", "h.0.weight", "float16")
+    assert (row["shape"], row["strides"]) == ((2, 2), (2, 1))
+
+
+def test_times_added_in_any_order_are_sorted(writer, footprint, launch):
+    made = writer()
+    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
+    made.add_footprint(footprint())
+    for _ in range(2):
+        made.add_launch(launch(0, (buffer, buffer)))
+    made.add_times(1, [3, 1], [0, 1], [5, 6], [7, 8])
+    made.add_times(0, [2], [9], [1], [2])
+    frame = load(made.close()).times
+    assert frame[["launch", "tile", "begin_ns"]].to_numpy().tolist() == [[0, 2, 1], [1, 1, 6], [1, 3, 5]]
+
+
+def test_expanded_accesses_join_launches_to_buffers(recorded):
+    frame = recorded.expanded_accesses()
+    joined = (
+        recorded.launches[["launch", "footprint"]]
+        .merge(recorded.accesses, on="footprint")
+        .merge(recorded.operands, on=["launch", "operand"], suffixes=("", "_bound"))
+    )
+    joined["offset"] += joined["offset_bound"]
+    columns = ["launch", "tile", "buffer", "mode", "offset", "length", "first", "last"]
+    pd.testing.assert_frame_equal(
+        frame[columns].sort_values(columns[:4], ignore_index=True),
+        joined[columns].sort_values(columns[:4], ignore_index=True),
+    )
+
+
+def test_expanded_accesses_refuse_to_fill_the_memory(recorded, monkeypatch):
+    monkeypatch.setattr("tileprof.trace.reader.EXPANDED_ROWS_LIMIT", 47)
+    with pytest.raises(UserError, match="48 accesses over all launches, more than 47"):
+        recorded.expanded_accesses()
+
+
+def test_the_tables_are_the_same_in_one_part_and_in_many(writer, layers, monkeypatch):
+    one = writer("one")
+    layers(one, 5)
+    monkeypatch.setattr(writing, "CHECKPOINT_ROWS", 7)
+    many = writer("many")
+    layers(many, 5)
+    one, many = load(one.close()), load(many.close())
+    assert len(list(many.path.glob("tiles/*.parquet"))) > 3
+    assert not list(many.path.rglob("*.tmp"))
+    for name in schema.TABLES:
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(many, name))
+
+
+def test_plain_parquet_readers_see_the_same_rows(recorded):
+    frame = pq.read_table(recorded.path / "accesses").to_pandas()
+    assert frame["mode"].astype(str).tolist() == recorded.accesses["mode"].astype(str).tolist()
+
+
+def test_shared_arrays_cannot_be_changed_by_accident(recorded):
+    with pytest.raises(ValueError, match="read-only"):
+        recorded.footprint(0).boxes.offset[0] = 1
+
+
+def test_the_manifest_tells_how_the_trace_came_about(writer, layers):
+    made = writer(granule=32)
+    begun = json.loads((made.partial_path / "manifest.json").read_text())
+    assert (begun["complete"], begun["writer"]["pid"]) == (False, os.getpid())
+    layers(made)
+    made.note("2 kernels had no model")
+    made.note("2 kernels had no model")
+    told = load(made.close(exit_code=3)).manifest
+    assert abs((datetime.now(UTC) - datetime.fromisoformat(told["created"])).total_seconds()) < 60
+    assert (told["recorder"], told["command"], told["granule"]) == ("test", ["infer.py"], 32)
+    assert (told["exit_code"], told["writer"], told["complete"]) == (3, None, True)
+    assert told["coverage"] == {"exact": 6, "inferred": 0, "conservative": 0}
+    assert told["notes"] == ["2 kernels had no model"]
+    assert told["libraries"]["numpy"] == np.__version__
+    assert told["device"] == devices.get("H200").to_dict()
+
+
+def test_an_empty_recording_is_a_trace(writer):
+    trace = load(writer().close())
+    assert validate(trace) == []
+    assert trace.footprints == 0
+    assert [len(getattr(trace, name)) for name in schema.TABLES] == [0] * 6
+    assert trace.expanded_accesses().empty
+
+
+def test_text_that_utf8_cannot_hold_is_replaced(writer, footprint, launch):
+    made = writer(command=["run\udcff.py"])
+    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown", name="x\ud800")
+    made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), module="m\udcff"))
+    made.note("n\udcff")
+    trace = load(made.close())
+    assert (trace.launches["module"][0], trace.buffers["name"][0]) == ("m?", "x?")
+    assert trace.manifest["notes"] == ["n?"]
+
+
+@pytest.mark.parametrize("path", ["run", "run.tileprof"])
+def test_a_trace_is_found_with_and_without_its_suffix(recorded, path):
+    assert load(recorded.path.parent / path).path == recorded.path
+    assert load(str(recorded.path.parent / path) + "/").path == recorded.path

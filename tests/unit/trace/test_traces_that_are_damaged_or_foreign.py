@@ -1,0 +1,208 @@
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tileprof.errors import TraceError
+from tileprof.trace import load, manifest, schema, validate
+
+
+def refusal(path):
+    """The message with which a trace is refused, at the door or when its tables are read."""
+    with pytest.raises(TraceError) as error:  # noqa: PT012 - lazily read tables are refused when they are read
+        trace = load(path)
+        for name in schema.TABLES:
+            getattr(trace, name)
+    return str(error.value)
+
+
+def change_manifest(trace, **changed):
+    path = trace.path / manifest.FILE_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+
+def change_table(trace, name, change):
+    """Rewrite a table's only part with ``change`` applied to its dict of columns."""
+    path = trace.path / name / "000000.parquet"
+    table = pq.read_table(path, partitioning=None)
+    columns = {c: table.column(c) for c in table.column_names}
+    pq.write_table(pa.table(change(columns)), path)
+
+
+@pytest.mark.parametrize(("version", "advice"), [(2, "use a newer tileprof"), (0, "record it again"), ("1", "record")])
+def test_another_format_version_is_refused_with_both_numbers(recorded, version, advice):
+    change_manifest(recorded, version=version)
+    message = refusal(recorded.path)
+    assert f"trace format {version!r}" in message
+    assert "reads 1" in message
+    assert advice in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("[]", "does not say 'tileprof trace'"),
+        ('{"format": "something"}', "does not say 'tileprof trace'"),
+        (" " * (17 << 20), "larger than"),
+    ],
+)
+def test_a_broken_manifest_is_named(recorded, text, words):
+    (recorded.path / manifest.FILE_NAME).write_text(text)
+    message = refusal(recorded.path)
+    assert words in message
+    assert str(recorded.path) in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("complete", "yes", "complete is 'yes'"),
+        ("rows", None, "rows is None"),
+        ("granule", "1", "granule is '1'"),
+        ("device", {"name": "H200"}, "its device: missing architecture"),
+        ("rows", {"launches": 10**30}, "table launches has 6 rows, its manifest says 1000000"),
+        ("rows", {}, "its manifest says None"),
+    ],
+)
+def test_a_manifest_of_a_wrong_shape_is_refused(recorded, key, value, words):
+    change_manifest(recorded, **{key: value})
+    assert words in refusal(recorded.path)
+
+
+@pytest.mark.parametrize("name", schema.TABLES)
+@pytest.mark.parametrize("kept", [0, 3, 0.5, 0.99])
+def test_a_truncated_part_is_named(recorded, name, kept):
+    path = recorded.path / name / "000000.parquet"
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if isinstance(kept, int) else int(len(data) * kept)])
+    message = refusal(recorded.path)
+    assert f"{name}/000000.parquet is damaged" in message
+    assert "record the trace again" in message
+
+
+@pytest.mark.parametrize("name", schema.TABLES)
+def test_noise_in_a_part_is_refused_or_read_but_never_crashes(recorded, name):
+    path = recorded.path / name / "000000.parquet"
+    data = bytearray(path.read_bytes())
+    random = np.random.default_rng(5)
+    for _ in range(40):
+        noisy = bytearray(data)
+        for at in random.integers(4, len(data) - 4, 3):
+            noisy[at] = random.integers(256)
+        path.write_bytes(noisy)
+        try:
+            validate(load(recorded.path))
+        except TraceError as error:
+            assert str(recorded.path) in str(error)  # noqa: PT017 - some noise is harmless
+
+
+@pytest.mark.parametrize("name", schema.TABLES)
+def test_a_missing_table_is_named(recorded, name):
+    shutil.rmtree(recorded.path / name)
+    assert f"has no table {name}" in refusal(recorded.path)
+
+
+def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
+    monkeypatch.setattr("tileprof.trace.writer.CHECKPOINT_ROWS", 20)
+    made = writer()
+    layers(made)
+    path = made.close()
+    (path / "launches" / "000001.parquet").unlink()
+    assert "a part is missing" in refusal(path)
+
+
+def test_a_missing_column_is_named(recorded):
+    change_table(recorded, "tiles", lambda c: {k: v for k, v in c.items() if k != "block_y"})
+    assert "has no column block_y" in refusal(recorded.path)
+
+
+def test_a_column_of_another_type_is_named(recorded):
+    change_table(recorded, "tiles", lambda c: {**c, "tile": c["tile"].cast(pa.int64())})
+    assert "column tile is int64, expected int32" in refusal(recorded.path)
+
+
+def test_an_unknown_mode_is_named(recorded):
+    rows = recorded.manifest["rows"]["accesses"]
+    change_table(recorded, "accesses", lambda c: {**c, "mode": pa.array(["read"] * (rows - 1) + ["erase"])})
+    assert "mode is 'erase', expected one of read, write, atomic" in refusal(recorded.path)
+
+
+def test_modes_as_plain_strings_are_read(recorded):
+    before = recorded.accesses["mode"].tolist()
+    change_table(recorded, "accesses", lambda c: {**c, "mode": c["mode"].cast(pa.string())})
+    assert load(recorded.path).accesses["mode"].tolist() == before
+
+
+def test_a_null_where_there_may_be_none_is_refused(recorded):
+    rows = recorded.manifest["rows"]["accesses"]
+    change_table(recorded, "accesses", lambda c: {**c, "length": pa.array([None] * rows, pa.int64())})
+    assert "length has missing values" in refusal(recorded.path)
+
+
+STRUCTURE = [
+    ("launches", "launch", 2, 7, "launch ids are not dense"),
+    ("launches", "footprint", 0, -1, "a footprint is negative"),
+    ("launches", "footprint", 0, 1 << 60, "footprint 1152921504606846976 of launch 0 has no tiles"),
+    ("launches", "tiles", 1, 5, "launch 1 says 5 tiles, its footprint has 4"),
+    ("launches", "tiles", 1, 0, "it has no tiles"),
+    ("operands", "launch", 1, 3, "not sorted by launch"),
+    ("operands", "launch", 11, 1 << 40, "its launch is not there"),
+    ("operands", "operand", 1, 2, "operand slots are not dense"),
+    ("operands", "buffer", 0, 99, "its buffer is not there"),
+    ("operands", "buffer", 0, -1, "its buffer is not there"),
+    ("tiles", "footprint", 11, 5, "footprint ids are not dense"),
+    ("tiles", "footprint", 0, -1, "footprint ids are not dense"),
+    ("tiles", "tile", 3, 2, "tile ids are not dense"),
+    ("accesses", "footprint", 0, 2, "not sorted by footprint"),
+    ("accesses", "footprint", 23, 9, "its footprint has no tiles"),
+    ("accesses", "footprint", 0, -1, "not sorted by footprint"),
+    ("accesses", "tile", 7, 4, "its tile is not there"),
+    ("accesses", "tile", 0, 3, "not sorted by tile"),
+    ("accesses", "operand", 0, -1, "an operand slot is negative"),
+    ("times", "launch", 0, -2, "its launch is not there"),
+    ("times", "launch", 23, 6, "its launch is not there"),
+    ("times", "tile", 2, 4, "its tile is not there"),
+    ("buffers", "buffer", 0, 1, "buffer ids are not dense"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "row", "value", "words"), STRUCTURE)
+def test_rows_that_refer_to_nothing_are_refused(recorded, table, column, row, value, words):
+    def change(columns):
+        values = columns[column].to_numpy().copy()
+        values[row] = value
+        return {**columns, column: pa.array(values)}
+
+    change_table(recorded, table, change)
+    assert words in refusal(recorded.path)
+    [violation, *_] = validate(load(recorded.path))
+    assert violation.rule == "structure"
+
+
+# ---- paths
+
+
+def test_a_path_that_does_not_exist_offers_the_nearest_trace(recorded):
+    assert "did you mean" in refusal(recorded.path.parent / "rum")
+    assert "run.tileprof" in refusal(recorded.path.parent / "rum")
+
+
+def test_a_path_that_does_not_exist_says_how_to_record(tmp_path):
+    assert "record one with: tileprof record" in refusal(tmp_path / "nowhere" / "run")
+
+
+def test_a_file_or_a_foreign_folder_is_no_trace(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "is not a trace" in refusal(tmp_path / "notes.txt")
+    assert "is not a trace" in refusal(tmp_path)
+
+
+def test_what_a_complete_folder_is_called_does_not_matter(recorded):
+    moved = recorded.path.rename(recorded.path.with_name("renamed"))
+    assert load(moved).complete

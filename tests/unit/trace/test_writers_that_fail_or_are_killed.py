@@ -1,0 +1,343 @@
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tileprof.errors import TraceError, UserError
+from tileprof.trace import arrow, folder, load, manifest, schema, validate
+from tileprof.trace import writer as writing
+
+PARTS = 22
+"""Parts that three layers make when a checkpoint comes every 20 rows."""
+
+
+class Killed(BaseException):
+    """Stands for a signal: nothing may catch it."""
+
+
+def no_space():
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(writing, "CHECKPOINT_ROWS", 20)
+
+
+@pytest.fixture
+def fail_at(monkeypatch):
+    """Let the nth part, and ``times - 1`` after it, fail with an error. Returns the list of parts asked for."""
+
+    def arrange(nth, error=None, times=1):
+        real, seen = arrow.write_part, []
+
+        def write_part(path, table, columns):
+            seen.append(path)
+            if nth < len(seen) <= nth + times:
+                raise error
+            real(path, table, columns)
+
+        monkeypatch.setattr(arrow, "write_part", write_part)
+        return seen
+
+    return arrange
+
+
+def run(made, layers):
+    layers(made)
+    made.close()
+
+
+def assert_beginning_of_a_run(trace, whole):
+    assert validate(trace) == []
+    launches = len(trace.launches)
+    pd.testing.assert_frame_equal(trace.launches, whole.launches[:launches])
+    pd.testing.assert_frame_equal(trace.operands, whole.operands[: 2 * launches])
+    for number in range(trace.footprints):
+        assert (trace.footprint(number).boxes.offset == whole.footprint(number).boxes.offset).all()
+
+
+def test_a_run_makes_as_many_parts_as_the_tests_below_assume(writer, layers, small_parts, fail_at):
+    seen = fail_at(1 << 30)
+    run(writer(), layers)
+    assert len(seen) == PARTS
+
+
+@pytest.mark.parametrize("nth", range(PARTS))
+def test_a_recording_killed_at_any_write_loads_as_its_beginning(writer, layers, recorded, small_parts, fail_at, nth):
+    fail_at(nth, Killed())
+    made = writer("killed")
+    with pytest.raises(Killed):
+        run(made, layers)
+    trace = load(made.partial_path)
+    assert not trace.complete
+    assert_beginning_of_a_run(trace, recorded)
+    if nth >= 6:
+        assert len(trace.launches) >= 2
+
+
+@pytest.mark.parametrize("nth", range(PARTS))
+def test_abandoning_after_an_interrupted_write_keeps_everything(writer, layers, recorded, small_parts, fail_at, nth):
+    fail_at(nth, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt), writer("stopped") as made:
+        run(made, layers)
+    trace = load(made.partial_path)
+    assert trace.manifest["reason"].startswith("KeyboardInterrupt")
+    assert trace.manifest["writer"] is None
+    assert trace.manifest["rows"]["launches"] == len(trace.launches)
+    assert_beginning_of_a_run(trace, recorded)
+
+
+@pytest.mark.parametrize("nth", range(PARTS))
+def test_a_full_disk_is_said_and_what_was_written_loads(writer, layers, recorded, small_parts, fail_at, nth):
+    fail_at(nth, no_space(), times=1000)
+    made = writer("full")
+    with pytest.raises(UserError, match=r"the disk is full while writing .*full\.tileprof\.partial"):
+        run(made, layers)
+    with pytest.raises(UserError, match="the disk is full"):
+        made.note("more")
+    with pytest.raises(UserError, match="the disk is full"):
+        made.close()
+    with pytest.raises(UserError, match="the disk is full"):
+        made.abandon("the disk is full")
+    assert not made.path.exists()
+    trace = load(made.partial_path)
+    assert trace.manifest["reason"] == "the disk is full"
+    assert_beginning_of_a_run(trace, recorded)
+
+
+def test_abandon_keeps_the_rest_when_space_came_back(writer, layers, recorded, small_parts, fail_at):
+    fail_at(4, no_space())
+    made = writer("full")
+    with pytest.raises(UserError):
+        layers(made)
+    made.abandon("full for a moment")
+    assert_beginning_of_a_run(load(made.partial_path), recorded)
+    assert len(load(made.partial_path).launches) >= 2
+
+
+def test_no_half_written_part_is_left(writer, layers, monkeypatch):
+    def write_half(_table, path, **_):
+        path.write_bytes(b"PAR1")
+        raise no_space()
+
+    made = writer()
+    layers(made)
+    monkeypatch.setattr(arrow.pq, "write_table", write_half)
+    with pytest.raises(UserError):
+        made.close()
+    assert [p.name for p in made.partial_path.rglob("*") if p.is_file()] == ["manifest.json"]
+
+
+def test_a_process_killed_outright_leaves_a_partial_trace(tmp_path, recorded):
+    program = textwrap.dedent(f"""
+        import os, signal
+        from importlib.util import module_from_spec, spec_from_file_location
+        from tileprof import devices
+        from tileprof.trace import TraceWriter, writer
+        spec = spec_from_file_location("builders", {str(Path(__file__).with_name("conftest.py"))!r})
+        builders = module_from_spec(spec)
+        spec.loader.exec_module(builders)
+        writer.CHECKPOINT_ROWS = 20
+        made = TraceWriter({str(tmp_path / "killed")!r}, recorder="test", command=[], device=devices.get("H200"))
+        builders.record_layers(made)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with pytest.raises(TraceError, match=r"only a recording that did not end: open .*killed\.tileprof\.partial"):
+        load(tmp_path / "killed")
+    trace = load(tmp_path / "killed.tileprof.partial")
+    assert repr(trace).endswith("launches on H200, partial>")
+    assert len(trace.launches) >= 4
+    assert_beginning_of_a_run(trace, recorded)
+
+
+# ---- what is in the way
+
+
+def test_an_existing_trace_is_not_overwritten(recorded, writer):
+    with pytest.raises(UserError, match=r"will not overwrite .*run\.tileprof without --force"):
+        writer()
+    assert len(load(recorded.path).launches) == 6
+
+
+def test_force_replaces_the_old_trace_only_when_the_new_one_is_whole(recorded, writer):
+    made = writer(force=True)
+    assert len(load(recorded.path).launches) == 6
+    made.close()
+    assert len(load(recorded.path).launches) == 0
+    assert sorted(p.name for p in recorded.path.parent.iterdir()) == ["run.tileprof"]
+
+
+def test_a_failed_replacement_leaves_the_old_trace(recorded, writer, monkeypatch):
+    made = writer(force=True)
+    real = type(made.path).rename
+
+    def rename(self, target):
+        if self == made.partial_path:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(type(made.path), "rename", rename)
+    with pytest.raises(UserError, match="Input/output error"):
+        made.close()
+    assert len(load(recorded.path).launches) == 6
+    assert load(made.partial_path).complete
+
+
+@pytest.mark.parametrize("suffix", ["", folder.PARTIAL])
+def test_force_does_not_replace_what_is_no_trace(writer, tmp_path, suffix):
+    place = tmp_path / f"run{schema.SUFFIX}{suffix}"
+    place.mkdir()
+    (place / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="it is not a trace"):
+        writer(force=True)
+    assert (place / "thesis.tex").exists()
+
+
+def test_force_does_not_follow_a_link(recorded, writer):
+    link = recorded.path.parent / "link.tileprof"
+    link.symlink_to(recorded.path)
+    with pytest.raises(UserError, match="it is not a trace"):
+        writer("link", force=True)
+    assert len(load(recorded.path).launches) == 6
+
+
+def test_a_trace_that_appears_meanwhile_wins(writer, recorded):
+    recorded.path.rename(recorded.path.with_name("aside"))
+    made = writer()
+    recorded.path.with_name("aside").rename(recorded.path)
+    with pytest.raises(UserError, match="will not overwrite"):
+        made.close()
+    assert load(made.partial_path).complete
+    assert len(load(recorded.path).launches) == 6
+
+
+def test_a_recording_under_way_is_left_alone_even_with_force(writer):
+    made = writer()
+    with pytest.raises(UserError, match=f"being written by process {os.getpid()}"):
+        writer(force=True)
+    assert made.close().exists()
+
+
+def test_what_a_killed_recording_left_needs_force(writer):
+    left = writer()
+    left.abandon("for the test")
+    with pytest.raises(UserError, match="did not end: will not overwrite it without --force"):
+        writer()
+    assert writer(force=True).close().exists()
+
+
+def test_a_dead_writers_folder_is_not_taken_for_a_live_one(writer):
+    left = writer()
+    begun = json.loads((left.partial_path / manifest.FILE_NAME).read_text())
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    begun["writer"]["pid"] = child.pid
+    manifest.write(left.partial_path, begun)
+    assert writer(force=True).close().exists()
+
+
+def test_no_permission_is_a_sentence(writer, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(folder.Path, "mkdir", refuse)
+    with pytest.raises(UserError, match="no permission while writing"):
+        writer()
+
+
+def test_a_writer_that_cannot_begin_leaves_nothing(writer, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise no_space()
+
+    monkeypatch.setattr(manifest, "write", refuse)
+    with pytest.raises(UserError, match="the disk is full"):
+        writer()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_does_not_touch_its_parents_trace(writer, layers, small_parts):
+    made = writer()
+    layers(made, 1)
+    child = os.fork()
+    if child == 0:
+        layers(made, 4)
+        made.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert made.partial_path.exists()
+    assert len(load(made.close()).launches) == 2
+
+
+# ---- calls that would make an invalid trace
+
+
+def test_a_closed_writer_takes_no_more(writer):
+    made = writer()
+    made.close()
+    assert made.close() == made.path
+    with pytest.raises(ValueError, match="is closed"):
+        made.note("late")
+
+
+def test_invalid_calls_are_refused_at_once(writer, footprint, launch):
+    made = writer()
+    buffer = made.add_buffer(base=0, bytes=4096, kind="unknown")
+    number = made.add_footprint(footprint())
+    wrong = {
+        "no footprint 1": lambda: made.add_launch(launch(1, (buffer, buffer))),
+        "has 2 operands, bound are 1": lambda: made.add_launch(launch(number, (buffer,))),
+        "no buffer 7": lambda: made.add_launch(launch(number, (buffer, 7))),
+        "timing is 'guessed', expected one of measured, modelled": lambda: made.add_launch(
+            launch(number, (buffer, buffer), timing="guessed")
+        ),
+        "kind is 'weights'": lambda: made.add_buffer(base=0, bytes=0, kind="weights"),
+        "times for launch 0": lambda: made.add_times(0, [0], [0], [0], [0]),
+        "cannot be changed": lambda: made.describe_buffer(buffer, base=3),
+        "a length below 1": lambda: made.add_footprint(footprint(length=0)),
+        "at least one tile": lambda: made.add_footprint(footprint(tiles=0)),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(ValueError, match=words):
+            call()
+    made.free_buffer(buffer)
+    with pytest.raises(ValueError, match="freed twice"):
+        made.free_buffer(buffer)
+    with pytest.raises(ValueError, match="after it was freed"):
+        made.add_launch(launch(number, (buffer, buffer)))
+    assert validate(load(made.close())) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("tile", 9, "a tile beyond"),
+        ("operand", -1, "a negative operand"),
+        ("mode", 3, "an unknown mode"),
+        ("count_0", 0, "a count below 1"),
+        ("count_1", -1, "a count below 1"),
+    ],
+)
+def test_boxes_that_no_trace_may_hold_are_refused(writer, footprint, column, value, words):
+    wrong = footprint()
+    getattr(wrong.boxes, column)[3] = value
+    with pytest.raises(ValueError, match=f"box 3 of 8 has {words}"):
+        writer().add_footprint(wrong)
+
+
+def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
+    made = writer()
+    layers(made)
+    shutil.rmtree(made.partial_path)
+    with pytest.raises(UserError, match="No such file"):
+        made.close()

@@ -1,0 +1,19 @@
+"""What the browser does with packed columns, in Python."""
+
+import base64
+import json
+import re
+import zlib
+
+import numpy as np
+
+
+def unpacked(packed):
+    values = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), "<" + packed["type"])
+    assert len(values) == packed["n"]
+    return np.cumsum(values.astype(np.float64)) if packed["delta"] else values.astype(np.float64)
+
+
+def embedded(html):
+    """The data of a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])

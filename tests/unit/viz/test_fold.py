@@ -1,0 +1,75 @@
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tileprof.viz.fold import fold, fold_launches
+
+
+def expanded(items, base=0):
+    for item in items:
+        if "launch" in item:
+            yield base + item["launch"]
+        else:
+            for copy in range(item["count"]):
+                yield from expanded(item["items"], base + item["start"] + copy * item["period"])
+
+
+def groups(items):
+    for item in items:
+        if "launch" not in item:
+            yield item
+            yield from groups(item["items"])
+
+
+def copies_agree(items, keys, base=0):
+    for item in items:
+        if "launch" in item:
+            continue
+        begin, period = base + item["start"], item["period"]
+        copies = [keys[begin + c * period : begin + (c + 1) * period] for c in range(item["count"])]
+        assert all(copy == copies[0] for copy in copies)
+        copies_agree(item["items"], keys, begin)
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_a_fold_holds_every_launch_once_in_order_and_only_equal_copies(keys):
+    items = fold(keys, [0] * len(keys))
+    assert list(expanded(items)) == list(range(len(keys)))
+    copies_agree(items, keys)
+
+
+@given(st.integers(2, 12), st.integers(2, 6))
+def test_repeated_layers_become_one(layers, length):
+    keys = [100, *(list(range(length)) * layers), 200]
+    items = fold(keys, [0] * len(keys))
+    found = [g for g in items if "period" in g]
+    if length * (layers - 1) >= 3:
+        assert [(g["start"], g["period"], g["count"]) for g in found] == [(1, length, layers)]
+
+
+def test_layers_within_layers_fold_twice():
+    layer = [1, *([2, 3] * 5), 4]
+    items = fold(layer * 3, [0] * len(layer) * 3)
+    assert [(g["period"], g["count"]) for g in groups(items)] == [(12, 3), (2, 5)]
+
+
+def test_a_copy_begins_where_the_layer_number_changes():
+    # The launch before the first layer looks like a layer's last one: folding could as well begin there.
+    keys = [9, 1, 2, 9, 1, 2, 9, 1, 2, 9, 5]
+    numbers = [0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4]
+    (group,) = groups(fold(keys, numbers))
+    assert (group["start"], group["period"], group["count"]) == (1, 3, 3)
+
+
+def test_modules_that_differ_in_digits_only_are_copies():
+    rows = [(f"h.{i}.{name}", name, 4 + (i == 2 and name == "b")) for i in range(4) for name in "abcd"]
+    frame = pd.DataFrame(rows, columns=["module", "kernel", "grid_x"]).assign(op="", grid_y=1, grid_z=1)
+    (group,) = groups(fold_launches(frame[frame["grid_x"] == 4].iloc[:8]))
+    assert group["count"] == 2
+    assert list(expanded(fold_launches(frame))) == list(range(16))
+    assert all(g["count"] == 2 for g in groups(fold_launches(frame)))  # the third layer has another grid
+
+
+def test_no_launches_fold_to_nothing():
+    assert fold(np.empty(0, np.int64), np.empty(0, np.int64)) == []

@@ -1,0 +1,182 @@
+import base64
+import hashlib
+import html
+import re
+
+import numpy as np
+import pytest
+from packed_values import embedded, unpacked
+from small_programs import Program, norm, pointwise, transformer
+
+from tileprof.analysis import build_graph
+from tileprof.analysis.report import build_report
+from tileprof.trace import load
+from tileprof.trace.footprint import Boxes, Footprint
+from tileprof.viz import document as documents
+from tileprof.viz import page
+
+HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u202e\u2028\x00<!--"
+
+
+def opened(path):
+    return build_graph(load(path))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    graph = opened(transformer(tmp_path_factory.mktemp("page") / "t", layers=3))
+    return page(graph, build_report(graph))
+
+
+def test_only_the_pages_own_code_and_style_may_run(text):
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1])
+    script = re.search(r'<script type="module">(.*?)</script>', text, re.DOTALL)[1]
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    for kind, code in (("script", script), ("style", style)):
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_nothing_is_fetched(text):
+    addresses = set(re.findall(r"""(?:https?:)?//[\w.-]+\.\w+[^\s"']*""", text))
+    assert addresses <= {"http://www.w3.org/2000/svg"}  # a namespace, never fetched
+    assert not re.search(
+        r"\b(fetch|XMLHttpRequest|WebSocket|import)\s*\(|innerHTML|insertAdjacentHTML|document\.write", text
+    )
+
+
+def test_the_page_of_one_trace_is_always_the_same(tmp_path):
+    path = transformer(tmp_path / "t", layers=2)
+    assert page(opened(path)) == page(opened(path))
+
+
+def test_the_summary_counts_what_the_trace_holds(text):
+    summary = embedded(text)["summary"]
+    assert (summary["launches"], summary["device"], summary["complete"]) == (33, "H200", True)
+    assert summary["coverage"] == {"exact": 33, "inferred": 0, "conservative": 0}
+    assert summary["timing"] == {"measured": 0, "modelled": 33}
+    assert 0 < summary["bound_ns"] < summary["recorded_ns"]
+
+
+def test_the_reports_gains_stand_at_their_pairs(tmp_path):
+    graph = opened(transformer(tmp_path / "t", layers=2))
+    report = build_report(graph)
+    pairs = embedded(page(graph, report))["pairs"]
+    expected = {(r.producer, r.consumer): r.gain_ns for r in report.pairs.itertuples()}
+    keys = zip(unpacked(pairs["producer"]), unpacked(pairs["consumer"]), strict=True)
+    np.testing.assert_allclose(unpacked(pairs["gain_ns"]), [expected[k] for k in keys], rtol=1e-6)
+    assert np.isnan(unpacked(embedded(page(graph))["pairs"]["gain_ns"])).all()
+
+
+def test_hostile_names_stay_data(tmp_path):
+    program = Program(tmp_path / "t", command=("python", HOSTILE))
+    buffers = [program.buffer() for _ in range(2)]
+    program.launch(HOSTILE, norm(), buffers, module=HOSTILE, op=HOSTILE, note=HOSTILE, coverage="conservative")
+    program.writer.note(HOSTILE)
+    text = page(opened(program.writer.close()))
+    assert text.count("</script>") == 2
+    assert "<img" not in text
+    assert "<!--" not in text
+    assert not set(text) & set("\u202e\u2028\x00")
+    assert embedded(text)["strings"][0] == HOSTILE.replace("\u202e", "\\u202e").replace("\u2028", "\\u2028").replace(
+        "\x00", "\\u0000"
+    )
+
+
+def test_the_words_that_hold_parts_of_the_page_are_not_names(tmp_path):
+    program = Program(tmp_path / "t", command=("@@DATA@@", "@@SCRIPT@@"))
+    program.launch("@@STYLE@@", norm(), [program.buffer() for _ in range(2)])
+    value = embedded(page(opened(program.writer.close())))
+    assert value["summary"]["command"] == "@@DATA@@ @@SCRIPT@@"
+    assert "@@STYLE@@" in value["strings"]
+
+
+def test_a_trace_without_launches_has_a_page(tmp_path):
+    assert embedded(page(opened(Program(tmp_path / "t").writer.close())))["summary"]["launches"] == 0
+
+
+def test_a_partial_trace_is_marked(tmp_path):
+    program = Program(tmp_path / "t")
+    program.launch("row", norm(), [program.buffer() for _ in range(2)])
+    assert embedded(page(opened(program.writer.abandon("interrupted"))))["summary"]["complete"] is False
+
+
+def test_tiles_without_times_share_the_launch_and_the_page_says_so(tmp_path):
+    program = Program(tmp_path / "t")
+    footprint = norm()
+    footprint.duration_ns = None
+    program.launch("row", footprint, [program.buffer() for _ in range(2)], duration=1_000)
+    value = embedded(page(opened(program.writer.close())))
+    assert unpacked(value["lanes"][0]["life"]).tolist() == [10_000] * 8  # tenths of a nanosecond
+    assert "spread evenly" in " ".join(value["notes"])
+
+
+def test_measured_tiles_stand_on_their_own_sm(tmp_path):
+    program = Program(tmp_path / "t")
+    launch = program.launch("row", norm(), [program.buffer() for _ in range(2)], timing="measured")
+    sm, begin = np.arange(8) // 2, np.arange(8) * 10
+    program.writer.add_times(launch, np.arange(8), sm, begin, begin + 15)
+    lanes = embedded(page(opened(program.writer.close())))["lanes"][0]
+    assert unpacked(lanes["sm"]).tolist() == sm.tolist()
+    assert unpacked(lanes["begin"]).tolist() == (begin * 10).tolist()
+    assert unpacked(lanes["slot"]).tolist() == [0, 1] * 4
+
+
+def test_coordinates_are_those_of_the_footprint(tmp_path):
+    path = transformer(tmp_path / "t", layers=2)
+    value, trace = embedded(page(opened(path))), load(path)
+    for launch, place in enumerate(unpacked(value["grid_of"]).astype(int)):
+        block = trace.footprint(int(trace.launches["footprint"][launch])).block
+        grid = value["grids"][place]
+        assert np.stack([unpacked(grid[axis]) for axis in "xyz"], axis=1).tolist() == block.tolist()
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """Fifty launches whose tiles and relations are random, so that nothing compresses."""
+    program = Program(tmp_path / "t")
+    rng = np.random.default_rng(3)
+    before, tiles = program.buffer(), 2_000
+    at = np.arange(tiles)
+    grid = rng.permutation(np.stack([at, at, at], axis=1)).astype(np.int32)
+    for number in range(50):
+        after = program.buffer()
+        reads = Boxes.of(
+            tile=np.repeat(at, 4), operand=0, mode=0, offset=rng.integers(0, tiles, 4 * tiles) * 8, length=8
+        )
+        writes = Boxes.of(tile=at, operand=1, mode=1, offset=at * 8, length=8)
+        footprint = Footprint(grid, Boxes.concat([reads, writes]), rng.uniform(100, 900, tiles))
+        program.launch(f"kernel_{number}", footprint, (before, after), duration=9_000)
+        before = after
+    return opened(program.writer.close())
+
+
+def test_a_page_never_grows_beyond_its_budget_and_says_what_it_aggregated(crowded, monkeypatch):
+    whole = len(page(crowded))
+    monkeypatch.setattr(documents, "PAGE_BYTES", 600_000)
+    small = page(crowded)
+    code = len(small) - len(re.search(r'id="data">(.*?)</script>', small, re.DOTALL)[1])
+    assert len(small) < 650_000 + code < whole
+    notes = " ".join(embedded(small)["notes"])
+    assert "lanes of" in notes or "Grid coordinates" in notes
+    assert "tile relations" in notes
+
+
+def test_launches_and_pairs_beyond_what_can_be_drawn_are_left_out_aloud(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MOST_LAUNCHES", 20)
+    monkeypatch.setattr(documents, "MOST_PAIRS", 5)
+    value = embedded(page(opened(transformer(tmp_path / "t", layers=3))))
+    assert value["launches"]["tiles"]["n"] == 20
+    assert value["pairs"]["bytes"]["n"] == 5
+    assert len(value["notes"]) == 2
+    assert set(unpacked(value["links"]["consumer"])) <= set(unpacked(value["pairs"]["consumer"]))
+
+
+def test_one_launch_of_one_tile_has_a_page(tmp_path):
+    program = Program(tmp_path / "t")
+    program.launch("one", pointwise(tiles=1), [program.buffer() for _ in range(2)])
+    value = embedded(page(opened(program.writer.close())))
+    assert value["summary"]["tiles"] == 1
+    assert value["pairs"]["bytes"]["n"] == 0

@@ -1,0 +1,48 @@
+"""``tileprof record``: run a program unchanged and write its trace."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tileprof.cli.verb import Verb
+from tileprof.errors import UserError
+from tileprof.record import RECORDERS, Options, default_output, recorder
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options; everything from the first word that is no option of ours belongs to the program."""
+    parser.usage = "tileprof record [options] [--] python infer.py … | python -m module … | infer.py …"
+    add = parser.add_argument
+    add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
+    add("--force", action="store_true", help="overwrite an existing trace")
+    add("--device", default="H200", metavar="NAME", help="GPU to model: a name or a .json/.toml file (default: H200)")
+    add("--recorder", default="auto", choices=("auto", *RECORDERS), help="how to record (default: what works here)")
+    add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
+    add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
+    add("--count", type=int, metavar="N", help="keep N launches, then none")
+    add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
+    add("--initialisation", action="store_true", help="keep launches that initialise parameters")
+    add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Record; the exit code is the program's own."""
+    program = tuple(given.program[1:] if given.program[:1] == ["--"] else given.program)
+    options = Options(
+        program=program,
+        output=given.output or (default_output(program) if program else Path()),
+        force=given.force,
+        device=given.device,
+        fake=given.fake,
+        skip=given.skip,
+        count=given.count,
+        module=given.module,
+        initialisation=given.initialisation,
+    )
+    if options.output.exists() and not options.force:
+        raise UserError(f"Will not overwrite {options.output} without --force.")
+    return recorder(given.recorder).record(options)
+
+
+VERB = Verb("record", "run a program unchanged and write its trace", prepare, run)

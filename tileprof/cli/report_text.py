@@ -1,0 +1,329 @@
+"""The report as text for a terminal of 80 columns or more.
+
+Kernel, module and operator names come from the recorded program and are not trusted: they are shown as plain text, their
+control characters as escapes.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import unicodedata
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tileprof.analysis.bounds import ANY, ASSUMPTIONS
+from tileprof.analysis.report import Report
+
+_NARROWEST = 80
+_COLUMNS = {"pattern": 22, "early": 5, "gain": 8, "of all": 6}
+"""Widths of the table of pairs, in characters, beside the names."""
+_MOST_LAYERS = 4
+_TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def print_report(report: Report, top: int, console: Console | None = None) -> None:
+    """Print a report; ``top`` pairs of launches, 0 for all."""
+    console = console or Console(highlight=False, soft_wrap=False)
+    console.width = max(console.width, _NARROWEST)
+    for line in _warnings(report):
+        console.print(Text(line, style="bold yellow"))
+    console.print(_program(report))
+    if report.program.launches:
+        console.print()
+        console.print(_bounds(report))
+        if report.layers:
+            console.print()
+            console.print(_layers(report))
+        _print_pairs(report, top, console)
+        console.print(_conservative(report))
+    for note in report.source.notes:
+        console.print(Text(f"Note from the recorder: {plain(note)}"))
+    for line in _footnotes(report):
+        console.print(Text(line, style="dim"))
+    console.print(_next_step(report))
+
+
+def plain(text: str, most: int = 0) -> str:
+    """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
+    shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
+    if most and len(shown) > most:
+        left = (most - 1) // 2
+        shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
+    return shown
+
+
+def duration(ns: float) -> str:
+    """Three figures and a unit."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns / size:,.0f} {unit}"
+    return f"{ns:.3g} ns"
+
+
+def quantity(value: float) -> str:
+    """Three figures and a decimal prefix: 1.23 G."""
+    for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {prefix}"
+    return f"{value:.0f} "
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
+
+
+def _warnings(report: Report) -> list[str]:
+    source = report.source
+    lines = []
+    if not source.complete:
+        why = f" ({plain(source.reason)})" if source.reason else ""
+        lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
+    if report.program.launches and report.program.recorded_ns <= 0:
+        lines.append("The trace has no durations: patterns and waves are right, gains cannot be computed.")
+    elif report.bounds.bound_ns > report.bounds.recorded_ns:
+        b = report.bounds
+        lines.append(
+            f"The recorded {duration(b.recorded_ns)} is less than the bound {b.binding} allows ({duration(b.bound_ns)}): the recorded "
+            "times, FLOPs or bytes cannot all be right on this GPU, so do not trust gains."
+        )
+    return lines
+
+
+def _program(report: Report) -> Table:
+    p, source = report.program, report.source
+    command = plain(shlex.join(source.command), 200) or plain(source.path)
+    lines = [("recorded", f"{command}  ({plain(source.recorder)} recorder)")]
+    lines.append(("device", f"{plain(report.device)}, {report.sms} SMs"))
+    if report.replayed:
+        lines.append(
+            (
+                "asked for",
+                "another GPU than the recorded one: tiles last as recorded, launches are replayed in stream order",
+            )
+        )
+    if not p.launches:
+        lines.append(("launches", "none: nothing that runs on a GPU was recorded"))
+        return _listed(lines)
+    moved = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
+    lines += [
+        ("launches", f"{p.launches:,} with {p.tiles:,} tiles in {p.waves:,} waves"),
+        (
+            "last waves",
+            f"{percent(p.last_wave)} full on average; {percent(p.idle)} of slot-time has no tile while launches run",
+        ),
+        ("time", _time(report)),
+        ("work", f"{quantity(p.flops)}FLOP; {moved}"),
+        ("memory", f"{quantity(report.bounds.dram_bytes)}B must cross DRAM at least once"),
+    ]
+    if p.recorded_ns > 0:
+        b = report.bounds
+        lines.append(("bound", f"{duration(b.bound_ns)} ({b.binding}): no schedule saves more than {percent(b.gain)}"))
+        if b.achievable_gain is not None and b.listed_ns is not None:
+            lines.append(
+                (
+                    "achievable",
+                    f"{duration(b.listed_ns)} by list scheduling, free launches: {percent(b.achievable_gain)} saved",
+                )
+            )
+        else:
+            lines.append(("achievable", "not computed: too many tiles to list-schedule whole; the pairs below are"))
+    return _listed(lines)
+
+
+def _time(report: Report) -> str:
+    p = report.program
+    timing = " and ".join(
+        f"{word} for {count:,} launches" if len(p.timing) > 1 else word for word, count in sorted(p.timing.items())
+    )
+    gaps = f", {duration(p.gap_ns)} of it between launches" if p.gap_ns > 0.005 * p.recorded_ns else ""
+    return f"{duration(p.recorded_ns)} ({timing}){gaps}"
+
+
+def _listed(lines: list[tuple[str, str]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for word, rest in lines:
+        table.add_row(Text(word), Text(rest))
+    return table
+
+
+def _bounds(report: Report) -> Table:
+    b = report.bounds
+    table = Table(box=None, pad_edge=False, title=Text("Bounds on the program", style="bold"), title_justify="left")
+    table.add_column("", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("saves at most", justify="right", no_wrap=True)
+    table.add_column("holds for")
+    for name, ns in b.ns.items():
+        holds = "any schedule" if name in ANY else ASSUMPTIONS[name].split(";")[0].split(":")[0]
+        saved = percent(max(0.0, 1 - ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"
+        mark = " *" if name == b.binding else ""
+        table.add_row(f"{name}{mark}", duration(ns), saved, holds, style="bold" if mark else "")
+    listed = {"achieved": b.listed_ns}
+    if b.listed_reuse_ns != b.listed_ns:
+        listed = {"achieved; memory renamed": b.listed_ns, "achieved; memory recycled as recorded": b.listed_reuse_ns}
+    for how, reached in listed.items():
+        if reached is not None:
+            saved = percent(max(0.0, 1 - reached / b.recorded_ns)) if b.recorded_ns > 0 else "-"
+            table.add_row("list schedule", duration(reached), saved, how)
+    return table
+
+
+def _layers(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, title=Text("Repeated layers, each", style="bold"), title_justify="left")
+    table.add_column("", ratio=1, no_wrap=True)
+    for name in ("launches", "time", "bound", "saves at most", "listed", "saves"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in report.layers[:_MOST_LAYERS]:
+        b, name = layer.bounds, f"{plain(layer.name)} {_TIMES}{layer.times}"
+        listed = duration(b.listed_ns) if b.listed_ns is not None else "-"
+        saves = percent(b.achievable_gain) if b.achievable_gain is not None else "-"
+        cells = (
+            f"{layer.first}..{layer.last}",
+            duration(b.recorded_ns),
+            duration(b.bound_ns),
+            percent(b.gain),
+            listed,
+            saves,
+        )
+        table.add_row(*map(Text, (name, *cells)))
+    return table
+
+
+def _print_pairs(report: Report, top: int, console: Console) -> None:
+    console.print()
+    if report.program.launches == 1:
+        console.print(Text("One launch: there is nothing to overlap it with."))
+        return
+    groups = report.groups
+    if not len(groups):
+        console.print(Text("No launch depends on another: they may all run at the same time."))
+        return
+    shown = groups[groups["direct"].to_numpy(bool)]
+    kept = shown.head(top) if top else shown
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=Text("Dependent launches, largest gain first", style="bold"),
+        title_justify="left",
+    )
+    names = console.width - sum(_COLUMNS.values()) - 2 * len(_COLUMNS)
+    table.add_column("producer → consumer", width=names, no_wrap=True)
+    for name, width in _COLUMNS.items():
+        table.add_column(name, width=width, no_wrap=True, justify="left" if name == "pattern" else "right")
+    for row in kept.to_dict("records"):
+        table.add_row(*_pair_cells(row, report.program.recorded_ns, names))
+    console.print(table)
+    console.print(Text(_below(report, len(shown), len(kept)), style="dim"))
+
+
+def _pair_cells(row: dict[Any, Any], program_ns: float, width: int) -> list[Text]:
+    times = f"  {_TIMES}{row['times']}" if row["times"] > 1 else ""
+    ids = f"{row['producers'][0]} → {row['consumers'][0]}{times}"
+    names = Text(f"{ids}\n", style="bold")
+    names.append(f"  {launch_name(row, 'producer', width - 2)}\n", style="not bold")
+    names.append(f"→ {launch_name(row, 'consumer', width - 2)}", style="not bold")
+    mark = " (recycled)" if row["reuse_only"] else " (conservative)" if row["coverage"] == "conservative" else ""
+    pattern = Text(f"{plain(str(row['pattern']))}{mark}\n")
+    pattern.append(f"{quantity(row['edges']).strip()} edges {quantity(row['bytes'])}B\n")
+    pattern.append(plain(str(row["map"]), _COLUMNS["pattern"]), style="dim")
+    gains = (row["gain_ns"], row["listed_gain_ns"])
+    gain, share = Text(), Text()
+    for ns, style in zip(gains, ("", "dim"), strict=True):
+        known = program_ns > 0 and not math.isnan(ns)
+        gain.append(f"{duration(ns) if known else '-'}\n", style=style)
+        share.append(f"{percent(ns / program_ns) if known else '-'}\n", style=style)
+    return [names, pattern, Text(percent(row["early"])), gain, share]
+
+
+def launch_name(row: dict[Any, Any], side: str, most: int = 0) -> str:
+    """Operator (or kernel) and module of one side of a folded pair, as plain text."""
+    operator = str(row[f"{side}_op"]).removeprefix("aten::") or str(row[f"{side}_kernel"]) or "?"
+    module = str(row[f"{side}_module"])
+    return plain(f"{operator} {module}".strip(), most)
+
+
+def _below(report: Report, direct: int, shown: int) -> str:
+    others = len(report.groups) - direct
+    lines = [f"{shown} of {direct} kinds of pairs shown{'' if shown == direct else '; --top 0 shows all'}."]
+    if others:
+        lines.append(f"{others} more are left out: a launch in between orders them anyway (--json has them).")
+    return " ".join(lines)
+
+
+def _conservative(report: Report) -> Text:
+    text = Text()
+    rows = report.conservative
+    if not len(rows):
+        return text
+    count, total = int(rows["launches"].sum()), report.program.launches
+    text.append(f"\n{count:,} of {total:,} launches are conservative", style="bold yellow")
+    text.append(": what they touch is a superset, so some of their dependencies may not exist.\n")
+    for row in rows.head(8).to_dict("records"):
+        name = plain(str(row["op"]).removeprefix("aten::") or str(row["kernel"]), 60)
+        note = f"  {plain(row['notes'][0], 100)}" if row["notes"] else ""
+        text.append(f"  {name} {_TIMES}{row['launches']}{note}\n")
+    if len(rows) > 8:
+        text.append(f"  and {len(rows) - 8} more operators\n")
+    return text
+
+
+def _footnotes(report: Report) -> list[str]:
+    p = report.program
+    if not p.launches:
+        return []
+    lines = [
+        "early: share of the consumer's tiles whose inputs from the producer are complete before the producer ends.",
+        f"gain: recorded time of the two launches less the largest bound on the two alone, summed over repetitions ({_TIMES}).",
+        "Below it what list scheduling of the two saves. Gains of different pairs overlap: do not add them.",
+    ]
+    if "modelled" in p.timing or "spread" in p.tile_times:
+        lines.append(
+            "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on the model."
+        )
+    if "measured" in p.timing:
+        lines.append("Tiles are taken to last as long as they did when recorded; beside other tiles they may not.")
+    if p.launch_ns > 0 and abs(p.alone_ns - p.launch_ns) > 0.05 * p.launch_ns:
+        lines.append(
+            f"Tiles replayed launch by launch need {duration(p.alone_ns)}, the launches were recorded with "
+            f"{duration(p.launch_ns)}: tile times explain {percent(p.alone_ns / p.launch_ns)} of it."
+        )
+    if report.unknown_lags > 0.01:
+        lines.append(
+            f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of dependencies; the "
+            "wait-inside path takes the most favourable time, so bounds below the ready-gated path are weak."
+        )
+    if report.source.granule > 1:
+        lines.append(f"The recorder worked in units of {report.source.granule} bytes: the graph is a superset.")
+    lines.append(f"* {report.bounds.binding}: {ASSUMPTIONS[report.bounds.binding]}.")
+    return lines
+
+
+def _next_step(report: Report) -> Text:
+    path = shlex.quote(plain(report.source.path))
+    text = Text("\n")
+    look = report.first_look
+    if not report.program.launches:
+        text.append("Record a program that computes something: tileprof record python your_script.py")
+        return text
+    if look is None:
+        text.append(f"Next: tileprof view {path}")
+        return text
+    row = report.groups.iloc[look].to_dict()
+    times = row["times"]
+    text.append("Look first at ", style="bold")
+    text.append(
+        f"launches {row['producers'][0]} → {row['consumers'][0]}: {launch_name(row, 'producer')} → {launch_name(row, 'consumer')}"
+        f"{f', {_TIMES}{times}' if times > 1 else ''}. "
+        f"{percent(row['early'])} of the consumer's tiles could start early; overlap saves at most "
+        f"{duration(row['gain_ns'])}, {percent(row['gain_ns'] / report.program.recorded_ns)} of the program "
+        f"({row['stream_waves']} waves in stream order, {row['overlapped_waves']:.2g} of tiles).\n"
+    )
+    text.append("Next: ", style="bold")
+    text.append(f"tileprof view {path}")
+    return text

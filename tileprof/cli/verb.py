@@ -1,0 +1,25 @@
+"""What a verb of the command line is: a name, a line of help, its options, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb; each module of verbs holds one, named ``VERB``.
+
+    ``prepare`` adds the options to the verb's parser; ``run`` does the work and returns the exit code (0 fine,
+    1 the answer is no, 2 bad usage). ``run`` raises `UserError` for what the user can mend. Modules of verbs
+    import what is heavy inside ``run``, so that `--help` stays fast.
+    """
+
+    name: str
+    help: str
+    prepare: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]

@@ -1,0 +1,117 @@
+"""Finding a GPU: by name in the package's own list, or in a user's JSON or TOML file."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from tileprof.devices.device import Device, close_match
+from tileprof.errors import UserError
+
+_FILE_LIMIT_BYTES = 1 << 20  # a device description is a kilobyte; do not read a trace or a video into memory
+
+
+def names() -> list[str]:
+    """The GPUs tileprof knows, oldest first."""
+    return list(_catalogue()["device"])
+
+
+def get(name: str | Path) -> Device:
+    """The device of this name (case, blanks and dashes do not matter), or described in this file.
+
+    A file is a path ending in ``.json`` or ``.toml`` with the keys of `Device`; with ``like = "H200"`` it
+    gives only what differs from a GPU that tileprof knows. Raises UserError for an unknown name (with close
+    matches) and for a file that is missing, unreadable or wrong.
+    """
+    text = str(name)
+    return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _known(text)
+
+
+def _known(name: str) -> Device:
+    spellings = _spellings()
+    found = spellings.get(_fold(name))
+    if found is None:
+        raise UserError(
+            f"no device {name!r}{close_match(name, names())}\n"
+            f"known: {', '.join(names())}; or give a .json or .toml file that describes yours"
+        )
+    return Device.from_dict(_described(found), f"device {found}")
+
+
+def _fold(name: str) -> str:
+    folded = "".join(c for c in name.casefold() if c.isalnum())
+    return folded.removeprefix("nvidia")
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath("devices.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    return {
+        _fold(spelling): name
+        for name, entry in _catalogue()["device"].items()
+        for spelling in (name, *entry.get("aliases", ()))
+    }
+
+
+def _described(name: str) -> dict[str, Any]:
+    """All keys of a known device: its own, and those of the device it is like or of its architecture."""
+    entry = _catalogue()["device"][name]
+    own = {key: value for key, value in entry.items() if key not in ("like", "aliases")} | {"name": name}
+    if "like" in entry:
+        return _changed(_described(entry["like"]), own)
+    architecture = _catalogue()["architecture"][entry["architecture"]]
+    return _changed({**_catalogue()["every"], **architecture}, own)
+
+
+def _changed(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``own`` keys on top; what was measured or cited for a replaced number goes with it."""
+    sources = {key: text for key, text in _each(base.get("sources", {})).items() if key not in own}
+    sustained = {
+        key: value
+        for key, value in base.get("sustained", {}).items()
+        if ("dram_bytes_per_s" if key == "dram_bytes_per_s" else "peak_flops") not in own
+    }
+    merged = {**base, "sustained": sustained, **own}
+    return {**merged, "sources": {**sources, **_each(own.get("sources", {}))}}
+
+
+def _each(sources: Mapping[str, str]) -> dict[str, str]:
+    return {key.strip(): text for keys, text in sources.items() for key in keys.split(",")}
+
+
+def _from_file(path: Path) -> Device:
+    values = _read(path)
+    values.setdefault("name", path.stem)
+    like = values.pop("like", None)
+    if like is not None:
+        if not isinstance(like, str):
+            raise UserError(f"{path}: like is {like!r}, expected the name of a device ({', '.join(names())})")
+        for key in ("sources", "sustained"):
+            if not isinstance(values.get(key, {}), dict):
+                raise UserError(f"{path}: {key} is {values[key]!r}, expected a table")
+        values = _changed(_known(like).to_dict(), values)
+    return Device.from_dict(values, str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _FILE_LIMIT_BYTES:
+            raise UserError(f"{path}: larger than {_FILE_LIMIT_BYTES} bytes, so not a device description")
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"cannot read the device file {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: expected a table with the keys of a device, found {type(values).__name__}")
+    return values

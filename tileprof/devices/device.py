@@ -1,0 +1,150 @@
+"""What the analysis knows about a GPU: one frozen record of numbers, each with its source."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from tileprof.errors import UserError
+
+RATES: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+"""Keys of ``Device.peak_flops``."""
+
+SUSTAINED_MEMORY: Final = 0.9
+SUSTAINED_FLOPS: Final = 0.8
+"""Fractions of the datasheet's peaks that large copies and large matrix products reach where nothing was
+measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
+
+_STANDS_IN: Final = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16"}
+"""What libraries compute in when a GPU has no unit for a type."""
+
+_ZERO_ALLOWED: Final = {"shared_bytes_reserved", "launch_gap_ns", "graph_gap_ns"}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU as the models see it. Sizes in bytes, rates per second, gaps in nanoseconds.
+
+    ``peak_flops`` are dense datasheet peaks by type (keys in `RATES`; missing = the GPU has no such unit);
+    ``sustained`` holds measured ceilings, by the same keys and ``dram_bytes_per_s``, where there are any;
+    ``sources`` says for each number, or group of numbers, where it comes from.
+    """
+
+    name: str
+    architecture: str
+    """Compute capability, e.g. ``sm_90``."""
+    sms: int
+    threads_per_sm: int
+    threads_per_block: int
+    blocks_per_sm: int
+    warp_size: int
+    registers_per_sm: int
+    registers_per_block: int
+    registers_per_thread: int
+    register_allocation_unit: int
+    """Registers are handed out to a warp in multiples of this many."""
+    shared_bytes_per_sm: int
+    shared_bytes_per_block: int
+    """Largest a block may ask for (opt-in), without ``shared_bytes_reserved``."""
+    shared_bytes_reserved: int
+    """What CUDA itself takes in every block."""
+    shared_allocation_bytes: int
+    clock_mhz: float
+    """Boost clock."""
+    l2_bytes: int
+    dram_bytes: int
+    dram_bytes_per_s: float
+    peak_flops: Mapping[str, float]
+    launch_gap_ns: float
+    """From the end of a kernel to the begin of the next in its stream."""
+    graph_gap_ns: float
+    """The same inside a CUDA graph."""
+    sustained: Mapping[str, float] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sustained_bytes_per_s(self) -> float:
+        """DRAM bandwidth that large copies reach: measured, else `SUSTAINED_MEMORY` of the peak."""
+        return self.sustained.get("dram_bytes_per_s", SUSTAINED_MEMORY * self.dram_bytes_per_s)
+
+    def sustained_flops(self, rate: str) -> float:
+        """FLOP/s that large matrix products of a type reach: measured, else `SUSTAINED_FLOPS` of the peak.
+
+        A type without units of its own runs as the next wider one (bf16 as fp32 on a V100).
+        Raises KeyError for a rate that is not in `RATES`.
+        """
+        if rate not in RATES:
+            raise KeyError(rate)
+        while rate not in self.peak_flops and rate in _STANDS_IN:
+            rate = _STANDS_IN[rate]
+        if rate in self.sustained:
+            return self.sustained[rate]
+        return SUSTAINED_FLOPS * self.peak_flops[rate if rate in self.peak_flops else "fp32"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The device as JSON values; `from_dict` gives an equal one back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str = "the device description") -> Device:
+        """A device from plain values, checked.
+
+        Raises UserError for an unknown key (with a close match), missing keys, and values that are not
+        positive numbers; ``origin`` names the file in the message.
+        """
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UserError(f"{origin}: unknown key {key!r}{close_match(str(key), known)}")
+        missing = [key for key in known if key not in values and key not in ("sustained", "sources")]
+        if missing:
+            raise UserError(f"{origin}: missing {', '.join(missing)} (tileprof's own GPUs show every key)")
+        for f in fields(cls):
+            if f.name in values:
+                _check(f.name, str(f.type), values[f.name], origin)
+        return cls(**values)
+
+
+def close_match(word: str, known: list[str]) -> str:
+    """``; did you mean X?`` for the best match of a mistyped word, or nothing."""
+    folded = {k.casefold(): k for k in known}
+    found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"; did you mean {folded[found[0]]}?" if found else ""
+
+
+def _check(key: str, type_: str, value: Any, origin: str) -> None:
+    if type_ == "str":
+        if not isinstance(value, str) or not value:
+            raise UserError(f"{origin}: {key} is {value!r}, expected a word")
+    elif key == "sources":
+        if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
+            raise UserError(f"{origin}: sources must map a key to a sentence")
+    elif key in ("peak_flops", "sustained"):
+        _check_rates(key, value, origin)
+    else:
+        _check_number(key, value, origin, whole=type_ == "int")
+
+
+def _check_rates(key: str, value: Any, origin: str) -> None:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{origin}: {key} is {value!r}, expected a table of FLOP/s by type")
+    allowed = [*RATES, "dram_bytes_per_s"] if key == "sustained" else [*RATES]
+    for rate, flops in value.items():
+        if rate not in allowed:
+            raise UserError(
+                f"{origin}: {key} has no type {rate!r}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
+            )
+        _check_number(f"{key}.{rate}", flops, origin)
+    if key == "peak_flops" and "fp32" not in value:
+        raise UserError(f"{origin}: peak_flops lacks fp32, which every GPU has")
+
+
+def _check_number(key: str, value: Any, origin: str, *, whole: bool = False) -> None:
+    kind = "a whole number" if whole else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
+        raise UserError(f"{origin}: {key} is {value!r}, expected {kind}")
+    if value < 0 or (value == 0 and key not in _ZERO_ALLOWED):
+        raise UserError(f"{origin}: {key} is {value!r}, expected {kind} above zero")

@@ -1,0 +1,147 @@
+"""What the user typed after ``tileprof record``: which interpreter, with which options, runs what."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tileprof.errors import UserError
+
+_PYTHON = re.compile(r"python[w]?(\d+(\.\d+)*)?(\.exe)?")
+_FLAGS = frozenset("bBdEIOPqRsSuvx")
+_VALUED = frozenset("WX")
+_REFUSED = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A Python program: ``target`` is a path, a module's name or code; ``arguments`` are its own.
+
+    ``python`` is the interpreter that was named, None where none was; ``options`` are the interpreter's.
+    """
+
+    kind: Literal["script", "module", "code"]
+    target: str
+    arguments: tuple[str, ...] = ()
+    python: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """A short name for files about this program."""
+        if self.kind == "script":
+            path = Path(self.target)
+            return path.stem or path.resolve().name
+        return self.target.rpartition(".")[2] if self.kind == "module" else "python-c"
+
+    def line(self) -> list[str]:
+        """The command without interpreter and interpreter options."""
+        flag = {"script": [], "module": ["-m"], "code": ["-c"]}[self.kind]
+        return [*flag, self.target, *self.arguments]
+
+
+def parse(words: tuple[str, ...]) -> Command:
+    """The command in ``words``: ``python [options] FILE|-m MODULE|-c CODE …``, or a script alone.
+
+    Raises `UserError` for what runs no Python program.
+    """
+    if not words:
+        raise UserError("No program to record; type for example `tileprof record python infer.py`.")
+    if _PYTHON.fullmatch(Path(words[0]).name):
+        return _interpreter(words[0], list(words[1:]))
+    return _script(words)
+
+
+def _interpreter(python: str, words: list[str]) -> Command:
+    options: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "-":
+            break
+        if not word.startswith("-"):
+            return Command("script", word, tuple(words), python, tuple(options))
+        if word.startswith("--"):
+            raise UserError(f"The interpreter option {word} is not supported; -W, -X and the one-letter flags are.")
+        for place, letter in enumerate(word[1:], start=1):
+            if letter in "mc" or letter in _VALUED:
+                if place > 1:
+                    options.append(word[:place])
+                value = word[place + 1 :] or (words.pop(0) if words else "")
+                if not value:
+                    raise UserError(f"python -{letter} needs a value.")
+                if letter in _VALUED:
+                    options += [f"-{letter}", value]
+                    break
+                kind: Literal["module", "code"] = "module" if letter == "m" else "code"
+                return Command(kind, value, tuple(words), python, tuple(options))
+            if letter in _REFUSED:
+                raise UserError(f"python -{letter} {_REFUSED[letter]}: nothing to record.")
+            if letter not in _FLAGS:
+                raise UserError(f"Unknown interpreter option -{letter} in {word!r}.")
+        else:
+            options.append(word)
+    raise UserError(f"`{python}` names no program; type for example `tileprof record {python} infer.py`.")
+
+
+def _script(words: tuple[str, ...]) -> Command:
+    """A script without an interpreter: a file, or a Python program on the PATH such as a console script."""
+    target, arguments = words[0], tuple(words[1:])
+    path = Path(target)
+    if path.suffix in {".py", ".pyw", ".pyc"} or path.is_dir() or (path.is_file() and zipfile.is_zipfile(path)):
+        return Command("script", target, arguments)
+    found = path if path.is_file() else Path(shutil.which(target) or "")
+    if found.is_file():
+        with found.open("rb") as file:
+            first = file.readline(512)
+        if first.startswith(b"#!") and b"python" in first:
+            return Command("script", str(found), arguments)
+        raise UserError(f"{found} is not a Python program; the model recorder runs Python programs only.")
+    raise UserError(f"No program {target!r}: neither a file here nor a command on the PATH.")
+
+
+def check_target(command: Command) -> None:
+    """Raise `UserError` where the script does not exist, before anything is written."""
+    if command.kind == "script" and not Path(command.target).exists():
+        raise UserError(f"No such program: {command.target} (in {Path.cwd()}).")
+
+
+def other_interpreter(command: Command) -> str | None:
+    """The interpreter that has to run ``command``, or None where it is the running one.
+
+    A bare ``python`` is the one on the PATH where that can record, else the running one, and stderr says so. An
+    interpreter named by its path is never replaced: raises `UserError` when it cannot record.
+    """
+    here = sys.executable if command.options else None
+    named = shutil.which(command.python) if command.python else None
+    by_path = command.python is not None and os.sep in command.python
+    if named is None and by_path:
+        raise UserError(f"No such interpreter: {command.python}.")
+    if named is None or _same(Path(named), Path(sys.executable)):
+        return here
+    check = [named, *command.options, "-c", "import tileprof.cli, torch"]
+    answer = subprocess.run(check, capture_output=True, text=True, check=False)
+    if not answer.returncode:
+        return named
+    reason = (answer.stderr.strip() or "it does not start").splitlines()[-1]
+    if by_path:
+        raise UserError(
+            f"{named} cannot record: {reason}. Install there with `{named} -m pip install 'tileprof[torch]'`, "
+            f"or name the interpreter that has it: `tileprof record {sys.executable} …`."
+        )
+    print(  # noqa: T201 - whoever expects the other one has to know
+        f"tileprof: running with {sys.executable}; {named}, the {command.python} on the PATH, cannot record ({reason})",
+        file=sys.stderr,
+    )
+    return here
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Equal environment: a virtual environment's python links to its base's, so the folder decides."""
+    return one.absolute().parent == other.absolute().parent and one.resolve() == other.resolve()

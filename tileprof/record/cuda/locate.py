@@ -1,0 +1,126 @@
+"""Finding what the recorder needs on this machine: the Compute Sanitizer wheel, nvcc, cuda.h, a C++ compiler.
+
+NVIDIA's licence forbids shipping its library, so it is found where pip put it, or where a variable says. Each
+function raises `UserError` with what was looked for, where, and the command that mends it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from tileprof.errors import UserError
+
+WHEEL: Final = "nvidia-cuda-sanitizer-api"
+OLDEST: Final = (13, 3)
+"""Before 13.3 the library does not report loads through tensor maps, which is most of what a Hopper GEMM reads."""
+
+FOLDER_VARIABLE: Final = "TILEPROF_SANITIZER_FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitizer:
+    """Where Compute Sanitizer's API lies: the folder of its headers, its library, its version ("" unknown)."""
+
+    include: Path
+    library: Path
+    version: str
+
+
+def sanitizer() -> Sanitizer:
+    """The installed Compute Sanitizer API."""
+    version = wheel_version()
+    for folder in _sanitizer_folders():
+        include, library = folder / "include", folder / "libsanitizer-public.so"
+        if (include / "sanitizer_patching.h").is_file() and library.is_file():
+            if version and _numbers(version) < OLDEST:
+                raise UserError(
+                    f"{WHEEL} {version} is too old: before {OLDEST[0]}.{OLDEST[1]} it does not see tensor-map loads. "
+                    f"Type: {_pip()} '{WHEEL}>={OLDEST[0]}.{OLDEST[1]}'"
+                )
+            return Sanitizer(include, library, version)
+    raise UserError(
+        f"Recording real kernels needs NVIDIA's Compute Sanitizer API, which was not found on Python's path "
+        f"(nor in {FOLDER_VARIABLE}). Type: {_pip()} '{WHEEL}>={OLDEST[0]}.{OLDEST[1]}'"
+    )
+
+
+def wheel_version() -> str:
+    """The wheel's version, "" when it is not installed as one."""
+    try:
+        return metadata.version(WHEEL)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def nvcc() -> Path:
+    """The CUDA compiler: $CUDA_HOME, $PATH, a pip package, /usr/local/cuda."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc")
+    candidates = [Path(home) / "bin" / "nvcc"] if home else []
+    candidates += [Path(found)] if found else []
+    candidates += [p / "bin" / "nvcc" for p in _pip_cuda_folders()] + [Path("/usr/local/cuda/bin/nvcc")]
+    for candidate in candidates:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    raise UserError(
+        "Recording real kernels compiles device code at first use and found no nvcc on the PATH, in CUDA_HOME or "
+        f"from pip. Type: {_pip()} nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime"
+    )
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h."""
+    compiler = nvcc()
+    homes = [compiler.resolve().parent.parent]
+    if text := _script_target(compiler):
+        homes.append(Path(text).resolve().parent.parent)
+    homes += [Path(h) for h in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if h]
+    for home in [*homes, *_pip_cuda_folders()]:
+        for include in (home / "include", home / "targets" / "x86_64-linux" / "include"):
+            if (include / "cuda.h").is_file():
+                return include
+    raise UserError(f"No cuda.h was found beside {compiler}. Type: {_pip()} nvidia-cuda-runtime")
+
+
+def host_compiler() -> Path:
+    """The C++ compiler: $CXX, g++, c++, clang++."""
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return Path(found)
+    raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")
+
+
+def _sanitizer_folders() -> list[Path]:
+    given = os.environ.get(FOLDER_VARIABLE)
+    folders = [Path(given)] if given else []
+    for root in map(Path, sys.path):
+        folders += sorted(root.glob("nvidia/cu*/compute-sanitizer"), reverse=True)
+        folders += [root / "nvidia" / "cuda_sanitizer_api" / "compute-sanitizer"]
+    return folders
+
+
+def _pip_cuda_folders() -> list[Path]:
+    return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]
+
+
+def _script_target(path: Path) -> str:
+    """The absolute path that a small shell wrapper executes; some systems put one in the place of nvcc."""
+    if path.stat().st_size > 4096:
+        return ""
+    match = re.search(r"exec\s+\"?(/[^\s\"]+)", path.read_text(errors="replace"))
+    return match[1] if match else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+
+
+def _pip() -> str:
+    return f"{sys.executable} -m pip install"

@@ -1,0 +1,89 @@
+#include "cubin.h"
+
+#include <elf.h>
+#include <string.h>
+
+namespace tileprof {
+
+namespace {
+
+// Opcodes of the 16-byte instructions of sm_70 and later: the low 12 bits. These three were read off machine
+// code that ptxas makes for sm_90 from cp.async.bulk.tensor and cp.reduce.async.bulk.tensor.
+constexpr uint16_t kOpcodeMask = 0xfff, kTensorLoad = 0x5b4, kTensorStore = 0x3b5, kTensorReduce = 0x3b6;
+constexpr size_t kInstructionBytes = 16;
+
+constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info";
+
+// Attributes of the module: records of format (4: with a size), name, size, value. This one holds a symbol and the
+// registers of a thread.
+constexpr uint8_t kSized = 4, kRegisters = 0x2f;
+
+void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (size_t at = 0; at + kInstructionBytes <= bytes; at += kInstructionBytes) {
+        uint64_t words[2];
+        memcpy(words, code + at, sizeof words);
+        hash = (hash ^ words[0]) * 0x100000001b3ull;
+        hash = (hash ^ words[1] ^ hash >> 32) * 0x100000001b3ull;
+        uint16_t opcode = words[0] & kOpcodeMask;
+        kernel->tensor_load |= opcode == kTensorLoad;
+        kernel->tensor_store |= opcode == kTensorStore;
+        kernel->tensor_reduce |= opcode == kTensorReduce;
+    }
+    kernel->fingerprint = hash;
+}
+
+void scan_info(const char* info, size_t bytes, const Elf64_Sym* symbols, size_t count, const char* strings,
+               std::map<std::string, KernelCode>* kernels) {
+    for (size_t at = 0; at + 4 <= bytes;) {
+        uint8_t format = static_cast<uint8_t>(info[at]), attribute = static_cast<uint8_t>(info[at + 1]);
+        uint16_t size;
+        memcpy(&size, info + at + 2, sizeof size);
+        at += 4;
+        if (format != kSized) continue;
+        uint32_t value[2];
+        if (attribute == kRegisters && at + sizeof value <= bytes) {
+            memcpy(value, info + at, sizeof value);
+            if (value[0] < count) (*kernels)[strings + symbols[value[0]].st_name].registers = value[1];
+        }
+        at += size;
+    }
+}
+
+}  // namespace
+
+std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
+    std::map<std::string, KernelCode> kernels;
+    Elf64_Ehdr header;
+    if (image == nullptr || bytes < sizeof header) return kernels;
+    memcpy(&header, image, sizeof header);
+    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return kernels;
+    if (header.e_shoff + static_cast<size_t>(header.e_shnum) * sizeof(Elf64_Shdr) > bytes) return kernels;
+    auto section = [&](size_t i) {
+        Elf64_Shdr s;
+        memcpy(&s, image + header.e_shoff + i * sizeof s, sizeof s);
+        return s;
+    };
+    Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
+    for (size_t i = 0; i < header.e_shnum; ++i) {
+        Elf64_Shdr s = section(i);
+        if (names.sh_offset + s.sh_name >= bytes) continue;
+        const char* name = image + names.sh_offset + s.sh_name;
+        if (strncmp(name, kText, sizeof kText - 1) == 0 && s.sh_offset + s.sh_size <= bytes) {
+            KernelCode& kernel = kernels[name + sizeof kText - 1];
+            scan_code(image + s.sh_offset, s.sh_size, &kernel);
+        } else if (strncmp(name, kShared, sizeof kShared - 1) == 0) {
+            kernels[name + sizeof kShared - 1].static_shared_bytes = static_cast<uint32_t>(s.sh_size);
+        } else if (strcmp(name, kInfo) == 0 && s.sh_offset + s.sh_size <= bytes) {
+            info = s;
+        } else if (s.sh_type == SHT_SYMTAB && s.sh_offset + s.sh_size <= bytes && s.sh_link < header.e_shnum) {
+            symbols = s;
+            strings = section(s.sh_link);
+        }
+    }
+    scan_info(image + info.sh_offset, info.sh_size, reinterpret_cast<const Elf64_Sym*>(image + symbols.sh_offset),
+              symbols.sh_size / sizeof(Elf64_Sym), image + strings.sh_offset, &kernels);
+    return kernels;
+}
+
+}  // namespace tileprof

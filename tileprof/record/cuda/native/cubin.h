@@ -1,0 +1,24 @@
+// What a loaded module's machine code says about its kernels before they run.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <map>
+#include <string>
+
+namespace tileprof {
+
+struct KernelCode {
+    uint64_t fingerprint = 0;  // hash of the machine code
+    uint32_t registers = 0;
+    uint32_t static_shared_bytes = 0;
+    bool tensor_load = false;
+    bool tensor_store = false;   // stores that no callback reports
+    bool tensor_reduce = false;  // likewise
+};
+
+// Kernels by mangled name. Empty when `image` is no 64-bit ELF file.
+std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes);
+
+}  // namespace tileprof

@@ -1,0 +1,40 @@
+// Where everything goes: events as JSON lines in issue order, entries as raw bytes, complaints as events that
+// the reader turns into notes of the trace. The recorded program owns stdout and stderr.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <string>
+
+namespace tileprof {
+
+class Log {
+   public:
+    // Files events.jsonl and entries.bin in `folder`, which is made.
+    bool open(const std::string& folder);
+    // One event; `format` makes the inside of a JSON object.
+    void event(const char* format, ...) __attribute__((format(printf, 2, 3)));
+    void entries(const void* bytes, size_t count);
+    // Another file of the same folder, whole.
+    void file(const std::string& name, const void* bytes, size_t count);
+    void flush();
+    void close();
+    const std::string& folder() const { return folder_; }
+
+   private:
+    std::string folder_;
+    void* events_ = nullptr;
+    void* entries_ = nullptr;
+};
+
+extern Log log_;
+
+void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// A string as JSON, with its quotes.
+std::string quoted(const char* text);
+
+uint64_t now_ns();
+
+}  // namespace tileprof

@@ -1,0 +1,59 @@
+#include "options.h"
+
+#include <stdlib.h>
+
+namespace tileprof {
+
+namespace {
+
+std::string text(const char* name) {
+    const char* value = getenv(name);
+    return value == nullptr ? "" : value;
+}
+
+uint64_t number(const char* name, uint64_t otherwise) {
+    const char* value = getenv(name);
+    return value == nullptr || *value == 0 ? otherwise : strtoull(value, nullptr, 10);
+}
+
+std::string pattern(const char* name, std::optional<std::regex>* out) {
+    std::string value = text(name);
+    if (value.empty()) return "";
+    try {
+        out->emplace(value);
+    } catch (const std::regex_error& error) {
+        return std::string(name) + "=" + value + " is no regular expression: " + error.what();
+    }
+    return "";
+}
+
+}  // namespace
+
+std::string Options::read_environment() {
+    raw_folder = text("TILEPROF_RAW");
+    patches = text("TILEPROF_PATCHES");
+    sanitizer = text("TILEPROF_SANITIZER");
+    if (raw_folder.empty() || patches.empty() || sanitizer.empty())
+        return "TILEPROF_RAW, TILEPROF_PATCHES and TILEPROF_SANITIZER must be set; run tileprof record";
+    std::string pass_name = text("TILEPROF_PASS");
+    if (pass_name == "floor") {
+        pass = Pass::kFloor;
+    } else if (pass_name == "blocks") {
+        pass = Pass::kBlocks;
+    } else if (!pass_name.empty() && pass_name != "accesses") {
+        return "TILEPROF_PASS=" + pass_name + "; expected floor, blocks or accesses";
+    }
+    uint64_t granule = number("TILEPROF_GRANULE", 32);
+    if (granule == 0 || granule > 4096 || (granule & (granule - 1)) != 0)
+        return "TILEPROF_GRANULE must be a power of two from 1 to 4096";
+    granule_shift = static_cast<uint32_t>(__builtin_ctzll(granule));
+    arena_bytes = number("TILEPROF_ARENA", arena_bytes);
+    replay = number("TILEPROF_REPLAY", 1) != 0;
+    capturing = number("TILEPROF_CAPTURE", 1) != 0;
+    skip = number("TILEPROF_SKIP", 0);
+    count = number("TILEPROF_COUNT", UINT64_MAX);
+    std::string wrong = pattern("TILEPROF_KERNEL", &kernel);
+    return wrong.empty() ? pattern("TILEPROF_EXCLUDE", &exclude) : wrong;
+}
+
+}  // namespace tileprof

@@ -1,0 +1,32 @@
+// What the recording process was told, through the environment: driver.py sets it, this reads it once.
+#pragma once
+
+#include <stdint.h>
+
+#include <optional>
+#include <regex>
+#include <string>
+
+namespace tileprof {
+
+enum class Pass { kFloor, kBlocks, kAccesses };
+
+struct Options {
+    std::string raw_folder;      // TILEPROF_RAW: a folder; each process makes its own inside
+    std::string patches;         // TILEPROF_PATCHES: the fatbin
+    std::string sanitizer;       // TILEPROF_SANITIZER: libsanitizer-public.so
+    Pass pass = Pass::kAccesses;  // TILEPROF_PASS: floor, blocks or accesses
+    uint32_t granule_shift = 5;  // TILEPROF_GRANULE: bytes, a power of two from 1 to 4096
+    uint64_t arena_bytes = 1ull << 30;  // TILEPROF_ARENA
+    bool replay = true;          // TILEPROF_REPLAY: 0 turns write attribution by replay off
+    bool capturing = true;       // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart
+    uint64_t skip = 0;           // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
+    uint64_t count = UINT64_MAX;
+    std::optional<std::regex> kernel;   // TILEPROF_KERNEL: record only kernels whose name has a match
+    std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
+
+    // An empty string, or what is wrong.
+    std::string read_environment();
+};
+
+}  // namespace tileprof

@@ -1,0 +1,343 @@
+// The device side: what runs inside the recorded kernels. Compiled with nvcc --compile-as-tools-patch, which
+// allows neither shared memory nor many registers.
+#include <sanitizer_patching.h>
+
+#include "records.h"
+
+using namespace tileprof;
+
+namespace {
+
+__device__ __forceinline__ uint32_t lane_id() {
+    uint32_t value;
+    asm("mov.u32 %0, %%laneid;" : "=r"(value));
+    return value;
+}
+
+__device__ __forceinline__ uint32_t sm_id() {
+    uint32_t value;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(value));
+    return value;
+}
+
+__device__ __forceinline__ uint64_t globaltimer() {
+    uint64_t value;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+    return value;
+}
+
+// L1 is not coherent: what other SMs append must be read from L2.
+__device__ __forceinline__ uint4 load_relaxed_gpu_v4(const void* from) {
+    uint4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ uint32_t load_relaxed_gpu(const uint32_t* from) {
+    uint32_t value;
+    asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_v4(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed_gpu(uint32_t* to, uint32_t value) {
+    asm volatile("st.volatile.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void red_or(uint32_t* to, uint32_t bits) {
+    asm volatile("red.global.or.b32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+}
+
+__device__ __forceinline__ uint32_t linear_block() {
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+__device__ __forceinline__ uint32_t linear_cluster() {
+#if __CUDA_ARCH__ >= 900
+    uint32_t x, y, z, nx, ny;
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(x));
+    asm("mov.u32 %0, %%clusterid.y;" : "=r"(y));
+    asm("mov.u32 %0, %%clusterid.z;" : "=r"(z));
+    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(nx));
+    asm("mov.u32 %0, %%nclusterid.y;" : "=r"(ny));
+    return x + nx * (y + ny * z);
+#else
+    return linear_block();
+#endif
+}
+
+__device__ __forceinline__ bool elected() { return lane_id() == __ffs(__activemask()) - 1u; }
+
+constexpr uint64_t kFull = ~0ull;
+
+// Room for n adjacent entries; kFull when there is none.
+__device__ __forceinline__ uint64_t append(Header* h, uint32_t n) {
+    uint64_t at = atomicAdd(h->count, static_cast<unsigned long long>(n));
+    if (at + n <= h->capacity) return at;
+    atomicAdd(&h->spilled, 1u);
+    return kFull;
+}
+
+__device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t a,
+                                            uint32_t b, uint32_t c, uint32_t d) {
+    Entry* e = h->arena + at;
+    store_v4(e->payload, a, b, c, d);
+    store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
+}
+
+// Nodes of a graph with the same kernel share a header. A thread that runs has not ended, so the number of ended
+// nodes is the running one's place, as long as they do not overlap; the reader notices when they do.
+__device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
+    uint64_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
+    return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
+}
+
+// Adjacent windows of a block lie side by side in the index: one sector serves a streaming warp.
+__device__ __forceinline__ uint32_t slot_of(const Header* h, uint64_t key, uint32_t block) {
+    uint64_t salt = (static_cast<uint64_t>(h->launch) << 32 | block) * 0x9e3779b97f4a7c15ull;
+    return (static_cast<uint32_t>(key) + static_cast<uint32_t>(salt >> 32)) & h->table_mask;
+}
+
+__device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
+    for (uint64_t page = address >> kPageShift; page <= (address + bytes - 1) >> kPageShift; ++page) {
+        uint32_t folded = static_cast<uint32_t>(page) & (kPages - 1);
+        if (mode != kWrite) red_or(h->spill->read + folded / 32, 1u << (folded & 31));
+        if (mode != kRead) red_or(h->spill->written + folded / 32, 1u << (folded & 31));
+    }
+}
+
+// Is entry `at` that of this key? `have`: the bits that it holds.
+__device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t mode,
+                                     uint32_t* have) {
+    if (at == kClaimed) return false;
+    uint4 is = load_relaxed_gpu_v4(h->arena + at);
+    uint4 seen = load_relaxed_gpu_v4(h->arena[at].payload);
+    *have = mode == kRead ? seen.x : mode == kWrite ? seen.y : seen.z;
+    return is.x == static_cast<uint32_t>(key) && is.y == static_cast<uint32_t>(key >> 32) && is.z == block &&
+           is.w == h->launch;
+}
+
+// The entry of a key that slot, which held `old`, does not lead to: another warp's, or a new one. The warps of a
+// block often come here together; those that find the slot claimed wait a moment for the one that claimed it.
+__device__ uint64_t insert(Header* h, uint32_t slot, uint32_t old, uint64_t key, uint32_t block) {
+    constexpr int kPatience = 16;  // reads of the slot, about 10 us; after that a second entry is no harm
+    uint32_t seen = old == kClaimed ? kClaimed : atomicCAS(h->table + slot, old, kClaimed);
+    if (seen != old || old == kClaimed) {
+        for (int i = 0; i < kPatience && seen == kClaimed; ++i) seen = load_relaxed_gpu(h->table + slot);
+        uint32_t have;
+        if (find(h, seen, key, block, kRead, &have)) return seen;
+    }
+    uint64_t at = append(h, 1);
+    if (at != kFull) {
+        // The bits are zero in a fresh arena and are only ever or-ed in: a thread that finds the key early cannot
+        // take stale bits for its own.
+        h->arena[at].payload[3] = static_cast<uint32_t>(globaltimer());
+        store_v4(h->arena + at, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
+    }
+    store_relaxed_gpu(h->table + slot, at == kFull ? 0 : static_cast<uint32_t>(at));
+    return at;
+}
+
+// Record that this thread touches [address, address + bytes), which lies in one window: accesses are
+// naturally aligned and at most 16 bytes.
+__device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t bytes, uint32_t mode) {
+    uint32_t shift = h->granule_shift;
+    uint64_t window = address >> (shift + 5);
+    uint32_t first = static_cast<uint32_t>(address >> shift) & 31;
+    uint32_t last = static_cast<uint32_t>((address + bytes - 1) >> shift) & 31;
+    uint32_t bits = (0xffffffffu >> (31 - (last - first))) << first;
+    uint32_t block = linear_block();
+
+    // Addresses of the lower half have 47 bits; anything else is not this GPU's memory.
+    if (address >> kGenerationShift != 0) return spill(h, address, bytes, mode);
+    uint32_t peers = __match_any_sync(__activemask(), window);
+    uint64_t key = key_of(h, kAccess, window);
+    uint32_t slot = slot_of(h, key, block);
+    uint64_t at = load_relaxed_gpu(h->table + slot);
+    uint32_t have = 0;
+    if (__all_sync(peers, find(h, at, key, block, mode, &have))) {
+        if ((have & bits) == bits) return;
+    } else {
+        uint32_t leader = __ffs(peers) - 1;
+        if (lane_id() == leader) at = insert(h, slot, static_cast<uint32_t>(at), key, block);
+        at = __shfl_sync(peers, at, leader);
+        if (at == kFull) return spill(h, address, bytes, mode);
+    }
+    red_or(&h->arena[at].payload[mode], bits);
+}
+
+// The last thread of a graph's node makes place for the next node.
+__device__ void end_threads(Header* h, uint32_t threads) {
+    uint64_t all = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
+    if (atomicAdd(&h->exited, static_cast<unsigned long long>(threads)) + threads < all) return;
+    atomicExch(&h->exited, 0ull);
+    if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
+}
+
+__device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
+    if (!elected() || bytes == 0) return;
+    uint64_t at = append(h, 1);
+    if (at == kFull) return spill(h, address, bytes, mode);
+    write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask, static_cast<uint32_t>(globaltimer()));
+}
+
+// Copy the descriptors of the page in which a tensor map lies, once a launch: kernel parameters share a page, so
+// this finds the maps that the kernel stores through, which no callback reports. A page is always readable whole.
+__device__ void copy_maps(Header* h, uint64_t map) {
+    if (atomicExch(&h->maps_taken, 1u) != 0) return;
+    constexpr uint32_t kPageBytes = 4096, kPart = 16;
+    uint64_t page = map & ~static_cast<uint64_t>(kPageBytes - 1);
+    uint64_t at = append(h, kPageBytes / kPart);
+    if (at == kFull) return;
+    for (uint32_t i = 0; i < kPageBytes / kPart; ++i) {
+        uint64_t from = page + i * kPart;
+        uint4 v = *reinterpret_cast<const uint4*>(from);
+        write_entry(h, at + i, key_of(h, kMap, from), 0, v.x, v.y, v.z, v.w);
+    }
+}
+
+__device__ void copy_map(Header* h, uint64_t map) {
+    uint64_t key = key_of(h, kMap, map);
+    uint32_t slot = slot_of(h, key, 1);
+    uint32_t entry = load_relaxed_gpu(h->table + slot);
+    uint4 seen = load_relaxed_gpu_v4(h->arena + (entry == kClaimed ? 0 : entry));
+    if (seen.x == static_cast<uint32_t>(key) && seen.y == static_cast<uint32_t>(key >> 32) && seen.z == 1 &&
+        seen.w == h->launch)
+        return;
+    uint64_t at = append(h, 4);
+    if (at == kFull) return;
+    for (uint32_t i = 0; i < 4; ++i) {
+        uint4 v = *reinterpret_cast<const uint4*>(map + i * 16);
+        write_entry(h, at + i, key_of(h, kMap, map + i * 16), 1, v.x, v.y, v.z, v.w);
+    }
+    store_relaxed_gpu(h->table + slot, static_cast<uint32_t>(at));
+}
+
+}  // namespace
+
+extern "C" {
+
+__device__ __noinline__ SanitizerPatchResult tileprof_nothing(void*, uint64_t) { return SANITIZER_PATCH_SUCCESS; }
+
+__device__ __noinline__ SanitizerPatchResult tileprof_nothing_access(void*, uint64_t, void*, uint32_t, uint32_t,
+                                                                     const void*) {
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_nothing_copy(void*, uint64_t, void*, uint32_t, uint32_t) {
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_nothing_tensor(void*, uint64_t, uint64_t, uint32_t, uint32_t, int32_t,
+                                                                     int32_t, int32_t, int32_t, int32_t, uint32_t, uint32_t,
+                                                                     uint32_t, uint32_t) {
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, uint64_t) {
+    Header* h = static_cast<Header*>(data);
+    if (h == nullptr) return SANITIZER_PATCH_SUCCESS;
+    if (h->end_bit != kKeepAll && ((linear_cluster() >> h->end_bit) & 1u) == h->end_value) return SANITIZER_PATCH_ERROR;
+    if (h->launch == kKeepAll) return SANITIZER_PATCH_SUCCESS;
+    if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+        uint64_t now = globaltimer();
+        uint32_t block = linear_block();
+        uint64_t at = append(h, 1);
+        if (at != kFull) {
+            uint64_t key = key_of(h, kBlock, sm_id());
+            write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
+            store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), static_cast<uint32_t>(at));
+        }
+    }
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t) {
+    Header* h = static_cast<Header*>(data);
+    if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
+    uint64_t now = globaltimer();
+    uint32_t block = linear_block();
+    uint64_t key = key_of(h, kBlock, 0);
+    uint32_t at = load_relaxed_gpu(h->table + slot_of(h, key, block));
+    uint4 is = load_relaxed_gpu_v4(h->arena + (at == kClaimed ? 0 : at));
+    if (is.y == static_cast<uint32_t>(key >> 32) && is.z == block && is.w == h->launch) {
+        atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]), static_cast<unsigned long long>(now));
+    } else {
+        uint64_t to = append(h, 1);
+        if (to != kFull)
+            write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
+                        static_cast<uint32_t>(now >> 32));
+    }
+    if (h->in_graph) end_threads(h, __popc(__activemask()));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_access(void* data, uint64_t, void* address, uint32_t bytes,
+                                                             uint32_t flags, const void*) {
+    Header* h = static_cast<Header*>(data);
+    if (h == nullptr || h->launch == kKeepAll || (flags & SANITIZER_MEMORY_DEVICE_FLAG_PREFETCH) != 0)
+        return SANITIZER_PATCH_SUCCESS;
+    constexpr uint32_t kBoth = SANITIZER_MEMORY_DEVICE_FLAG_READ | SANITIZER_MEMORY_DEVICE_FLAG_WRITE;
+    constexpr uint32_t kUpdate = SANITIZER_MEMORY_DEVICE_FLAG_ATOMSYS | SANITIZER_MEMORY_DEVICE_FLAG_ATOMIC_WRITE_ONLY;
+    uint32_t mode = (flags & kBoth) == kBoth || (flags & kUpdate) != 0         ? kAtomic
+                    : (flags & SANITIZER_MEMORY_DEVICE_FLAG_WRITE) != 0 ? kWrite
+                                                                        : kRead;
+    touch(h, reinterpret_cast<uint64_t>(address), bytes, mode);
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_copy_async(void* data, uint64_t, void* from, uint32_t,
+                                                                 uint32_t bytes) {
+    Header* h = static_cast<Header*>(data);
+    if (h != nullptr && h->launch != kKeepAll && from != nullptr) touch(h, reinterpret_cast<uint64_t>(from), bytes, kRead);
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_bulk_load(void* data, uint64_t, uint64_t from, uint32_t, uint32_t,
+                                                                uint32_t mask_and_size, uint32_t) {
+    Header* h = static_cast<Header*>(data);
+    if (h != nullptr && h->launch != kKeepAll) bulk(h, from, (mask_and_size & 0xffff) * 16, kRead, 0);
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_bulk_store(void* data, uint64_t, uint64_t to, uint32_t,
+                                                                 uint32_t mask_and_size, uint32_t has_mask) {
+    Header* h = static_cast<Header*>(data);
+    if (h != nullptr && h->launch != kKeepAll)
+        bulk(h, to, (mask_and_size & 0xffff) * 16, kWrite, has_mask ? mask_and_size >> 16 : 0);
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_bulk_reduce(void* data, uint64_t, uint64_t to, uint32_t,
+                                                                  uint32_t blocks) {
+    Header* h = static_cast<Header*>(data);
+    if (h != nullptr && h->launch != kKeepAll) bulk(h, to, (blocks & 0xffff) * 16, kAtomic, 0);
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+__device__ __noinline__ SanitizerPatchResult tileprof_tensor_load(void* data, uint64_t, uint64_t map, uint32_t, uint32_t,
+                                                                  int32_t c0, int32_t c1, int32_t c2, int32_t c3,
+                                                                  int32_t c4, uint32_t dims, uint32_t multicast,
+                                                                  uint32_t mask_and_im2col, uint32_t load_mode) {
+    Header* h = static_cast<Header*>(data);
+    // All lanes are called with the same arguments.
+    if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
+    copy_maps(h, map);
+    copy_map(h, map);
+    uint64_t at = append(h, 2);
+    if (at == kFull) return SANITIZER_PATCH_SUCCESS;
+    uint32_t block = linear_block();
+    uint32_t flags = (dims & kTensorDims) | load_mode << kTensorModeShift | (multicast ? kTensorMulticast : 0);
+    write_entry(h, at, key_of(h, kTensor, map), block, c0, c1, c2, c3);
+    write_entry(h, at + 1, key_of(h, kTensorTail, map), block, c4, mask_and_im2col, flags,
+                static_cast<uint32_t>(globaltimer()));
+    return SANITIZER_PATCH_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,347 @@
+#include "recorder.h"
+
+#include <cxxabi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+
+namespace tileprof {
+
+Recorder recorder;
+thread_local OpenLaunch open_launch;
+
+void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data);  // injector.cpp
+
+namespace {
+
+using u64 = unsigned long long;
+
+// The arguments of two driver functions, in their order, as callbacks get them. The library's own header of these
+// does not compile against an older cuda.h.
+struct LaunchKernel {
+    CUfunction function;
+    unsigned int grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void** parameters;
+    void** extra;
+};
+struct LaunchKernelEx {
+    const CUlaunchConfig* config;
+    CUfunction function;
+    void** parameters;
+    void** extra;
+};
+
+constexpr uint64_t kDrainEveryNs = 500000000;  // at synchronisations, so that a killed run leaves most records
+
+std::string demangled(const char* name) {
+    int status = 0;
+    char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+    std::string out = status == 0 && text != nullptr ? text : name;
+    free(text);
+    return out;
+}
+
+struct Patch {
+    Sanitizer_InstructionId instruction;
+    const char* function;
+};
+
+constexpr Patch kBlockPatches[] = {
+    {SANITIZER_INSTRUCTION_BLOCK_ENTER, "tileprof_block_enter"},
+    {SANITIZER_INSTRUCTION_BLOCK_EXIT, "tileprof_block_exit"},
+};
+constexpr Patch kAccessPatches[] = {
+    {SANITIZER_INSTRUCTION_GLOBAL_MEMORY_ACCESS, "tileprof_access"},
+    {SANITIZER_INSTRUCTION_MEMCPY_ASYNC, "tileprof_copy_async"},
+    {SANITIZER_INSTRUCTION_BULK_COPY_GLOBAL_TO_SHARED, "tileprof_bulk_load"},
+    {SANITIZER_INSTRUCTION_BULK_COPY_SHARED_TO_GLOBAL, "tileprof_bulk_store"},
+    {SANITIZER_INSTRUCTION_BULK_REDUCTION_SHARED_TO_GLOBAL, "tileprof_bulk_reduce"},
+    {SANITIZER_INSTRUCTION_TMA_LOAD, "tileprof_tensor_load"},
+};
+constexpr Patch kFloorPatches[] = {
+    {SANITIZER_INSTRUCTION_BLOCK_ENTER, "tileprof_nothing"},
+    {SANITIZER_INSTRUCTION_BLOCK_EXIT, "tileprof_nothing"},
+    {SANITIZER_INSTRUCTION_GLOBAL_MEMORY_ACCESS, "tileprof_nothing_access"},
+    {SANITIZER_INSTRUCTION_MEMCPY_ASYNC, "tileprof_nothing_copy"},
+    {SANITIZER_INSTRUCTION_TMA_LOAD, "tileprof_nothing_tensor"},
+};
+
+}  // namespace
+
+std::string Recorder::start() {
+    std::string wrong = options.read_environment();
+    if (!wrong.empty()) return wrong;
+    if (!log_.open(options.raw_folder + "/process-" + std::to_string(getpid())))
+        return "cannot write to " + options.raw_folder;
+    if (!(wrong = api.load(options.sanitizer.c_str())).empty() || !(wrong = api.load_driver()).empty()) return wrong;
+    FILE* file = fopen(options.patches.c_str(), "rb");
+    if (file == nullptr) return "cannot read " + options.patches;
+    char block[1 << 16];
+    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;) patches_.insert(patches_.end(), block, block + n);
+    fclose(file);
+
+    auto callback = [](void*, Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
+        dispatch(domain, id, data);
+    };
+    SanitizerResult result = api.sanitizerSubscribe(&subscriber_, callback, nullptr);
+    if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED) return "another Compute Sanitizer tool is attached to this program";
+    if (!check(result, "subscribing to Compute Sanitizer"))
+        return "Compute Sanitizer refused: the driver may be too old for it, or the GPU unsupported";
+    for (Sanitizer_CallbackDomain domain :
+         {SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CB_DOMAIN_MEMCPY, SANITIZER_CB_DOMAIN_MEMSET,
+          SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CB_DOMAIN_SYNCHRONIZE})
+        check(api.sanitizerEnableDomain(1, subscriber_, domain), "enabling callbacks");
+    for (Sanitizer_CallbackId id :
+         {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
+          SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz,
+          SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop})
+        check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    const char* names[] = {"floor", "blocks", "accesses"};
+    log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu", getpid(),
+               names[static_cast<int>(options.pass)], 1u << options.granule_shift, static_cast<u64>(options.arena_bytes));
+    return "";
+}
+
+void Recorder::finish() {
+    std::lock_guard<std::recursive_mutex> lock(mutex);
+    for (auto& [context, arena] : arenas_) arena->drain();
+    log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
+    log_.close();
+}
+
+Arena* Recorder::arena(CUcontext context) {
+    std::unique_ptr<Arena>& found = arenas_[context];
+    if (!found) {
+        found = std::make_unique<Arena>(context, options.granule_shift, options.arena_bytes);
+        int id = static_cast<int>(context_ids_.size());
+        context_ids_[context] = id;
+    }
+    return found.get();
+}
+
+void Recorder::module_loaded(const Sanitizer_ResourceModuleData& data) {
+    modules_[data.module] = scan_cubin(data.pCubin, data.cubinSize);
+    auto known = patched_contexts_.find(data.context);
+    if (known == patched_contexts_.end()) {
+        bool ok = check(api.sanitizerAddPatches(patches_.data(), data.context), "loading the device patches");
+        known = patched_contexts_.emplace(data.context, ok).first;
+    }
+    if (!known->second) return;
+    auto patch = [&](const Patch& p) {
+        check(api.sanitizerPatchInstructions(p.instruction, data.module, p.function), p.function);
+    };
+    if (options.pass == Pass::kFloor) {
+        for (const Patch& p : kFloorPatches) patch(p);
+    } else {
+        for (const Patch& p : kBlockPatches) patch(p);
+    }
+    if (options.pass == Pass::kAccesses)
+        for (const Patch& p : kAccessPatches) patch(p);
+    check(api.sanitizerPatchModule(data.module), "patching a module");
+}
+
+const Kernel& Recorder::kernel(CUmodule module, const char* name) {
+    auto [at, fresh] = kernels_.try_emplace({module, name});
+    Kernel& kernel = at->second;
+    if (fresh) {
+        kernel.id = static_cast<uint32_t>(kernels_.size() - 1);
+        bool scanned = false;
+        auto codes = modules_.find(module);
+        if (codes != modules_.end()) {
+            auto code = codes->second.find(name);
+            if (code != codes->second.end()) {
+                kernel.code = code->second;
+                scanned = true;
+            }
+        }
+        std::string readable = demangled(name);
+        kernel.wanted = (!options.kernel || std::regex_search(readable, *options.kernel)) &&
+                        (!options.exclude || !std::regex_search(readable, *options.exclude));
+        log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
+                   "\"registers\":%u,\"static_shared\":%u,\"tensor_load\":%d,\"tensor_store\":%d,\"tensor_reduce\":%d",
+                   kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
+                   static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
+                   kernel.code.tensor_load, kernel.code.tensor_store, kernel.code.tensor_reduce);
+    }
+    return kernel;
+}
+
+bool Recorder::wants(const Kernel& kernel) {
+    if (!options.capturing || !kernel.wanted) return false;
+    uint64_t n = matching_++;
+    return n >= options.skip && n - options.skip < options.count;
+}
+
+void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
+    Arena* memory = arena(data.context);
+    if (replaying != nullptr) {
+        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, replaying), "a replay");
+        return;
+    }
+    const Kernel& k = kernel(data.module, data.functionName);
+    OpenLaunch open;
+    open.kernel = &k;
+    open.function = data.function;
+    open.arena = memory;
+    open.stream = data.stream;
+    open.handle = data.hStream;
+    uint32_t cluster[3] = {data.clusterDim_x, data.clusterDim_y, data.clusterDim_z};
+    for (uint32_t& c : cluster) c = c == 0 ? 1 : c;
+    open.clusters = (data.gridDim_x / cluster[0]) * (data.gridDim_y / cluster[1]) * (data.gridDim_z / cluster[2]);
+    open.geometry = k.id;
+    for (uint64_t d : {data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y, cluster[0]})
+        open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
+    open.recorded = options.pass != Pass::kFloor && wants(k);
+    Header* header = memory->off();
+    uint32_t generation = 0;
+    if (open.recorded && graph >= 0) {
+        Shared& shared = graph_kernels_[data.function];
+        if (shared.nodes == 0) shared.header = memory->next_in_graph(&shared.launch);
+        if (shared.header != nullptr) header = shared.header;
+        open.launch = shared.launch;
+        generation = shared.nodes++;
+    } else if (open.recorded) {
+        Header* own = memory->next(&open.launch);
+        if (own != nullptr) header = own;
+    }
+    check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
+    if (open.recorded || options.pass == Pass::kFloor)
+        log_.event("\"e\":\"launch\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
+                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"t\":%llu",
+                   open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
+                   data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
+                   context_ids_[data.context], static_cast<int>(data.device), graph, generation,
+                   static_cast<u64>(now_ns()));
+    open_launch = open;
+}
+
+void Recorder::launch_end(const Sanitizer_LaunchData& data) {
+    if (replaying != nullptr || open_launch.arena == nullptr || !open_launch.recorded) return;
+    open_launch.arena->launched(open_launch.geometry, data.hStream);
+}
+
+void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
+    bool made = cbid == SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC || cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
+    if (made) {
+        allocations_[data.address] = data.size;
+    } else {
+        allocations_.erase(data.address);
+    }
+    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"device\":%d,\"flags\":%u", made ? "alloc" : "free",
+               static_cast<u64>(data.address), static_cast<u64>(data.size), static_cast<int>(data.device), data.flags);
+}
+
+std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
+    auto after = allocations_.upper_bound(address);
+    if (after == allocations_.begin()) return {0, 0};
+    --after;
+    if (address - after->first >= after->second) return {0, 0};
+    return *after;
+}
+
+void Recorder::copy(const Sanitizer_MemcpyData& d, int graph) {
+    if (!options.capturing) return;
+    log_.event("\"e\":\"copy\",\"from\":%llu,\"to\":%llu,\"bytes\":%llu,\"width\":%llu,\"height\":%llu,\"depth\":%llu,"
+               "\"from_pitch\":%llu,\"to_pitch\":%llu,\"direction\":%d,\"stream\":\"%p\",\"graph\":%d,\"t\":%llu",
+               static_cast<u64>(d.srcAddress), static_cast<u64>(d.dstAddress), static_cast<u64>(d.size),
+               static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.depth), static_cast<u64>(d.srcPitch),
+               static_cast<u64>(d.dstPitch), static_cast<int>(d.direction), static_cast<void*>(d.hApiStream), graph,
+               static_cast<u64>(now_ns()));
+}
+
+void Recorder::set(const Sanitizer_MemsetData& d, int graph) {
+    if (!options.capturing) return;
+    log_.event("\"e\":\"set\",\"to\":%llu,\"width\":%llu,\"height\":%llu,\"to_pitch\":%llu,\"element\":%u,\"stream\":\"%p\","
+               "\"graph\":%d,\"t\":%llu",
+               static_cast<u64>(d.address), static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.pitch),
+               d.elementSize, static_cast<void*>(d.hStream), graph, static_cast<u64>(now_ns()));
+}
+
+void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
+    if (cbid != SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN || data.isGraphUpload) return;
+    switch (data.nodeType) {
+        case CU_GRAPH_NODE_TYPE_KERNEL:
+            launch_begin(data.launchData, graphs_);
+            open_launch = OpenLaunch{};
+            break;
+        case CU_GRAPH_NODE_TYPE_MEMCPY: copy(data.memcpyData, graphs_); break;
+        case CU_GRAPH_NODE_TYPE_MEMSET: set(data.memsetData, graphs_); break;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: memory(SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC, data.memAllocData); break;
+        default: break;
+    }
+}
+
+void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data) {
+    if (data.isGraphUpload) return;
+    if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN) {
+        ++graphs_;
+        graph_kernels_.clear();
+        log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", graphs_, static_cast<void*>(data.graphExec),
+                   static_cast<void*>(data.hStream));
+    } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
+        arena(data.context)->launched(reinterpret_cast<uint64_t>(data.graphExec), data.hStream);
+    }
+}
+
+void Recorder::stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data) {
+    auto found = arenas_.find(data.context);
+    if (found == arenas_.end()) return;
+    if (cbid == SANITIZER_CBID_RESOURCE_STREAM_CREATED) found->second->know_stream(data.hStream);
+    if (cbid == SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING) {
+        found->second->drain();
+        found->second->forget_stream(data.hStream);
+    }
+}
+
+void Recorder::synchronized() {
+    uint64_t now = now_ns();
+    if (replaying != nullptr || now - last_drain_ns_ < kDrainEveryNs) return;
+    last_drain_ns_ = now;  // first: draining synchronises, which calls back
+    for (auto& [context, arena] : arenas_) arena->drain();
+    last_drain_ns_ = now_ns();
+}
+
+void Recorder::capture(bool on) {
+    std::lock_guard<std::recursive_mutex> lock(mutex);
+    options.capturing = on;
+    log_.event("\"e\":\"capture\",\"on\":%d", on);
+}
+
+void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart || cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStop) {
+        if (data.callbackSite == SANITIZER_API_EXIT) capture(cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart);
+        return;
+    }
+    if (replaying != nullptr) return;
+    if (data.callbackSite == SANITIZER_API_ENTER) {
+        open_launch = OpenLaunch{};
+        return;
+    }
+    OpenLaunch launch = open_launch;
+    open_launch = OpenLaunch{};
+    bool stores = launch.recorded && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
+    if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
+    bool extended = cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
+    if (extended) {
+        const auto* call = static_cast<const LaunchKernelEx*>(data.functionParams);
+        auto again = [](const void* p) {
+            const auto* c = static_cast<const LaunchKernelEx*>(p);
+            return api.cuLaunchKernelEx(c->config, c->function, c->parameters, c->extra) == CUDA_SUCCESS;
+        };
+        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+    } else {
+        const auto* call = static_cast<const LaunchKernel*>(data.functionParams);
+        auto again = [](const void* p) {
+            const auto* c = static_cast<const LaunchKernel*>(p);
+            return api.cuLaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                                      c->block[2], c->shared_bytes, c->stream, c->parameters, c->extra) == CUDA_SUCCESS;
+        };
+        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+    }
+}
+
+}  // namespace tileprof

@@ -1,0 +1,96 @@
+// The state of a recording process and what each kind of callback does to it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "api.h"
+#include "arena.h"
+#include "cubin.h"
+#include "options.h"
+
+namespace tileprof {
+
+struct Kernel {
+    uint32_t id = 0;
+    KernelCode code;
+    bool wanted = true;  // by --kernel and --exclude
+};
+
+// A launch that was given its header, until its API call returns.
+struct OpenLaunch {
+    bool recorded = false;
+    uint32_t launch = 0;
+    const Kernel* kernel = nullptr;
+    uint32_t clusters = 0;
+    uint64_t geometry = 0;  // hash of kernel and grid
+    Arena* arena = nullptr;
+    CUfunction function = nullptr;  // the API call may hold a CUkernel instead
+    CUstream stream = nullptr;
+    Sanitizer_StreamHandle handle = nullptr;
+};
+
+class Recorder {
+   public:
+    std::string start();
+    void finish();
+
+    void module_loaded(const Sanitizer_ResourceModuleData& data);
+    void memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data);
+    void launch_begin(const Sanitizer_LaunchData& data, int graph);
+    void launch_end(const Sanitizer_LaunchData& data);
+    void copy(const Sanitizer_MemcpyData& data, int graph);
+    void set(const Sanitizer_MemsetData& data, int graph);
+    void node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data);
+    void graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data);
+    void synchronized();
+    void api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
+    void stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data);
+    void capture(bool on);
+
+    // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
+    std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
+
+    std::recursive_mutex mutex;
+    Options options;
+
+   private:
+    Arena* arena(CUcontext context);
+    const Kernel& kernel(CUmodule module, const char* name);
+    bool wants(const Kernel& kernel);
+
+    Sanitizer_SubscriberHandle subscriber_ = nullptr;
+    std::vector<char> patches_;
+    std::map<CUcontext, std::unique_ptr<Arena>> arenas_;
+    std::map<CUcontext, int> context_ids_;
+    std::map<CUmodule, std::map<std::string, KernelCode>> modules_;
+    std::map<std::pair<CUmodule, std::string>, Kernel> kernels_;
+    std::map<CUcontext, bool> patched_contexts_;
+    std::map<uint64_t, uint64_t> allocations_;
+    uint64_t matching_ = 0;
+    uint64_t last_drain_ns_ = 0;
+    int graphs_ = -1;
+
+    struct Shared {  // by the nodes of the present graph launch that have the same kernel
+        Header* header = nullptr;
+        uint32_t launch = 0, nodes = 0;
+    };
+    std::map<CUfunction, Shared> graph_kernels_;
+};
+
+extern Recorder recorder;
+extern thread_local OpenLaunch open_launch;
+
+// Write attribution by replay (replay.cpp): called when the API call has returned that made `launch`, a launch
+// of a kernel that stores through tensor maps. `again` makes the same call once more. While it runs, `replaying`
+// is the header that launches get.
+extern thread_local Header* replaying;
+void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call);
+
+// The kernel's parameters as one block of bytes; empty when the driver cannot tell their sizes.
+std::vector<char> parameter_block(CUfunction function, void** parameters, void** extra);
+
+}  // namespace tileprof

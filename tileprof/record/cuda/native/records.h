@@ -1,0 +1,93 @@
+// What the device patches write and the host reads: one layout, mirrored in raw.py and tested against it.
+//
+// Every patch appends 32-byte entries to one arena in device memory. An index, `table`, says which entry last
+// described a key, so that a repeated access finds its entry and only sets bits in it. The index may forget
+// (two keys share a slot, two warps race): then a key has two entries and the reader takes their union. So
+// nothing depends on the index being right, there is no probing, no lock and no fence, and the arena is
+// already compact: its used prefix is all the host copies.
+//
+//     key  63..60 kind   59..48 generation   47..0 window | address | SM
+//     block       linear block id in the grid
+//     launch      launch id, unique in the process
+//     generation  0, but in CUDA graphs: there the callback data of a kernel node is that of the last node with
+//                 the same kernel, so all such nodes of a graph launch share one id and are told apart by how
+//                 many of them had ended
+//     payload     by kind, below
+#pragma once
+
+#include <stdint.h>
+
+namespace tileprof {
+
+enum Kind : uint32_t {
+    // window = address >> (granule_shift + 5); payload: bits read, bits written, bits updated atomically,
+    // first touch (low 32 bits of %globaltimer). Bit i is granule i of the window.
+    kAccess = 0,
+    // Low key bits: SM. payload: begin (lo, hi), end (lo, hi) of the block, %globaltimer in ns.
+    kBlock = 1,
+    // A warp's exit whose block entry the index had forgotten; payload as kBlock, begin absent.
+    kExit = 2,
+    // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map.
+    kTensor = 3,      // payload: coordinates 0 to 3
+    kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
+    // 16 bytes of a 64-byte descriptor slot in the page of a tensor map. Low key bits: their address.
+    // block: 1 when the slot is a map that was loaded through.
+    kMap = 5,
+    // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
+    kRange = 6,
+};
+
+enum Mode : uint32_t { kRead = 0, kWrite = 1, kAtomic = 2 };
+
+constexpr uint32_t kKindShift = 60;
+constexpr uint32_t kGenerationShift = 48;
+constexpr uint32_t kLastGeneration = (1u << (kKindShift - kGenerationShift)) - 1;
+constexpr uint64_t kLowMask = (1ull << kGenerationShift) - 1;
+
+// payload[2] of kTensorTail
+constexpr uint32_t kTensorDims = 0xff;             // number of dimensions
+constexpr uint32_t kTensorModeShift = 8;           // Sanitizer_LoadMode
+constexpr uint32_t kTensorMulticast = 1u << 16;
+
+struct alignas(32) Entry {
+    uint64_t key;
+    uint32_t block;
+    uint32_t launch;
+    uint32_t payload[4];
+};
+static_assert(sizeof(Entry) == 32, "raw.py mirrors this layout");
+
+// When the arena is full, accesses go here, without their block: one bit for a 2 MiB page of the address
+// space, folded. A superset, whatever happens.
+constexpr uint32_t kPageShift = 21;
+constexpr uint32_t kPages = 1u << 20;
+struct Spill {
+    uint32_t read[kPages / 32];
+    uint32_t written[kPages / 32];
+};
+
+constexpr uint32_t kKeepAll = 0xffffffffu;
+constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry is being made
+
+// One a launch; its address is the launch's callback data.
+struct alignas(64) Header {
+    Entry* arena;
+    uint32_t* table;
+    unsigned long long* count;  // entries used, may run past capacity
+    Spill* spill;
+    uint64_t capacity;
+    uint32_t table_mask;
+    uint32_t granule_shift;
+    uint32_t launch;
+    uint32_t spilled;      // entries that found the arena full
+    uint32_t maps_taken;   // descriptors of this launch were copied
+    uint32_t end_bit;      // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
+    uint32_t end_value;
+    uint32_t in_graph;
+    uint32_t generation;   // of these nodes, how many have ended
+    unsigned long long exited;  // threads of the present one that have
+    uint32_t unused[8];
+};
+static_assert(sizeof(Header) == 128, "headers are an array in device memory");
+
+}  // namespace tileprof

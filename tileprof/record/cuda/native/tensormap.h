@@ -1,0 +1,31 @@
+// The tensor map of Hopper: 64 of its 128 bytes say everything. Layout as in tensormap.py, which calibrates it
+// against cuTensorMapEncodeTiled before a recording.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+namespace tileprof {
+
+struct TensorMap {
+    uint64_t base = 0;
+    uint64_t bytes = 0;  // from base to the last element's end
+
+    // False when these 64 bytes cannot be a tensor map.
+    bool decode(const void* from) {
+        uint32_t w[16];
+        memcpy(w, from, sizeof w);
+        memcpy(&base, from, sizeof base);
+        uint32_t dims = (w[2] >> 4 & 7) + 1, format = w[2] >> 7 & 15;
+        constexpr uint8_t kElementBytes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4, 0, 0, 0};
+        if (base == 0 || base % 16 != 0 || dims > 5 || kElementBytes[format] == 0) return false;
+        bytes = (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format];
+        for (uint32_t d = 1; d < dims; ++d) {
+            uint64_t stride = (static_cast<uint64_t>(w[7] >> 4 * (d - 1) & 15) << 32 | w[2 + d]) << 4;
+            bytes += stride * w[8 + d];
+        }
+        return true;
+    }
+};
+
+}  // namespace tileprof

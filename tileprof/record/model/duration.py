@@ -1,0 +1,111 @@
+"""How long a tile and a launch take: a roofline model of the device, the same for every kernel.
+
+Of ``c`` blocks that share an SM each gets 1/c of its arithmetic rate and of its path to L2; of all ``r`` tiles that
+run at once each gets 1/r of the DRAM bandwidth. A tile takes ::
+
+    max(flops / arithmetic share,  bytes / L2 share,  its part of the launch's DRAM bytes / DRAM share) + BLOCK_NS
+
+where ``c`` and ``r`` are means over the launch's waves, so that the busiest SM does all its work at its full rate however
+full the last wave is: ``c = ceil(blocks / SMs) / waves``, ``r = tiles / waves``.
+
+Assumptions, all optimistic but one: every distinct byte of a launch crosses DRAM once (L2 holds what the launch reads again, and
+nothing from earlier launches: for small activations that is pessimistic), and arithmetic runs at the device's
+sustained rate. A launch takes as long as list scheduling its tiles, in dispatch order, over all slots.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.devices import occupancy
+from tileprof.errors import UserError
+from tileprof.record.model.call import Scratch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tileprof.devices import Device
+    from tileprof.record.model.call import Kernel
+
+BLOCK_NS: Final = 1000.0
+"""What a block costs beside its work: start, one unhidden load and one store of some 500 ns each, the latency
+of global memory that microbenchmarks of Volta to Hopper report (Jia et al. 2018, arXiv:1804.06826; Luo et al. 2024,
+arXiv:2402.13499)."""
+
+L2_BYTES_PER_CLOCK_PER_SM: Final = 64
+"""Width of an SM's port to L2 (Jia et al. 2018, section 3)."""
+
+_HEAP_LIMIT: Final = 1 << 20
+"""Beyond this many tiles of unequal length, area plus the longest tile stands for list scheduling (exact
+within one tile)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """``tile_ns`` is ``[tiles]``; ``launch_ns`` the whole launch; ``blocks_per_sm`` the occupancy."""
+
+    tile_ns: NDArray[np.float64]
+    launch_ns: int
+    blocks_per_sm: int
+
+
+def model(kernel: Kernel, device: Device) -> Duration:
+    """The modelled life of each tile and of the launch.
+
+    Raises UserError when one block does not fit on an SM of ``device``.
+    """
+    threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
+    fits = occupancy(device, threads, kernel.registers, kernel.shared_bytes)
+    if not fits.blocks_per_sm:
+        raise UserError(
+            f"{kernel.name} does not fit on {device.name}: {threads} threads, {kernel.registers} registers a thread "
+            f"and {kernel.shared_bytes} bytes of shared memory exceed its {fits.limiter}."
+        )
+    tiles = kernel.footprint.tiles
+    cluster = max(kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2], 1)
+    slots = max(device.sms * fits.blocks_per_sm // cluster, 1)
+    waves = max(-(-tiles // slots), 1)
+    running = tiles / waves
+    resident = max(-(-tiles * cluster // device.sms) / waves, 1.0)
+    touched, distinct_bytes = _traffic(kernel)
+    flops = kernel.tile_flops if kernel.tile_flops is not None else np.full(tiles, kernel.flops / max(tiles, 1))
+    arithmetic_s = flops / cluster * resident * device.sms / device.sustained_flops(kernel.rate)
+    port_s = touched / cluster * resident / (L2_BYTES_PER_CLOCK_PER_SM * device.clock_mhz * 1e6)
+    part = touched / max(touched.sum(), 1.0) * distinct_bytes
+    dram_s = part * running / device.sustained_bytes_per_s
+    tile_ns = np.maximum(np.maximum(arithmetic_s, port_s), dram_s) * 1e9 + BLOCK_NS
+    return Duration(tile_ns, max(round(_makespan(tile_ns, slots)), 1), fits.blocks_per_sm)
+
+
+def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
+    """Bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size)."""
+    boxes = kernel.footprint.boxes
+    volume = boxes.length * boxes.count_0.astype(np.int64) * boxes.count_1
+    touched = np.bincount(boxes.tile, weights=volume, minlength=kernel.footprint.tiles)
+    by_slot = np.bincount(
+        boxes.operand * 2 + (boxes.mode != 0), weights=volume, minlength=2 * len(kernel.operands)
+    ).reshape(-1, 2)
+    sizes = np.array([o.bytes if isinstance(o, Scratch) else o.numel * o.itemsize for o in kernel.operands], float)
+    return touched, float(np.minimum(by_slot[: len(sizes)], sizes[:, None]).sum())
+
+
+def _makespan(tile_ns: NDArray[np.float64], slots: int) -> float:
+    """When the last tile ends, each dispatched to the slot that is free first."""
+    if not len(tile_ns):
+        return 0.0
+    longest = float(tile_ns.max())
+    if len(tile_ns) <= slots:
+        return longest
+    if longest - float(tile_ns.min()) <= 1e-9 * longest:
+        return -(-len(tile_ns) // slots) * longest
+    if len(tile_ns) > _HEAP_LIMIT:
+        return float(tile_ns.sum()) / slots + longest
+    ends = [float(t) for t in tile_ns[:slots]]
+    heapq.heapify(ends)
+    for life in tile_ns[slots:].tolist():
+        heapq.heapreplace(ends, ends[0] + life)
+    return max(ends)

@@ -1,0 +1,153 @@
+"""Which module an operator belongs to, forward and backward.
+
+Forward: ``torch.nn.Module.__call__`` is wrapped, so that each thread has a stack of the modules it is in. (PyTorch's global
+hooks would do, but they change the frames of tracebacks.) Names come from where modules are registered.
+Backward: autograd numbers its nodes, and a node is numbered just before its forward operator is dispatched; the
+module of that operator is remembered under the number.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as torch_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NODES_KEPT = 1 << 20
+"""Autograd nodes whose module is remembered, a thread: the older half is forgotten beyond."""
+_ACCUMULATE = 2**64 - 1
+"""Sequence number of the nodes that add gradients up; they belong to no operator."""
+
+
+class Names:
+    """Paths of modules and names of their tensors, relative to the outermost module known to hold them."""
+
+    def __init__(self) -> None:
+        self._parents: weakref.WeakKeyDictionary[torch.nn.Module, tuple[weakref.ref[torch.nn.Module], str]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._scanned: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+
+    def registered(self, parent: torch.nn.Module, name: str, child: torch.nn.Module | None) -> None:
+        """A module became part of another; the first place counts (a module used twice)."""
+        if child is None or child is parent:
+            return
+        self._parents.setdefault(child, (weakref.ref(parent), name))
+        if self._paths:
+            self._paths.clear()
+
+    def scan(self, root: torch.nn.Module) -> None:
+        """Learn the tree below ``root``: copied and unpickled modules were never registered."""
+        if root in self._scanned:
+            return
+        self._scanned.add(root)
+        for parent in root.modules():
+            for name, child in parent._modules.items():  # noqa: SLF001 - named_children skips repeated modules
+                if child is not None and child is not parent:
+                    self._parents.setdefault(child, (weakref.ref(parent), name))
+
+    def path(self, module: torch.nn.Module) -> str:
+        """``transformer.h.3.mlp.c_fc``; the class name for an outermost module."""
+        found = self._paths.get(module)
+        if found is None:
+            found = self._paths[module] = self._climb(module) or type(module).__name__
+        return found
+
+    def _climb(self, module: torch.nn.Module) -> str:
+        words: list[str] = []
+        seen: set[int] = set()
+        while module in self._parents and id(module) not in seen:
+            seen.add(id(module))
+            reference, name = self._parents[module]
+            parent = reference()
+            if parent is None:
+                break
+            words.append(name)
+            module = parent
+        return ".".join(reversed(words))
+
+    def tensor(self, module: torch.nn.Module, name: str) -> str:
+        """``transformer.wte.weight`` for a tensor of ``module``."""
+        path = self._climb(module)
+        return f"{path}.{name}" if path else name
+
+
+class _Thread(threading.local):
+    """What a thread is doing: the modules it is in, and the modules of the autograd nodes it made."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+        self.nodes: dict[int, str] = {}
+
+
+class Modules:
+    """Follows module calls while installed. ``root_called`` hears of every call of an outermost module,
+    ``registered`` of every tensor that becomes a parameter."""
+
+    def __init__(self, names: Names, root_called: Callable[[torch.nn.Module], None], registered: Callable[[torch.Tensor | None], None]) -> None:
+        self.names = names
+        self.called = False
+        """Whether any module was called so far."""
+        self._root_called = root_called
+        self._registered = registered
+        self._here = _Thread()
+
+    def install(self) -> Callable[[], None]:
+        """Start following; returns what ends it."""
+        original = torch.nn.Module.__call__
+        here, names, outermost = self._here, self.names, self._outermost
+
+        @functools.wraps(original)
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            stack = here.stack
+            if not stack:
+                outermost(module)
+            stack.append(names.path(module))
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                stack.pop()
+
+        torch.nn.Module.__call__ = call
+        hooks = (
+            torch_module.register_module_module_registration_hook(names.registered),
+            torch_module.register_module_parameter_registration_hook(lambda _, __, tensor: self._registered(tensor)),
+        )
+
+        def end() -> None:
+            torch.nn.Module.__call__ = original
+            for hook in hooks:
+                hook.remove()
+
+        return end
+
+    def _outermost(self, module: torch.nn.Module) -> None:
+        self.called = True
+        self.names.scan(module)
+        self._root_called(module)
+
+    def here(self) -> tuple[str, bool]:
+        """The module of the operator that is being dispatched in this thread, and whether autograd runs it."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001 - the only way to ask
+        stack, nodes = self._here.stack, self._here.nodes
+        if node is None:
+            path = stack[-1] if stack else ""
+            if torch.is_grad_enabled():
+                nodes.setdefault(torch.autograd._get_sequence_nr() - 1, path)  # noqa: SLF001 - as torch.fx does
+                if len(nodes) > _NODES_KEPT:
+                    for number in list(nodes)[: _NODES_KEPT // 2]:
+                        del nodes[number]
+            return path, False
+        if stack:  # a checkpoint runs forward again
+            return stack[-1], True
+        number = node._sequence_nr()  # noqa: SLF001 - has no public name
+        if number == _ACCUMULATE:
+            return "", True
+        return nodes.get(number, ""), True

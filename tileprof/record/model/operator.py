@@ -1,0 +1,115 @@
+"""What is known of an ATen operator before it is called: computed once an overload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tileprof.record.model.call import Entry, find
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
+
+_NO_KERNEL = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap", "_has_compatible_shallow_copy_type",
+        "_local_scalar_dense", "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
+        "_resize_output_", "_version", "data", "empty", "empty_like", "empty_permuted",
+        "empty_quantized", "empty_strided", "is_pinned", "is_same_size", "new_empty", "new_empty_strided",
+        "record_stream", "resize_", "resize_as_", "resize", "set_", "set_data",
+    )
+)  # fmt: skip
+"""Allocation, metadata, and copies of one number to the host: a GPU launches no kernel for them."""
+
+HOST_READS = frozenset({"aten::_local_scalar_dense"})
+"""Operators for which the program waits for the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One schema argument; ``written``: the operator writes to it."""
+
+    name: str
+    default: Any
+    written: bool
+
+
+@dataclass(slots=True)
+class Operator:
+    """An overload: its schema, its tile model (None: none), and how it is to be taken.
+
+    ``silent``: launches nothing. ``composite``: made of other operators on every device, which are to be seen
+    instead of it; ``explicit``: the same, but PyTorch hides it better. ``returns_given``: results are arguments.
+    """
+
+    overload: Any
+    name: str
+    arguments: tuple[Argument, ...]
+    entry: Entry | None
+    silent: bool
+    composite: bool
+    explicit: bool
+
+    returns_given: bool = False
+    mutates: bool = False
+
+    def __post_init__(self) -> None:
+        self.mutates = any(a.written for a in self.arguments)
+
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The value of every argument in schema order, defaults filled in."""
+        given = len(args)
+        return [
+            args[n] if n < given else kwargs.get(argument.name, argument.default)
+            for n, argument in enumerate(self.arguments)
+        ]
+
+    def opaque(self) -> Operator:
+        """The same for a call with tensors that are not strided: tile models do not know those."""
+        return replace(self, entry=None)
+
+
+def describe(overload: OpOverload) -> Operator:
+    """What is known of ``overload``."""
+    schema = overload._schema  # noqa: SLF001 - has no public name
+    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+    arguments = tuple(
+        Argument(a.name, a.default_value, a.alias_info is not None and a.alias_info.is_write) for a in schema.arguments
+    )
+    mutates = any(a.written for a in arguments)
+    tensors = any("Tensor" in str(v.type) for v in (*schema.arguments, *schema.returns))
+    view = not mutates and any(r.alias_info is not None for r in schema.returns)
+    entry = find(name)
+    composite = _has(schema, "CompositeImplicitAutograd")
+    return Operator(
+        overload=overload,
+        name=name,
+        arguments=arguments,
+        entry=entry,
+        silent=schema.name in _NO_KERNEL or not tensors or view or schema.name.startswith("prim::"),
+        composite=composite,
+        explicit=entry is None and not composite and _has(schema, "CompositeExplicitAutograd"),
+        returns_given=mutates and any(r.alias_info is not None for r in schema.returns),
+    )
+
+
+def higher_order(operator: Any) -> Operator:
+    """An operator without a schema, which takes functions (`torch.cond`, flex attention): seen as one piece."""
+    arguments = (Argument("args", None, written=False), Argument("kwargs", None, written=False))
+    return _Pieces(operator, f"higher_order::{operator.name()}", arguments, None, silent=False, composite=False, explicit=False)
+
+
+class _Pieces(Operator):
+    """All tensors anywhere in its arguments, as two lists."""
+
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return [[v for v in tree_leaves(a) if isinstance(v, torch.Tensor)] for a in (args, kwargs)]
+
+
+def _has(schema: Any, key: str) -> bool:
+    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))  # noqa: SLF001 - has no public name

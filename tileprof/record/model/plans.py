@@ -1,0 +1,97 @@
+"""From an operator call to launches ready to be bound: modelled once for all calls of equal layout."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tileprof.errors import UserError
+from tileprof.record.model import duration
+from tileprof.record.model.call import Call, Kernel, Operand, Scratch
+from tileprof.record.model.fallback import conservative
+from tileprof.trace.footprint import Footprint
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from tileprof.devices import Device
+    from tileprof.record.model.operator import Operator
+
+
+@dataclass(slots=True)
+class Planned:
+    """A kernel of an operator, with what is the same for each of its launches.
+
+    ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``footprint`` is its id in the trace,
+    None until the first launch; ``kernel`` keeps the arrays until then.
+    """
+
+    kernel: Kernel
+    slots: tuple[int | Scratch, ...]
+    fingerprint: str
+    tiles: int
+    duration: duration.Duration
+    footprint: int | None = None
+
+
+def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[Planned]:
+    """The launches of ``call`` on ``device``; ``key`` is its layout. Adds to ``notes`` what the trace must confess.
+
+    An operator without a model becomes conservative; so does one whose model fails, after its traceback.
+    """
+    written = tuple(o for a in operator.arguments if a.written for o in _operands(call.arguments[a.name]))
+    if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs):
+        return []  # nothing to compute: PyTorch returns before it launches
+    return [_planned(_without_empty(kernel), call, device, key) for kernel in _kernels(operator, call, device, written, notes) if kernel.footprint.tiles]
+
+
+def _kernels(operator: Operator, call: Call, device: Device, written: tuple[Operand, ...], notes: set[str]) -> list[Kernel]:
+    refs = {o.ref for o in written}
+    if operator.returns_given:  # the same memory twice would only double the boxes
+        given = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
+    else:
+        given = call
+    if operator.entry is None:
+        notes.add(f"{call.op} has no tile model: every tile is taken to touch every operand whole.")
+        return conservative(given, device, refs, "no tile model")
+    try:
+        return operator.entry.model(call, device)
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug of a tile model is shown, and costs exactness only
+        traceback.print_exc()
+        notes.add(f"The tile model of {call.op} failed ({type(error).__name__}: {error}): its launches are conservative.")
+        return conservative(given, device, refs, f"tile model failed: {error}")
+
+
+def _operands(value: Any) -> list[Operand]:
+    return [o for o in (value if isinstance(value, list) else [value]) if isinstance(o, Operand)]
+
+
+def _planned(kernel: Kernel, call: Call, device: Device, key: Hashable) -> Planned:
+    lives = duration.model(kernel, device)
+    identity = repr((call.op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
+    footprint = replace(kernel.footprint, duration_ns=lives.tile_ns)
+    return Planned(
+        kernel=replace(kernel, footprint=footprint),
+        slots=tuple(o if isinstance(o, Scratch) else o.ref for o in kernel.operands),
+        fingerprint=blake2b(identity.encode(), digest_size=8).hexdigest(),
+        tiles=footprint.tiles,
+        duration=lives,
+    )
+
+
+def _without_empty(kernel: Kernel) -> Kernel:
+    """The kernel without operands of no size: they lie in no buffer, and no box can touch them."""
+    used = [bool(o.bytes if isinstance(o, Scratch) else o.numel) for o in kernel.operands]
+    if all(used):
+        return kernel
+    boxes = kernel.footprint.boxes
+    renumbered = (np.cumsum(used) - 1).astype(np.int32)
+    boxes = replace(boxes, operand=renumbered[boxes.operand])
+    operands = tuple(o for o, u in zip(kernel.operands, used, strict=True) if u)
+    return replace(kernel, operands=operands, footprint=Footprint(kernel.footprint.block, boxes))

@@ -1,0 +1,114 @@
+"""A recording from end to end: the program runs inside a session, and the trace is closed when the process ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tileprof import devices
+from tileprof.errors import UserError
+from tileprof.record import program
+from tileprof.record.model import fake
+from tileprof.record.model.session import Session
+from tileprof.record.model.tiles import load_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tileprof.record import Options
+    from tileprof.record.command import Command
+
+_NAMED = 5
+"""Conservative operators named at the end; the trace's notes name all."""
+
+
+class Recording:
+    """Knows how the program ended, and ends the trace accordingly, once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._pid = os.getpid()
+        self._exit_code: int | None = None
+        self._reason = "the program did not reach its end"
+        self._finished = False
+
+    def ended(self, exit_code: int, error: BaseException | None) -> None:
+        """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
+        self._exit_code = exit_code
+        self._reason = "" if error is None else f"{type(error).__name__}: {error}"
+        obstacle = fake.obstacle(error) if error is not None and self.session.fake else None
+        if obstacle is not None:
+            self._reason = obstacle
+            raise UserError(obstacle) from None
+
+    def finish(self) -> None:
+        """Close the trace, after the program's threads and exit handlers; say where it is."""
+        if self._finished or os.getpid() != self._pid:
+            return
+        self._finished = True
+        session = self.session
+        try:
+            notes = session.stop()
+            reason = session.failure or self._reason
+            path = session.writer.abandon(reason) if reason else session.writer.close(self._exit_code or 0)
+        except UserError as error:
+            _say(f"the trace is not whole: {error}")
+            return
+        for line in _summary(session, path, reason, notes):
+            _say(line)
+
+
+def run(options: Options, command: Command) -> int:
+    """Run ``command`` in this process under a session; its exit code."""
+    load_all()
+    session = Session(options, devices.get(options.device), list(options.program))
+    recording = Recording(session)
+    # Registered before the program's own handlers, so it runs after them; threads are joined before.
+    atexit.register(recording.finish)
+    os.register_at_fork(after_in_child=session.forked, after_in_parent=_say_forked(session))
+    session.start()
+    return program.run(command, recording.ended)
+
+
+def _say_forked(session: Session) -> Callable[[], None]:
+    note = "The program forked; what its children ran is not in this trace."
+    return lambda: session.note(note)
+
+
+def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> list[str]:
+    launches = session.writer.launches
+    if not launches:
+        return [*_nothing_seen(session), f"wrote {path}, which holds no launch"]
+    lines = [
+        f"wrote {path}: {launches:,} launches of {session.tiles:,} tiles, "
+        f"{session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"
+    ]
+    if reason:
+        lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
+    total = session.conservative.total()
+    if total:
+        worst = session.conservative.most_common(_NAMED)
+        more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
+        lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
+    lines += [f"note: {n}" for n in notes if "has no tile model" not in n]
+    lines.append(f"next: tileprof report {path}")
+    return lines
+
+
+def _nothing_seen(session: Session) -> list[str]:
+    if session.seen:
+        return [
+            f"no launch was kept: {session.seen} PyTorch operators ran, none inside the window (capture, --module, --skip) "
+            "or none that launches a kernel; widen the window"
+        ]
+    return [
+        "no PyTorch operator was seen. A program that computes in child processes is recorded by recording the child's own "
+        "command; one that uses CUDA without PyTorch needs a recorder on a GPU"
+    ]
+
+
+def _say(text: str) -> None:
+    print(f"tileprof: {text}", file=sys.stderr)  # noqa: T201 - the last words of a recording

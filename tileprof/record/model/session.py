@@ -1,0 +1,457 @@
+"""Seeing every ATen operator that a program executes, and writing the launches that a GPU would make of it.
+
+Each thread runs under a dispatch mode. An operator goes through unchanged; afterwards its arguments and results are
+looked up among the buffers, its kernels are planned (once for all calls of equal layout), and bound. Views and metadata
+launch nothing. Operators made of other operators are taken apart first, as PyTorch does on a GPU.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import traceback
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tileprof.errors import UserError
+from tileprof.record import capture
+from tileprof.record.model import fake, plans, unfused
+from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.modules import Modules, Names
+from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
+from tileprof.record.model.progress import Progress
+from tileprof.record.model.storage import Buffer, Buffers, parts
+from tileprof.record.model.window import Window
+from tileprof.trace.footprint import Launch
+from tileprof.trace.writer import TraceWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tileprof.devices import Device
+    from tileprof.record import Options
+
+_ALIGNMENT_BYTES = 16
+"""The widest load of a thread; buffers themselves are aligned to 512 bytes."""
+
+_LIFT = "aten::lift_fresh"
+"""What `torch.tensor(data)` ends with."""
+
+
+class _Mode(TorchDispatchMode):
+    """Hands operators of one thread to the session."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._computing = 0
+        """Operators of this thread so far that computed something."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        session, kwargs = self._session, kwargs or {}
+        if not session.active or func.namespace == "prim":  # prim: questions about a tensor's metadata
+            return func(*args, **kwargs)
+        kinds = {t for t in types if t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__}
+        if kinds and not (session.fake and fake.only_fake(kinds)):
+            if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
+                return func(*args, **kwargs)
+            return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
+        operator = session.operator(func)
+        path, backward = session.modules.here()
+        if operator.composite:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        values = session.before(operator, args, kwargs)
+        computing = self._computing
+        if operator.explicit:
+            with self:
+                result = func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)  # noqa: SLF001
+            if self._computing != computing:  # its parts were seen; one that shows none computes by itself
+                return result
+        else:
+            result = func(*args, **kwargs)
+        self._computing += session.after(operator, args, kwargs, result, path, values)
+        return result
+
+
+class Session:
+    """One recording, from `start` to `stop`; ``active`` is False once it cannot go on.
+
+    A failure of the recorder never reaches the program: it is printed, and recording stops (``failure``).
+    """
+
+    def __init__(self, options: Options, device: Device, command: list[str]) -> None:
+        self.options, self.device, self._command = options, device, command
+        self.fake = options.fake
+        self.active = False
+        self.failure: str | None = None
+        self.seen = 0
+        """Operators that computed something, whether kept or not."""
+        self.writer = self._new_writer(force=options.force)
+        self.buffers = Buffers(self.writer)
+        self.window = Window(options)
+        self.names = Names()
+        self.modules = Modules(self.names, self._label, self._registered)
+        self.conservative: Counter[str] = Counter()
+        self.end_ns = 0
+        self.tiles = 0
+        self._notes: set[str] = set()
+        self._host_reads = 0
+        self._operators: dict[Any, Operator] = {}
+        self._plans: dict[Any, list[plans.Planned]] = {}
+        self._dtypes: dict[torch.dtype, str] = {}
+        self._lock = threading.RLock()
+        self._progress = Progress()
+        self._stack = ExitStack()
+        self._fake_mode = fake.mode() if options.fake else None
+
+    def _new_writer(self, *, force: bool) -> TraceWriter:
+        return TraceWriter(
+            self.options.output, recorder="model", command=self._command, device=self.device, force=force
+        )
+
+    # ---- life
+
+    def start(self) -> None:
+        """Record this thread, and every thread started from now on."""
+        self._stack.callback(self.modules.install())
+        self._stack.callback(_each_thread(self._enter_modes))
+        self._stack.enter_context(unfused.everything())
+        self._enter_modes(self._stack)
+        self._stack.callback(capture.ignore, self)
+        capture.listen(self)
+        self.active = True
+
+    def _enter_modes(self, stack: ExitStack) -> None:
+        if self._fake_mode is not None:
+            stack.enter_context(self._fake_mode)
+        stack.enter_context(_Mode(self))
+
+    def stop(self) -> list[str]:
+        """See nothing more, and say in the trace what was not covered: the notes."""
+        self.active = False
+        notes = self.notes()
+        self._stack.close()
+        self._progress.end()
+        if self.failure is None:
+            for note in notes:
+                self.writer.note(note)
+        return notes
+
+    def notes(self) -> list[str]:
+        """What the trace has to confess so far."""
+        said = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
+        if self.fake:
+            said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
+        if self._host_reads:
+            said.append(f"{self._host_reads} times the program read a value from the device (.item() and the like): host waits are not modelled.")
+        if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
+            need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
+            said.append(f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: it would not run there as recorded.")
+        return said
+
+    def forked(self) -> None:
+        """In a forked child: the trace belongs to the parent."""
+        self.active = False
+        self._progress = Progress(on=False)
+
+    def note(self, text: str) -> None:
+        """Something the trace has to confess."""
+        self._notes.add(text)
+
+    # ---- captured regions
+
+    def begin_capture(self) -> None:
+        """The first region of the program starts the trace anew."""
+        with self._lock:
+            if self.window.begin_capture() and self.active:
+                self._guard(self._restart)
+
+    def end_capture(self) -> None:
+        with self._lock:
+            self.window.end_capture()
+
+    def _restart(self) -> None:
+        if not self.writer.launches:
+            return
+        self.window.left_out += self.writer.launches
+        self.buffers.bury()
+        shutil.rmtree(self.writer.abandon("a captured region began"))
+        self.writer = self._new_writer(force=self.options.force)
+        self.buffers.restart(self.writer)
+        self._plans.clear()
+        self.conservative.clear()
+        self._notes.clear()
+        self.end_ns = self.tiles = self._host_reads = self.window.initialisations = 0
+
+    # ---- operators
+
+    def operator(self, func: Any) -> Operator:
+        """What is known of an operator."""
+        found = self._operators.get(func)
+        if found is None:
+            found = describe(func) if isinstance(func, torch._ops.OpOverload) else higher_order(func)
+            self._operators[func] = found
+        return found
+
+    def before(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
+        """Copies of integer arguments that a data-dependent operator is about to overwrite, by id."""
+        entry = operator.entry
+        if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
+            return {}
+        given = operator.values(args, kwargs)
+        written = [v for a, v in zip(operator.arguments, given, strict=True) if a.written and isinstance(v, torch.Tensor)]
+        return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in written}
+
+    def after(
+        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, path: str, values: dict[int, Any]
+    ) -> bool:
+        """Record an operator that has just run; whether it computed anything (allocation and views do not)."""
+        with self._lock:
+            seen = self.seen
+            if self.active:
+                self._guard(lambda: self._record(operator, operator.values(args, kwargs), result, path, values))
+            return self.seen != seen
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do our work; where it fails, the program goes on and the recording does not."""
+        try:
+            work()
+        except UserError as error:
+            self.failure = str(error)
+        except Exception as error:  # noqa: BLE001 - printed, and the trace marked
+            traceback.print_exc()
+            self.failure = f"a bug in tileprof ({type(error).__name__}: {error})"
+        if self.failure is not None and self.active:
+            self.active = False
+            self._progress.end()
+            print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
+
+    def _record(self, operator: Operator, given: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
+        buffers = self.buffers
+        buffers.bury()
+        tensors: list[torch.Tensor] = []
+        key: list[Any] = [operator.name]
+        lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
+        strided = self._flatten([] if lifted else given, tensors, key)
+        inputs = len(tensors)
+        key.append("->")
+        strided = self._flatten(result, tensors, key) and strided
+        places = [buffers.of(t, made=n >= inputs and not lifted) for n, t in enumerate(tensors)]
+        self._host_reads += operator.name in HOST_READS and not self.window.closed
+        if operator.silent or (not operator.mutates and _aliases(places, inputs)):
+            return
+        self.seen += 1
+        if not self.window.covers(path) or self._initialises(operator, tensors, places):
+            return
+        cached = tuple(key)
+        planned = self._plans.get(cached)
+        if planned is None:
+            call = self._call(operator, given, result, tensors, values)
+            planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
+            if operator.entry is None or self.fake or not operator.entry.data_dependent:
+                self._plans[cached] = planned
+        self._launch(operator, planned, tensors, places, inputs, path)
+
+    def _flatten(self, value: Any, tensors: list[torch.Tensor], key: list[Any]) -> bool:
+        """Append all tensors in ``value``, and a hashable description of it; False where one is not strided."""
+        if isinstance(value, torch.Tensor):
+            pieces = parts(value)
+            for piece in pieces:
+                offset = piece.storage_offset() * piece.element_size()
+                alignment = min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES
+                key.append((piece.shape, piece.stride(), piece.dtype, alignment))
+                tensors.append(piece)
+            return len(pieces) == 1 and pieces[0] is value
+        if isinstance(value, list | tuple):
+            key.append(len(value))
+            return all([self._flatten(v, tensors, key) for v in value])
+        try:
+            hash(value)
+            key.append(value)
+        except TypeError:
+            key.append(repr(value))
+        return True
+
+    def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
+        """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
+        if self.options.initialisation or self.modules.called or not operator.mutates or not tensors:
+            return False
+        if places[0] is None or places[0].kind != "parameter":
+            return False
+        self.window.initialisations += 1
+        return True
+
+    def _call(
+        self, operator: Operator, given: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
+    ) -> Call:
+        operands: list[Operand] = []
+        arguments = {a.name: self._operand(v, operands) for a, v in zip(operator.arguments, given, strict=True)}
+        first = len(operands)
+        self._operand(result, operands)
+        fake_run = self.fake
+
+        def value(operand: Operand) -> torch.Tensor | None:
+            tensor = tensors[operand.ref]
+            return None if fake_run else values.get(id(tensor), tensor)
+
+        return Call(operator.name, arguments, tuple(operands[first:]), tuple(operands), value)
+
+    def _operand(self, value: Any, operands: list[Operand]) -> Any:
+        """``value`` with each tensor replaced by its operand, which is appended to ``operands``."""
+        if isinstance(value, torch.Tensor):
+            made = []
+            for piece in parts(value):
+                offset = piece.storage_offset() * piece.element_size()
+                made.append(
+                    Operand(
+                        shape=tuple(piece.shape),
+                        strides=tuple(piece.stride()),
+                        dtype=str(piece.dtype).removeprefix("torch."),
+                        itemsize=piece.element_size(),
+                        alignment=min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES,
+                        ref=len(operands),
+                    )
+                )
+                operands.append(made[-1])
+            return made[0] if len(made) == 1 else made
+        if isinstance(value, list | tuple):
+            return [self._operand(v, operands) for v in value]
+        return value
+
+    # ---- launches
+
+    def _launch(
+        self,
+        operator: Operator,
+        planned: list[plans.Planned],
+        tensors: list[torch.Tensor],
+        places: list[Buffer | None],
+        inputs: int,
+        path: str,
+    ) -> None:
+        sizes: dict[int, int] = {}
+        for one in planned:
+            for slot in one.slots:
+                if isinstance(slot, Scratch):
+                    sizes[slot.slot] = max(sizes.get(slot.slot, 0), slot.bytes)
+        scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
+        for one in planned:
+            if self.window.keeps():
+                self._add(operator, one, self._bindings(one, tensors, places, inputs, scratch), path)
+        for workspace in scratch.values():
+            self.buffers.release(workspace)
+
+    def _bindings(
+        self,
+        one: plans.Planned,
+        tensors: list[torch.Tensor],
+        places: list[Buffer | None],
+        inputs: int,
+        scratch: dict[int, Buffer],
+    ) -> tuple[tuple[int, int], ...]:
+        bound = []
+        for slot in one.slots:
+            if isinstance(slot, Scratch):
+                bound.append((self.buffers.bind(scratch[slot.slot], new=True), 0))
+                continue
+            buffer, tensor = places[slot], tensors[slot]
+            if buffer is None:
+                raise ValueError(f"{one.kernel.name} touches operand {slot}, which has no memory")
+            new = slot >= inputs and not any(buffer is b for b in places[:inputs])
+            bound.append((self.buffers.bind(buffer, new=new), tensor.storage_offset() * tensor.element_size()))
+        return tuple(bound)
+
+    def _add(self, operator: Operator, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
+        kernel = one.kernel
+        if one.footprint is None:
+            one.footprint = self.writer.add_footprint(kernel.footprint)
+        self.writer.add_launch(
+            Launch(
+                footprint=one.footprint,
+                operands=bound,
+                kernel=kernel.name,
+                grid=kernel.grid,
+                block=kernel.block,
+                duration_ns=one.duration.launch_ns,
+                timing="modelled",
+                coverage=kernel.coverage,
+                fingerprint=one.fingerprint,
+                op=operator.name,
+                module=path,
+                cluster=kernel.cluster,
+                registers=kernel.registers,
+                shared_bytes=kernel.shared_bytes,
+                blocks_per_sm=one.duration.blocks_per_sm,
+                begin_ns=self.end_ns,
+                flops=kernel.flops,
+                note=kernel.note,
+            )
+        )
+        self.end_ns += one.duration.launch_ns + round(self.device.launch_gap_ns)
+        self.tiles += one.tiles
+        if kernel.coverage == "conservative":
+            self.conservative[operator.name] += 1
+        self._progress.say(self.writer.launches, self.tiles, path)
+
+    # ---- modules
+
+    def _registered(self, tensor: torch.Tensor | None) -> None:
+        """A tensor became a parameter; its name comes with the first call."""
+        if self.active and tensor is not None:
+            with self._lock, torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - our questions are no operators
+                self._guard(lambda: self.buffers.describe(tensor, "parameter", str))
+
+    def _label(self, root: torch.nn.Module) -> None:
+        """Name the tensors of a module that is about to run; parameters may have been swapped since the last time."""
+        if not self.active:
+            return
+        with self._lock, torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - our questions are no operators
+            self._guard(lambda: self._name_tensors(root))
+
+    def _name_tensors(self, root: torch.nn.Module) -> None:
+        self.buffers.bury()
+        for module in root.modules():
+            tensors = [(n, t, "parameter") for n, t in module._parameters.items() if t is not None]  # noqa: SLF001
+            tensors += [(n, t, "parameter") for n, t in module._buffers.items() if t is not None]  # noqa: SLF001
+            for name, tensor, kind in tensors:
+                self.buffers.describe(tensor, kind, lambda m=module, n=name: self.names.tensor(m, n))
+
+
+def _aliases(places: list[Buffer | None], inputs: int) -> bool:
+    """Whether every output lies in an input's memory: a view, whatever its schema says."""
+    known = {id(b) for b in places[:inputs] if b is not None}
+    return len(places) > inputs and all(id(b) in known for b in places[inputs:])
+
+
+def _each_thread(enter: Callable[[ExitStack], None]) -> Callable[[], None]:
+    """Run every thread that starts from now on inside what ``enter`` enters; returns what ends that."""
+    original = threading.Thread._bootstrap  # type: ignore[attr-defined]  # noqa: SLF001 - `run` may be overridden
+
+    def bootstrap(thread: threading.Thread) -> None:
+        with ExitStack() as stack:
+            enter(stack)
+            original(thread)
+
+    threading.Thread._bootstrap = bootstrap  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def end() -> None:
+        threading.Thread._bootstrap = original  # type: ignore[attr-defined]  # noqa: SLF001
+
+    return end

@@ -1,0 +1,143 @@
+"""The kernels of a matrix product ``d = a @ b + c``: which tile reads and writes what, and when.
+
+::
+
+    a [batch, m, k]    one tile: rows of a, columns of b      grid (x, y, z) = (m tiles, n tiles, splits * batch)
+    b [batch, k, n]    main loop over k in chunks, then the   dispatch: x slowest within groups of 8 columns of tiles,
+    d [batch, m, n]    epilogue reads c and writes d          the swizzle that keeps neighbours in L2
+
+With split-k, each slice of k writes its partial sums in fp32 to a workspace, and a second kernel adds
+them and c, as cuBLAS does (splitKreduce).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.tiles import gemm_tiles, regions
+from tileprof.record.model.tiles.main_loop import Loop, chunks_for, flops, main_loop, raster
+from tileprof.record.model.tiles.split_k import one_slice, partial_sums, reduce_kernel, workspace
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tileprof.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``d = a @ b + c`` in batches; every operand has three dimensions, broadcast ones stride 0.
+
+    The epilogue also reads ``scales``, of d's shape (by rows or columns: stride 0), and every tile ``whole`` ones.
+    """
+
+    a: Operand
+    b: Operand
+    d: Operand
+    c: Operand | None = None
+    scales: tuple[Operand, ...] = ()
+    whole: tuple[Operand, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.d.shape[1], self.d.shape[2], self.a.shape[2]
+
+
+def as_batch(operand: Operand) -> Operand:
+    """A matrix as a batch of one."""
+    return replace(operand, shape=(1, *operand.shape), strides=(0, *operand.strides))
+
+
+def kernels(product: Product, device: Device, *, name: str = "gemm", tf32: bool = False) -> list[Kernel]:
+    """One kernel, or two with split-k; none where d is empty."""
+    m, n, k = product.sizes
+    batch = product.d.shape[0]
+    if 0 in (m, n, batch):
+        return []
+    rate = gemm_tiles.rate_of(product.a.dtype, device, tf32=tf32)
+    tile = gemm_tiles.choose(
+        "gemm", (m, n, k), batch, itemsize=product.a.itemsize, out_itemsize=product.d.itemsize, rate=rate, device=device
+    )
+    tile = replace(tile, split=max(1, min(tile.split, -(-k // tile.k))))
+    main = _main_kernel(product, tile, f"{name}_{rate}_{_label(product, tile)}", rate)
+    return [main] if tile.split == 1 else [main, reduce_kernel(product.d, tile.split, _epilogue_reads(product))]
+
+
+def strips(
+    operand: Operand, slot: int, axis: int, size: int, loop: Loop, batch: int, block: NDArray[np.int32]
+) -> Boxes:
+    """Reads of a (``axis`` 0: rows by tile x) or of b (``axis`` 1: columns by tile y), chunk by chunk.
+
+    Each strip is computed once and given to all tiles that share it.
+    """
+    extent = operand.shape[1 + axis]
+    tiles, (splits, chunks) = -(-extent // size), loop.start.shape
+    strip = np.arange(splits * batch * tiles)
+    z, at, chunk = (i.ravel() for i in np.indices((splits * batch, tiles, chunks)))
+    s, b = z // batch, z % batch
+    start, stop = np.empty((len(z), 3), np.int64), np.empty((len(z), 3), np.int64)
+    start[:, 0], stop[:, 0] = b, b + 1
+    start[:, 1 + axis], stop[:, 1 + axis] = at * size, np.minimum(at * size + size, extent)
+    start[:, 2 - axis], stop[:, 2 - axis] = loop.start[s, chunk], loop.stop[s, chunk]
+    unique = regions.boxes(
+        operand, slot, READ, np.repeat(strip, chunks), start, stop, first=loop.first[s, chunk], last=loop.last[s, chunk]
+    )
+    pick = block[:, 2].astype(np.int64) * tiles + block[:, axis]
+    return regions.repeat(unique, pick, np.arange(len(block)))
+
+
+def squares(
+    operand: Operand, slot: int, mode: int, tile: gemm_tiles.Tile, block: NDArray[np.int32], *, first: float
+) -> Boxes:
+    """The tile's own rectangle of a ``[slices, batch, m, n]`` operand, at the end of its life."""
+    slices, batches = np.divmod(block[:, 2], operand.shape[1])
+    start = np.column_stack([slices, batches, block[:, 0] * np.int64(tile.m), block[:, 1] * np.int64(tile.n)])
+    stop = np.minimum(start + np.array((1, 1, tile.m, tile.n)), operand.shape)
+    return regions.boxes(operand, slot, mode, np.arange(len(block)), start, stop, first=first, last=1.0)
+
+
+def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) -> Kernel:
+    m, n, k = product.sizes
+    batch = product.d.shape[0]
+    grid = (-(-m // tile.m), -(-n // tile.n), tile.split * batch)
+    block = raster(*grid)
+    loop = main_loop(k, tile, product.a.itemsize, product.d.itemsize, chunks=chunks_for(len(block)))
+    parts = [
+        strips(product.a, 0, 0, tile.m, loop, batch, block),
+        strips(product.b, 1, 1, tile.n, loop, batch, block),
+    ]
+    slots: list[Operand | Scratch] = [product.a, product.b]
+    if tile.split == 1:
+        slots.append(product.d)
+        parts.append(squares(one_slice(product.d), 2, WRITE, tile, block, first=loop.epilogue))
+        for operand in _epilogue_reads(product):
+            parts.append(squares(one_slice(operand), len(slots), READ, tile, block, first=loop.epilogue))
+            slots.append(operand)
+    else:
+        partial = partial_sums(product.d, tile.split)
+        slots.append(workspace(partial))
+        parts.append(squares(partial, 2, WRITE, tile, block, first=loop.epilogue))
+    for operand in product.whole:
+        parts.append(regions.whole(operand, len(slots), READ, np.arange(len(block)), first=0, last=1))
+        slots.append(operand)
+    return Kernel(
+        name, Footprint(block, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1),
+        registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k), rate=rate,
+    )  # fmt: skip
+
+
+def _epilogue_reads(product: Product) -> Sequence[Operand]:
+    return (*((product.c,) if product.c else ()), *product.scales)
+
+
+def _label(product: Product, tile: gemm_tiles.Tile) -> str:
+    """Tile, pipeline and layouts, as in 128x256x64_4_nt: n where rows of a matrix lie contiguously."""
+    layouts = "".join("n" if o.strides[2] == 1 or o.shape[2] == 1 else "t" for o in (product.a, product.b))
+    return f"{tile.m}x{tile.n}x{tile.k}_{tile.stages}_{layouts}" + (f"_splitk{tile.split}" if tile.split > 1 else "")

@@ -1,0 +1,377 @@
+"""Indexing with tensors: index, index_put, index_select, embedding, index_add and their kin.
+
+Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (read at 2.13). The indices decide which
+bytes a tile touches; they are taken from the run. On fake tensors the indexed operand is taken whole by every tile and
+the launch is marked conservative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.pointwise import elementwise, short
+from tileprof.record.model.tiles.sketch import (
+    ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, cut, is_contiguous, part, ranges, scratch,
+)  # fmt: skip
+from tileprof.record.model.tiles.values import known, not_known, positions, wrapped
+
+INDEX_CHUNK = 512
+"""Elements of a block of the element-wise index kernels: 128 threads, 4 each."""
+ROW_CHUNK = 128
+"""Elements of a block and turn of ``index_add`` and its kin: 128 threads; at most 8 blocks an SM, which loop."""
+VECTOR_BYTES = 16
+_FAR = 1 << 40
+"""Extent of the dimension that stands for an index's offset; larger than any tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is indexed, seen from the result's shape ``(before, indices, after)``.
+
+    ``offset`` is, for each index position, where the indexed operand's slice begins (elements; None: unknown);
+    ``before`` and ``after`` are the operand's dimensions that the indices leave alone.
+    """
+
+    operand: Operand
+    offset: Ints | None
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    def size(self, dims: tuple[int, ...]) -> int:
+        return int(np.prod([self.operand.shape[d] for d in dims], dtype=np.int64))
+
+
+@models("aten::index", "aten::_unsafe_index", data_dependent=True)
+def index(call: Call, device: Device) -> list[Kernel]:
+    """``self[indices]``: a block takes 512 elements of the result. Masks are turned into positions first."""
+    out = call.outputs[0]
+    kernels = _masks_to_positions(call, device)
+    if out.numel == 0:
+        return kernels
+    target, shape, tensors = _target(call, call["self"])
+    return kernels + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
+
+
+@models("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put", data_dependent=True)
+def index_put(call: Call, device: Device) -> list[Kernel]:
+    """``self[indices] = values``, or ``+=`` with ``accumulate``: then indices are sorted first and every block updates
+    its rows; rows are written atomically here, since neighbouring blocks may share one."""
+    out, values = call.outputs[0], call["values"]
+    kernels = [] if short(call.op).endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    masks = [i for i in call["indices"] if i is not None and i.dtype in {"bool", "uint8"}]
+    if len(masks) == 1 and len(call["indices"]) == 1 and values.numel == 1 and not call["accumulate"]:
+        mask = masks[0]
+        more = len(out.shape) - len(mask.shape)
+        mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
+        return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
+    kernels += _masks_to_positions(call, device)
+    target, shape, tensors = _target(call, out)
+    total = target.size(target.before) * int(np.prod(shape, dtype=np.int64)) * target.size(target.after)
+    if total == 0 or values.numel == 0:
+        return kernels
+    source = _values_as_lines(values, target, shape)
+    if call["accumulate"]:
+        kernels += sort_keys(tensors, int(np.prod(shape, dtype=np.int64)))
+    mode = ATOMIC if call["accumulate"] else WRITE
+    return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None)
+
+
+@models("aten::index_select", data_dependent=True)
+def index_select(call: Call, device: Device) -> list[Kernel]:
+    """Slices of a dimension by number."""
+    return _take(call, call["self"], call["dim"], call["index"], device)
+
+
+@models("aten::embedding", data_dependent=True)
+def embedding(call: Call, device: Device) -> list[Kernel]:
+    """Rows of the table by number."""
+    return _take(call, call["weight"], 0, call["indices"], device)
+
+
+def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Device) -> list[Kernel]:
+    """Dense rows of whole 16-byte vectors: a block an index and 256 vectors of its row. Else the looping kernel."""
+    out = call.outputs[0]
+    if out.numel == 0:
+        return []
+    dim = dim % len(source.shape) if source.shape else 0
+    target = _along(call, source, dim, indices)
+    row_bytes = target.size(target.after) * source.itemsize
+    if dim == 0 and row_bytes % VECTOR_BYTES == 0 and is_contiguous(source) and is_contiguous(out):
+        per_row = 256 * VECTOR_BYTES // source.itemsize
+        threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
+        return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads)
+    return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+
+
+@models("aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", data_dependent=True)
+def index_add(call: Call, device: Device) -> list[Kernel]:
+    """Slices added to, or copied over, the slices that the index names; additions are atomic."""
+    out, source, indices = call.outputs[0], call["source"], call["index"]
+    name = short(call.op)
+    kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    if source.numel == 0:
+        return kernels
+    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    mode = ATOMIC if name.startswith("index_add") else WRITE
+    return kernels + _move(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+
+
+@models("aten::index_fill", "aten::index_fill_", data_dependent=True)
+def index_fill(call: Call, device: Device) -> list[Kernel]:
+    """Slices that the index names, filled with a number."""
+    out, indices = call.outputs[0], call["index"]
+    name = short(call.op)
+    kernels = [] if name.endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
+    if indices.numel == 0 or out.numel == 0:
+        return kernels
+    target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
+    return kernels + _move(name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+
+
+@models("aten::embedding_dense_backward", data_dependent=True)
+def embedding_backward(call: Call, _device: Device) -> list[Kernel]:
+    """Zeros, then rows of the gradient added to the rows of the table.
+
+    Up to 3072 indices: a block owns 32 columns of the table and goes through all indices. More: the indices are sorted, and
+    a block adds ten of them in a row, 128 columns wide; a row that two blocks share is updated atomically.
+    """
+    gradient, indices, out = call["grad_output"], call["indices"], call.outputs[0]
+    kernels = elementwise("zero_", [], [out], flops_each=0)
+    count, width = indices.numel, out.shape[1]
+    if count == 0 or out.numel == 0:
+        return kernels
+    values = known(call, indices)
+    rows = None if values is None else values.ravel()
+    flat = part(gradient, (*indices.shape, width), gradient.strides)
+    if count <= 3072:
+        return [*kernels, _by_columns(flat, indices, out, rows, call["padding_idx"])]
+    kernels += sort_keys([indices], count)
+    return [*kernels, _by_sorted_rows(flat, indices, out, rows, call["padding_idx"])]
+
+
+def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
+    width = out.shape[1]
+    sketch = Sketch(blocks(width, 32))
+    tile, lo, hi = ranges(width, 32)
+    sketch.whole(indices, READ)
+    last = len(gradient.shape) - 1
+    kept = None if rows is None else np.flatnonzero(rows != padding)
+    touched = np.arange(out.shape[0]) if kept is None else np.unique(rows[kept])
+    which = np.arange(indices.numel) if kept is None else kept
+    _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
+    for mode in (READ, WRITE):
+        _product(sketch, out, mode, tile, ((0,), touched), (1, lo, hi))
+    confession = {} if kept is not None else not_known("every tile updates all rows of its columns")
+    flops = indices.numel * width
+    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
+
+
+def _by_sorted_rows(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
+    count, width = indices.numel, out.shape[1]
+    strips = blocks(width, 128)
+    sketch = Sketch(blocks(count, 10), strips)
+    order = np.arange(count) if rows is None else np.argsort(rows, kind="stable")
+    place = np.arange(count)
+    kept = order >= 0 if rows is None else rows[order] != padding
+    place, order = place[kept], order[kept]
+    tile = (place[:, None] // 10 + np.arange(strips) * sketch.grid[0]).ravel()
+    strip = np.tile(np.arange(strips), len(place))
+    low, high = strip * 128, np.minimum(strip * 128 + 128, width)
+    keys = scratch(_KEYS, count)
+    mine = np.repeat(place, strips)
+    sketch.span(keys, READ, tile, Span((0,), mine, mine + 1))
+    last = len(gradient.shape) - 1
+    source = np.repeat(order, strips)
+    sketch.span(gradient, READ, tile, Span(tuple(range(last)), source, source + 1), Span((last,), low, high))
+    if rows is None:
+        every = np.arange(sketch.tiles)
+        sketch.whole(out, ATOMIC, every)
+        confession = not_known("every tile updates the whole table, and gradient rows are not in sorted order")
+    else:
+        row = rows[source]
+        sketch.span(out, ATOMIC, tile, Span((0,), row, row + 1), Span((1,), low, high))
+        confession = {}
+    return sketch.kernel("embedding_backward<sorted>", threads=128, flops=count * width, **confession)
+
+
+_KEYS = 20
+"""Scratch slot of sorted indices."""
+
+
+def sort_keys(keys: Sequence[Operand], count: int) -> list[Kernel]:
+    """Sorting indices before rows are added: each block writes a part of the order, which depends on all keys.
+
+    Stands for the passes of a radix sort.
+    """
+    sketch = Sketch(blocks(count, 4096))
+    tile, lo, hi = ranges(count, 4096)
+    for operand in keys:
+        sketch.whole(operand, READ)
+    sketch.span(scratch(_KEYS, count), WRITE, tile, Span((0,), lo, hi))
+    return [sketch.kernel("sort_indices", threads=256, note="stands for the passes of a radix sort")]
+
+
+def _product(
+    sketch: Sketch, operand: Operand, mode: int, tile: Ints, rows: tuple[tuple[int, ...], Ints], columns: tuple[int, Ints, Ints]
+) -> None:
+    """Every tile touches its range of columns in each of ``rows``, consecutive rows at once."""
+    dims, wanted = rows
+    dim, lo, hi = columns
+    if not len(wanted):
+        return
+    begins = np.flatnonzero(np.diff(wanted, prepend=wanted[0] - 2) != 1)
+    first, last = wanted[begins], wanted[np.append(begins[1:], len(wanted)) - 1] + 1
+    n = len(first)
+    sketch.span(
+        operand, mode, np.repeat(tile, n),
+        Span(dims, np.tile(first, len(tile)), np.tile(last, len(tile))),
+        Span((dim,), np.repeat(lo, n), np.repeat(hi, n)),
+    )  # fmt: skip
+
+
+def _masks_to_positions(call: Call, device: Device) -> list[Kernel]:
+    """A launch for each mask among the indices: it becomes a list of positions in a workspace."""
+    masks = [i for i in call["indices"] if i is not None and i.dtype in {"bool", "uint8"}]
+    kernels = []
+    for mask in masks:
+        sketch = Sketch(max(min(blocks(max(mask.numel, 1), 2048), device.sms), 1))
+        sketch.whole(mask, READ)
+        kernels.append(sketch.kernel("nonzero", threads=256, coverage="conservative", note="every tile reads the mask"))
+    return kernels
+
+
+def _target(call: Call, operand: Operand) -> tuple[Target, tuple[int, ...], list[Operand]]:
+    """The indexed operand, the shape of the broadcast indices, and the index tensors read by the index kernel."""
+    dims: list[int] = []
+    offsets: list[tuple[Any, int, int]] = []
+    tensors: list[Operand] = []
+    at = 0
+    for i in call["indices"]:
+        if i is None:
+            at += 1
+            continue
+        if i.dtype in {"bool", "uint8"}:
+            own = tuple(range(at, at + len(i.shape)))
+            mask = known(call, i)
+            found = np.nonzero(mask) if mask is not None else (None,) * len(own)
+            offsets += [(f, operand.strides[d], operand.shape[d]) for f, d in zip(found, own, strict=True)]
+        else:
+            own = (at,)
+            offsets.append((known(call, i), operand.strides[at], operand.shape[at]))
+            tensors.append(i)
+        dims += own
+        at += len(own)
+    rest = [d for d in range(len(operand.shape)) if d not in dims]
+    together = dims == list(range(dims[0], dims[0] + len(dims)))
+    before = tuple(d for d in rest if together and d < dims[0])
+    after = tuple(d for d in rest if d not in before)
+    if any(values is None for values, _, _ in offsets):
+        return Target(operand, None, before, after), _index_shape(call, before, after), tensors
+    parts = [wrapped(values, size) * stride for values, stride, size in offsets]
+    offset = np.asarray(sum(parts[1:], parts[0]))
+    return Target(operand, offset.ravel(), before, after), offset.shape, tensors
+
+
+def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...]:
+    """The indices' broadcast shape on fake tensors: from the result, or from the index tensors themselves."""
+    if short(call.op).endswith("index"):
+        shape = call.outputs[0].shape
+        return shape[len(before) : len(shape) - len(after)]
+    found = [i.shape if i.dtype not in {"bool", "uint8"} else (i.numel,) for i in call["indices"] if i is not None]
+    return tuple(np.broadcast_shapes(*found))
+
+
+def _along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:
+    values = known(call, indices)
+    if not operand.shape:
+        return Target(operand, None if values is None else 0 * values.ravel(), (), ())
+    offset = None if values is None else wrapped(values.ravel(), operand.shape[dim]) * operand.strides[dim]
+    rank = len(operand.shape)
+    return Target(operand, offset, tuple(range(dim)), tuple(range(dim + 1, rank)))
+
+
+def _values_as_lines(values: Operand, target: Target, shape: Sequence[int]) -> Operand:
+    full = [*(target.operand.shape[d] for d in target.before), *shape, *(target.operand.shape[d] for d in target.after)]
+    missing = len(full) - len(values.shape)
+    strides = (0,) * missing + tuple(
+        0 if size == 1 else s for size, s in zip(values.shape, values.strides, strict=True)
+    )
+    return part(values, full, strides)
+
+
+def _move(
+    name: str,
+    target: Target,
+    target_mode: int,
+    other: Operand | None,
+    other_mode: int,
+    tensors: Sequence[Operand],
+    shape: Sequence[int],
+    chunk: int,
+    most_tiles: int | None,
+    *,
+    row_threads: int = 0,
+) -> list[Kernel]:
+    """The launch of all index kernels: tiles walk ``(before, indices, after)``, ``chunk`` elements at a time.
+
+    ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid, blocks then
+    loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements of its row (grid y).
+    """
+    before, after = target.size(target.before), target.size(target.after)
+    count = int(np.prod(shape, dtype=np.int64))
+    total = before * count * after
+    if row_threads:
+        strips = blocks(after, chunk)
+        sketch = Sketch(count, strips)
+        tile = np.arange(count * strips)
+        line, low = tile % count, tile // count * chunk
+        high = np.minimum(low + chunk, after)
+    else:
+        wanted = blocks(total, chunk)
+        sketch = Sketch(wanted if most_tiles is None else min(wanted, most_tiles))
+        turn, lo, hi = ranges(total, chunk, sketch.tiles)
+        which, begin, end = cut(lo, hi, after)
+        tile, line = turn[which], begin // after
+        low, high = begin - line * after, end - line * after
+    position = line % count
+    for operand in tensors:
+        missing = len(shape) - len(operand.shape)
+        strides = (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True))
+        sketch.elements(operand, READ, tile, positions(part(operand, shape, strides))[position])
+    if other is not None:
+        rank = len(other.shape)
+        inner = tuple(range(rank - len(target.after), rank))
+        outer = tuple(range(rank - len(target.after)))
+        sketch.span(other, other_mode, tile, Span(outer, line, line + 1), Span(inner, low, high))
+    confession = _indexed(sketch, target, target_mode, tile, (line // count, position), (low, high))
+    flops = total if target_mode == ATOMIC else 0
+    return [sketch.kernel(f"index<{name}>", threads=row_threads or 128, flops=flops, **confession)]
+
+
+def _indexed(
+    sketch: Sketch, target: Target, mode: int, tile: Ints, place: tuple[Ints, Ints], columns: tuple[Ints, Ints]
+) -> dict[str, str]:
+    """Accesses to the indexed operand; what to confess when the indices are unknown."""
+    operand = target.operand
+    if target.offset is None:
+        sketch.whole(operand, mode)
+        return not_known("every tile takes the whole indexed operand")
+    dims = target.before + target.after
+    view = part(
+        operand, (_FAR, *(operand.shape[d] for d in dims)), (1, *(operand.strides[d] for d in dims))
+    )
+    before = tuple(range(1, 1 + len(target.before)))
+    after = tuple(range(1 + len(target.before), 1 + len(dims)))
+    (outer, position), (low, high) = place, columns
+    offset = target.offset[position]
+    if not target.before and not target.after:
+        sketch.elements(operand, mode, tile, offset)
+        return {}
+    sketch.span(view, mode, tile, Span((0,), offset, offset + 1), Span(before, outer, outer + 1), Span(after, low, high))
+    return {}

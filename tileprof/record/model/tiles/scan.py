@@ -1,0 +1,108 @@
+"""Scans and selections along a dimension: cumulative sums, sorts, top-k, medians.
+
+Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (read at 2.13). Simplified: a sorted or selected line belongs to one
+thread block, whatever its length (ATen cuts lines beyond some thousand elements into several passes); a scan over a
+whole tensor is one pass with look-back, in which a block's result also depends on the blocks before it.
+"""
+
+from __future__ import annotations
+
+from tileprof.devices import Device
+from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.pointwise import elementwise, short
+from tileprof.record.model.tiles.rows import inner_size, row_blocks, strips
+from tileprof.record.model.tiles.sketch import is_contiguous, rate_of
+
+_LOOK_BACK_CHUNK = 2048
+_COMPARISONS = 12
+"""Operations an element of a sort or selection, a rough figure for lines of some thousand elements."""
+
+
+@models(
+    "aten::cumsum", "aten::cumsum_", "aten::cumprod", "aten::cumprod_", "aten::cummax", "aten::cummin",
+    "aten::_cummax_helper", "aten::_cummin_helper", "aten::logcumsumexp", "aten::_logcumsumexp", "aten::_cumsum",
+    "aten::_cumprod",
+)  # fmt: skip
+def scan(call: Call, _device: Device) -> list[Kernel]:
+    """A running reduction. Innermost dimension: 16 to 512 threads a line, 512 a block. Others: a thread a line."""
+    source, name = call["self"], short(call.op)
+    writes = [o for o in (*call.outputs, call.arguments.get("values"), call.arguments.get("indices")) if o is not None]
+    if source.numel == 0:
+        return []
+    if not source.shape:
+        return elementwise(name, [source], writes)
+    dim = call["dim"] % len(source.shape)
+    size, inner = source.shape[dim], inner_size(source, dim)
+    fields = {"flops": source.numel, "rate": rate_of(source)}
+    if size == source.numel and is_contiguous(source):
+        return elementwise(f"scan<{name}>", [source], writes, threads=128, each=_LOOK_BACK_CHUNK // 128, **LOOK_BACK)
+    if inner == 1:
+        per_block = _lines(source.numel // size, size)
+        threads = (512 // per_block, per_block, 1)
+        return [row_blocks(f"scan_innermost<{name}>", [source], writes, dim, per_block, threads, **fields)]
+    width = min(512, inner)
+    return [strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
+
+
+LOOK_BACK = {"note": "one pass: a block waits inside the launch for the blocks before it"}
+
+
+@models(
+    "aten::sort", "aten::topk", "aten::kthvalue", "aten::mode", "aten::median.dim", "aten::median.dim_values",
+    "aten::nanmedian.dim", "aten::argsort", "aten::msort",
+)  # fmt: skip
+def select(call: Call, _device: Device) -> list[Kernel]:
+    """Values and places from a line of their dimension; a block a line."""
+    source, name = call["self"], short(call.op)
+    if source.numel == 0 or call.outputs[0].numel == 0:
+        return []
+    if not source.shape:
+        return elementwise(name, [source], list(call.outputs))
+    given = call.arguments.get("dim", -1 if name == "topk" else 0)
+    dim = (-1 if given is None else given) % len(source.shape)
+    writes = [_with_dimension(o, dim, len(source.shape)) for o in call.outputs]
+    threads = min(1024, max(32, 1 << (source.shape[dim] - 1).bit_length()))
+    fields = {"flops": _COMPARISONS * source.numel, "rate": rate_of(source), "shared_bytes": 16 * threads}
+    return [row_blocks(f"lines<{name}>", [source], writes, dim, 1, threads, **fields)]
+
+
+def _lines(rows: int, size: int) -> int:
+    """Lines a block of 512 threads (``get_log_num_threads_x_inner_scan``): long lines get more threads each."""
+    log = max(4, min(9, (9 + (size - 1).bit_length() - (rows - 1).bit_length()) // 2))
+    return 1 << (9 - log)
+
+
+def _with_dimension(operand: Operand, dim: int, rank: int) -> Operand:
+    """A result that has lost ``dim`` gets it back with size 1."""
+    if len(operand.shape) == rank:
+        return operand
+    shape = (*operand.shape[:dim], 1, *operand.shape[dim:])
+    strides = (*operand.strides[:dim], 0, *operand.strides[dim:])
+    return Operand(shape, strides, operand.dtype, operand.itemsize, operand.alignment, operand.ref)
+
+
+@models("aten::searchsorted", "aten::bucketize")
+def search(call: Call, _device: Device) -> list[Kernel]:
+    """A thread a value, searching all boundaries: they are read whole, a superset of the search path."""
+    values = call["self"]
+    boundaries = call.arguments.get("boundaries", call.arguments.get("sorted_sequence"))
+    return _against_all(short(call.op), values, boundaries, call.outputs[0])
+
+
+@models("aten::isin")
+def is_in(call: Call, _device: Device) -> list[Kernel]:
+    """Every element against all test elements."""
+    elements, tests = (call.arguments.get(n) for n in ("elements", "test_elements"))
+    if not isinstance(elements, Operand):
+        elements = call["element"]
+    return _against_all("isin", elements, tests, call.outputs[0])
+
+
+def _against_all(name: str, values: object, everything: object, out: Operand) -> list[Kernel]:
+    reads = [values] if isinstance(values, Operand) else []
+    whole = [everything] if isinstance(everything, Operand) and everything.numel else []
+    kernels = elementwise(name, reads, [out], whole=whole)
+    if name != "isin":
+        for kernel in kernels:
+            kernel.coverage, kernel.note = "conservative", "every tile reads all boundaries"
+    return kernels

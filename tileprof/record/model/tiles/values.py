@@ -1,0 +1,37 @@
+"""Values that decide where a kernel reads and writes: indices and masks of real runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.model.call import Call, Operand
+
+Ints = NDArray[np.int64]
+
+
+def known(call: Call, operand: Operand) -> NDArray[Any] | None:
+    """The operand's values as an array of its shape; None where the program runs on fake tensors."""
+    tensor = call.value(operand)
+    return None if tensor is None else np.asarray(tensor.detach().cpu().numpy())
+
+
+def not_known(what: str) -> dict[str, str]:
+    """Fields of a `Kernel` whose accesses are a superset because the indices have no values."""
+    return {"coverage": "conservative", "note": f"indices without values: {what}"}
+
+
+def positions(operand: Operand) -> Ints:
+    """Distance of each element from the first, in elements, flattened in row-major order."""
+    at = np.zeros((), np.int64)
+    for size, stride in zip(operand.shape, operand.strides, strict=True):
+        at = at[..., None] + np.arange(size, dtype=np.int64) * stride
+    return at.ravel()
+
+
+def wrapped(index: NDArray[Any], size: int) -> Ints:
+    """Indices with negative ones counted from the end."""
+    index = index.astype(np.int64)
+    return np.where(index < 0, index + size, index)

@@ -1,0 +1,81 @@
+"""Fused CPU operators hide what a GPU would launch: inside a session they are switched off.
+
+The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
+transformer encoders and multi-head attention (one operator a layer), oneDNN's LSTM (one operator a sequence), and
+``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's).
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_used: set[str] = set()
+
+
+def notes() -> frozenset[str]:
+    """What was taken apart so far, as sentences."""
+    return frozenset(_used)
+
+
+@contextmanager
+def everything() -> Iterator[None]:
+    """Switch fused CPU operators and the compiler off, and back as they were."""
+    with _no_encoder_fast_path(), _no_fused_lstm(), _no_compiler():
+        yield
+    _used.clear()
+
+
+@contextmanager
+def _no_encoder_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(value=False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(value=before)
+
+
+@contextmanager
+def _no_compiler() -> Iterator[None]:
+    """Compiled functions run as written; the compiler is imported only by programs that ask for it."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def uncompiled(*args: Any, **kwargs: Any) -> Any:
+        _used.add("torch.compile was switched off: operators are recorded one by one, as without it.")
+        torch.compiler.set_stance("force_eager")
+        return original(*args, **kwargs)
+
+    torch.compile = uncompiled
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+@contextmanager
+def _no_fused_lstm() -> Iterator[None]:
+    lstm = torch._VF.lstm  # noqa: SLF001 - what nn.LSTM calls
+
+    @functools.wraps(lstm)
+    def unfused_lstm(*args: Any, **kwargs: Any) -> Any:
+        _used.add("LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels.")
+        before = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - the public switch also sets, and warns of, TF32
+        torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
+        try:
+            return lstm(*args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(before)  # noqa: SLF001
+
+    torch._VF.lstm = unfused_lstm  # noqa: SLF001
+    try:
+        yield
+    finally:
+        del torch._VF.lstm  # noqa: SLF001 - the original is found by the object's __getattr__

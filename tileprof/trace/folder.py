@@ -1,0 +1,101 @@
+"""Where a trace lies: claiming a place for a new one, and putting it there in one step.
+
+A recording writes into ``<name>.tileprof.partial`` and is renamed to ``<name>.tileprof`` when it is whole.
+Making the partial folder is the lock: who makes it owns it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+from tileprof.errors import UserError
+from tileprof.trace import manifest
+from tileprof.trace.schema import SUFFIX
+
+PARTIAL: Final = ".partial"
+
+
+def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """The whole trace's folder and the partial one, for a path with or without the suffix."""
+    path = Path(path)
+    whole = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
+    return whole, whole.with_name(whole.name + PARTIAL)
+
+
+def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> None:
+    """Make the partial folder with the manifest ``begun``.
+
+    Raises UserError when a trace, a recording or something else is in the way, OSError when it cannot be made.
+    """
+    refuse_existing(whole, force=force)
+    if partial.exists() or partial.is_symlink():
+        pid = manifest.live_writer(partial)
+        if pid is not None:
+            raise UserError(
+                f"{partial} is being written by process {pid}: choose another name with -o (or remove it, if you know that process is no recording)"
+            )
+        if not force:
+            raise UserError(
+                f"{partial} is left from a recording that did not end: will not overwrite it without --force (it still loads)"
+            )
+        _refuse_foreign(partial)
+        shutil.rmtree(partial)
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+    except FileExistsError:
+        raise UserError(f"{partial} was made by somebody else just now: choose another name with -o") from None
+    try:
+        manifest.write(partial, begun)
+    except OSError:
+        partial.rmdir()
+        raise
+
+
+def refuse_existing(whole: Path, *, force: bool) -> None:
+    """Raise UserError when ``whole`` exists, unless it is a trace and may be replaced."""
+    if not (whole.exists() or whole.is_symlink()):
+        return
+    _refuse_foreign(whole)
+    if not force:
+        raise UserError(f"will not overwrite {whole} without --force")
+
+
+def _refuse_foreign(path: Path) -> None:
+    if not manifest.is_trace(path):
+        raise UserError(f"will not replace {path}: it is not a trace; move it away or choose another name with -o")
+
+
+def publish(partial: Path, whole: Path, *, force: bool) -> None:
+    """Rename the partial folder to the whole one; an old trace is removed only after that.
+
+    Raises UserError when something is in the way, OSError when renaming fails; the old trace is then in place.
+    """
+    refuse_existing(whole, force=force)
+    old = whole.with_name(f"{whole.name}.replaced-{os.getpid()}")
+    replacing = whole.exists()
+    if replacing:
+        whole.rename(old)
+    try:
+        partial.rename(whole)
+    except BaseException:
+        if replacing:
+            old.rename(whole)
+        raise
+    if replacing:
+        shutil.rmtree(old)
+
+
+def sentence(error: OSError, doing: str) -> str:
+    """What a user can do about a disk that does not take the trace."""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full while {doing}: free some space, or record to another disk with -o"
+    if error.errno == errno.EDQUOT:
+        return f"your disk quota is used up while {doing}: free some space, or record to another disk with -o"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"no permission while {doing}: record to a folder you may write to with -o"
+    return f"{error.strerror or error} while {doing}"

@@ -1,0 +1,154 @@
+"""``manifest.json``: what a trace says about itself, from the moment recording begins.
+
+::
+
+    {"format": "tileprof trace", "version": 1, "complete": true, "tileprof": "0.1.0",
+     "created": "2026-11-20T06:00:00+00:00", "recorder": "model", "command": ["infer.py", "--batch", "1"],
+     "libraries": {"python": "3.11.9", "torch": "2.13.0"}, "device": {"name": "H200", ...}, "granule": 1,
+     "exit_code": 0, "reason": "", "rows": {"launches": 96, ...}, "coverage": {"exact": 90, ...}, "notes": []}
+
+While a recording runs, ``writer`` holds its process id and host; afterwards it is null. ``granule`` is the
+number of bytes the recorder worked in (1: byte-exact).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from tileprof.errors import TraceError
+from tileprof.trace.schema import FORMAT_VERSION
+
+FILE_NAME: Final = "manifest.json"
+_FORMAT: Final = "tileprof trace"
+_LIMIT_BYTES: Final = 16 << 20  # ours are kilobytes; a larger one is not ours
+_LIBRARIES: Final[tuple[str, ...]] = ("numpy", "pandas", "pyarrow", "torch", "transformers", "triton")
+
+_KEYS: Final[dict[str, type | tuple[type, ...]]] = {
+    "complete": bool,
+    "recorder": str,
+    "command": list,
+    "device": dict,
+    "granule": int,
+    "rows": dict,
+    "notes": list,
+}
+
+
+def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule: int) -> dict[str, Any]:
+    """The manifest of a recording that begins now."""
+    return {
+        "format": _FORMAT,
+        "version": FORMAT_VERSION,
+        "complete": False,
+        "tileprof": _version("tileprof"),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "recorder": recorder,
+        "command": command,
+        "libraries": libraries(),
+        "device": device,
+        "granule": granule,
+        "exit_code": None,
+        "reason": "",
+        "rows": {},
+        "coverage": {},
+        "notes": [],
+        "writer": {"pid": os.getpid(), "host": socket.gethostname()},
+    }
+
+
+def libraries() -> dict[str, str]:
+    """Versions of Python and of the libraries that are imported already; imports nothing."""
+    found = {name: _version(name) for name in _LIBRARIES if name in sys.modules}
+    return {"python": ".".join(map(str, sys.version_info[:3])), **found}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def write(folder: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest in one step. Raises OSError."""
+    temporary = folder / f".{FILE_NAME}.tmp"
+    try:
+        temporary.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(folder / FILE_NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The checked manifest of a trace folder.
+
+    Raises TraceError when there is none, when it is not ours, of another version, or of a wrong shape.
+    """
+    path = folder / FILE_NAME
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            raise TraceError(f"{path} is larger than {_LIMIT_BYTES} bytes: {folder} is not a trace")
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TraceError(f"{folder} is not a trace: it has no {FILE_NAME}") from None
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path} is not valid JSON ({error}): the trace is damaged, record it again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise TraceError(f"{folder} is not a trace: {FILE_NAME} does not say {_FORMAT!r}")
+    _check_version(folder, manifest.get("version"))
+    for key, type_ in _KEYS.items():
+        if not isinstance(manifest.get(key), type_):
+            raise TraceError(f"{path}: {key} is {manifest.get(key)!r:.80}: the trace is damaged, record it again")
+    return manifest
+
+
+def _check_version(folder: Path, version: Any) -> None:
+    if version == FORMAT_VERSION and isinstance(version, int):
+        return
+    newer = isinstance(version, int) and version > FORMAT_VERSION
+    advice = "use a newer tileprof" if newer else "record it again"
+    raise TraceError(
+        f"{folder} has trace format {version!r:.40}, this tileprof ({_version('tileprof')}) reads {FORMAT_VERSION}: {advice}"
+    )
+
+
+def is_trace(folder: Path) -> bool:
+    """Whether a folder looks like a trace of any version: what ``force`` may replace."""
+    path = folder / FILE_NAME
+    try:
+        if folder.is_symlink() or path.stat().st_size > _LIMIT_BYTES:
+            return False
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == _FORMAT
+
+
+def live_writer(folder: Path) -> int | None:
+    """The process that is writing this trace now, if it still runs."""
+    try:
+        writer = json.loads((folder / FILE_NAME).read_text(encoding="utf-8"))["writer"]
+        pid = writer["pid"]
+        same_host = writer["host"] == socket.gethostname()
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(pid, int) or pid <= 0:
+        return None
+    if not same_host:
+        return pid  # cannot be asked from here; taking it for dead could destroy it
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except (PermissionError, OverflowError):
+        return pid
+    return pid

@@ -1,0 +1,106 @@
+"""Reading the Parquet parts of one table, trusting nothing that stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tileprof.errors import TraceError
+from tileprof.trace.arrow import arrow_type
+from tileprof.trace.schema import Column, Table
+
+_Result = TypeVar("_Result")
+
+
+def parts_of(folder: Path, table: Table) -> list[Path]:
+    """The table's parts in order; none when its folder is missing."""
+    return sorted((folder / table.name).glob("[0-9]*.parquet"))
+
+
+def checked_rows(parts: list[Path], table: Table) -> int:
+    """Rows in the parts, from their footers. Raises TraceError for a damaged part or one of other columns."""
+    return sum(_or_damaged(part, _rows, table) for part in parts)
+
+
+def _rows(part: Path, table: Table) -> int:
+    with pq.ParquetFile(part) as file:
+        _check_types(part, table, file.schema_arrow)
+        return int(file.metadata.num_rows)
+
+
+def _check_types(part: Path, table: Table, found: pa.Schema) -> None:
+    for column in table.columns:
+        at = found.get_field_index(column.name)
+        if at < 0:
+            raise TraceError(f"{part} has no column {column.name}: the trace is damaged, record it again")
+        seen, expected = found.field(at).type, arrow_type(column)
+        if column.type == "enum":
+            seen, expected = seen.value_type if pa.types.is_dictionary(seen) else seen, pa.string()
+        if seen != expected:
+            raise TraceError(
+                f"{part}: column {column.name} is {seen}, expected {expected}: the trace is damaged, record it again"
+            )
+
+
+def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
+    """All rows, one value a column: arrays; enum codes as int8; strings as a pandas Series; lists as tuples.
+
+    Unknown numbers are NaN. Raises TraceError for a damaged part, a missing value or an unknown enum value.
+    """
+    read = [_or_damaged(part, _read, table) for part in parts]
+    return {
+        c.name: _column(table, c, [chunk for t in read for chunk in t.column(c.name).chunks]) for c in table.columns
+    }
+
+
+def _read(part: Path, table: Table) -> pa.Table:
+    with pq.ParquetFile(part) as file:
+        return file.read(columns=[c.name for c in table.columns])
+
+
+def _column(table: Table, column: Column, chunks: list[pa.Array]) -> Any:
+    if not column.nullable and any(chunk.null_count for chunk in chunks):
+        raise TraceError(f"table {table.name}: {column.name} has missing values: the trace is damaged, record it again")
+    if column.type == "enum":
+        codes = [_codes(table, column, chunk) for chunk in chunks]
+        return _frozen(np.concatenate(codes) if codes else np.empty(0, np.int8))
+    joined = pa.chunked_array(chunks, arrow_type(column))
+    if column.type == "string":
+        return joined.to_pandas()
+    if column.type == "list<int64>":
+        return [tuple(values) for values in joined.to_pylist()]
+    return _frozen(joined.to_numpy())
+
+
+def _frozen(values: NDArray[Any]) -> NDArray[Any]:
+    values.flags.writeable = False  # shared by everyone who reads the trace
+    return values
+
+
+def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
+    """The chunk's values as places in ``column.values``; the file's own dictionary may be in any order."""
+    if not pa.types.is_dictionary(chunk.type):
+        chunk = chunk.dictionary_encode()
+    place = {value: code for code, value in enumerate(column.values)}
+    words = chunk.dictionary.to_pylist()
+    codes = np.array([place.get(word, -1) for word in words] or [-1], dtype=np.int8)[chunk.indices.to_numpy()]
+    if (codes < 0).any():
+        word = words[chunk.indices[int(codes.argmin())].as_py()]
+        raise TraceError(
+            f"table {table.name}: {column.name} is {word!r:.40}, expected one of {', '.join(column.values)}: "
+            "the trace is damaged, record it again"
+        )
+    return np.asarray(codes)
+
+
+def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table) -> _Result:
+    try:
+        return read(part, table)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise TraceError(f"{part} is damaged ({error}): record the trace again") from error

@@ -1,0 +1,79 @@
+"""What recorders hand over, checked and turned into the values of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tileprof.trace import schema
+from tileprof.trace.footprint import Footprint, Launch
+
+
+def enum_code(column: str, word: str, words: tuple[str, ...]) -> int:
+    """The word's place among the column's values. Raises ValueError for another word."""
+    if word not in words:
+        raise ValueError(f"{column} is {word!r}, expected one of {', '.join(words)}")
+    return words.index(word)
+
+
+def utf8(text: str) -> str:
+    """Text that UTF-8 can hold: file names and module names may carry lone surrogates."""
+    return str(text).encode("utf-8", "replace").decode()
+
+
+def ints(values: Sequence[int]) -> list[int]:
+    """Plain integers, whatever integers came (torch.Size, numpy)."""
+    return [int(v) for v in values]
+
+
+def checked_footprint(footprint: Footprint) -> Footprint:
+    """The footprint with its boxes sorted by tile. Raises ValueError for boxes that no trace may hold."""
+    boxes, tiles = footprint.boxes, footprint.tiles
+    if footprint.block.shape != (tiles, 3):
+        raise ValueError(f"block has shape {footprint.block.shape}, expected {(tiles, 3)}")
+    if not tiles:
+        raise ValueError("a footprint has at least one tile")
+    if footprint.duration_ns is not None and footprint.duration_ns.shape != (tiles,):
+        raise ValueError(f"duration_ns has shape {footprint.duration_ns.shape}, expected {(tiles,)}")
+    if not len(boxes):
+        return footprint
+    rules = {
+        "a tile beyond the footprint's": (boxes.tile < 0) | (boxes.tile >= tiles),
+        "a negative operand": boxes.operand < 0,
+        "an unknown mode": (boxes.mode < 0) | (boxes.mode >= len(schema.MODES)),
+        "a length below 1": boxes.length < 1,
+        "a count below 1": (boxes.count_0 < 1) | (boxes.count_1 < 1),
+    }
+    for rule, broken in rules.items():
+        if broken.any():
+            raise ValueError(f"box {int(broken.argmax())} of {len(boxes)} has {rule}")
+    if (np.diff(boxes.tile) < 0).any():
+        boxes = boxes.take(np.argsort(boxes.tile, kind="stable"))
+    return Footprint(footprint.block, boxes, footprint.duration_ns)
+
+
+def launch_row(number: int, launch: Launch, tiles: int) -> tuple[Any, ...]:
+    """The row's values in the order of ``schema.LAUNCHES``."""
+    texts = (launch.kernel, launch.fingerprint, launch.op, launch.module)
+    return (
+        number,
+        launch.footprint,
+        *map(utf8, texts),
+        launch.stream,
+        launch.graph,
+        *launch.grid,
+        *launch.block,
+        *launch.cluster,
+        launch.registers,
+        launch.shared_bytes,
+        launch.blocks_per_sm,
+        tiles,
+        int(launch.begin_ns),
+        int(launch.duration_ns),
+        int(launch.flops),
+        enum_code("timing", launch.timing, schema.TIMINGS),
+        enum_code("coverage", launch.coverage, schema.COVERAGES),
+        utf8(launch.note),
+    )

@@ -1,0 +1,363 @@
+"""Writing a trace as a stream: rows are kept until there are many, then written as one Parquet part a table.
+
+Memory is bounded by `CHECKPOINT_ROWS` rows, the largest single footprint, and the list of buffers. At a
+checkpoint the tables are written in an order in which nothing refers to what is not there yet: buffers, tiles,
+accesses, operands, times, and launches last. A killed recording therefore holds every launch up to its last
+checkpoint; the reader drops what was written beyond it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tileprof.devices import Device
+from tileprof.errors import UserError
+from tileprof.trace import arrow, folder, manifest, schema
+from tileprof.trace.distinct import bytes_by_tile, ranges
+from tileprof.trace.footprint import Boxes, Footprint, Launch
+from tileprof.trace.values import checked_footprint, enum_code, ints, launch_row, utf8
+
+CHECKPOINT_ROWS: Final = 1 << 20
+CHECKPOINT_SECONDS: Final = 10.0
+"""A slow recording loses at most this much when it is killed."""
+
+_DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
+
+
+class TraceWriter:
+    """Writes ``<path>.tileprof``; until `close` it is ``<path>.tileprof.partial``.
+
+    Ids are handed out densely in the order of the calls. Arrays are kept until the next checkpoint: do not
+    change them after handing them over. All methods may be called from any thread; in a forked child they do
+    nothing, the trace is the parent's. As a context manager it closes, or abandons on an exception.
+
+    Raises UserError from any method when the disk does not take the trace (what was written stays and loads,
+    and every later call raises again), and ValueError for calls that would make an invalid trace.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        recorder: str,
+        command: Sequence[str],
+        device: Device,
+        granule: int = 1,
+        force: bool = False,
+    ) -> None:
+        self.path, self.partial_path = folder.places(path)
+        self._force = force
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._failure: str | None = None
+        self._ended = False
+        self._checkpoints = 0
+        self._written: dict[str, int] = {}
+        self._rows: Counter[str] = Counter()
+        self._coverage: Counter[str] = Counter()
+        self._notes: dict[str, None] = {}
+        self._buffers: list[dict[str, Any]] = []
+        self._footprints: list[tuple[int, int]] = []
+        self._new_footprints: list[tuple[int, Footprint]] = []
+        self._new_launches: list[tuple[Any, ...]] = []
+        self._new_operands: list[tuple[int, int, int, int]] = []
+        self._new_times: list[tuple[NDArray[Any], ...]] = []
+        self._launch_tiles: list[int] = []
+        self._waiting_rows = 0
+        self._checkpoint_at = time.monotonic() + CHECKPOINT_SECONDS
+        self._manifest = manifest.begun(
+            recorder=recorder, command=list(command), device=device.to_dict(), granule=granule
+        )
+        with self._disk():
+            folder.claim(self.path, self.partial_path, self._manifest, force=force)
+
+    # ---- what a recorder says
+
+    @property
+    def launches(self) -> int:
+        """Launches added so far: the id of the next one."""
+        return len(self._launch_tiles)
+
+    def add_buffer(
+        self,
+        *,
+        base: int,
+        bytes: int,  # noqa: A002 - the column's name
+        kind: str,
+        name: str = "",
+        dtype: str = "",
+        shape: Sequence[int] = (),
+        strides: Sequence[int] = (),
+        before_start: bool = False,
+    ) -> int:
+        """A buffer allocated now (or before recording began): its id."""
+        with self._turn():
+            self._buffers.append(
+                {
+                    "buffer": len(self._buffers),
+                    "base": int(base),
+                    "bytes": int(bytes),
+                    "allocated_at": -1 if before_start else self.launches,
+                    "freed_at": schema.NEVER,
+                    "name": utf8(name),
+                    "kind": enum_code("kind", kind, schema.KINDS),
+                    "dtype": utf8(dtype),
+                    "shape": ints(shape),
+                    "strides": ints(strides),
+                }
+            )
+            return len(self._buffers) - 1
+
+    def free_buffer(self, buffer: int) -> None:
+        """The buffer is freed now, before the next launch."""
+        with self._turn():
+            row = self._buffer(buffer)
+            if row["freed_at"] != schema.NEVER:
+                raise ValueError(f"buffer {buffer} is freed twice")
+            row["freed_at"] = self.launches
+
+    def describe_buffer(self, buffer: int, **changed: Any) -> None:
+        """Change what is known of a buffer: ``name``, ``kind``, ``dtype``, ``shape``, ``strides``."""
+        with self._turn():
+            row = self._buffer(buffer)
+            for key, value in changed.items():
+                if key not in _DESCRIPTION:
+                    raise ValueError(f"a buffer's {key} cannot be changed")
+                if key == "kind":
+                    row[key] = enum_code("kind", value, schema.KINDS)
+                else:
+                    row[key] = ints(value) if key in ("shape", "strides") else utf8(value)
+
+    def add_footprint(self, footprint: Footprint) -> int:
+        """Tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
+        footprint = checked_footprint(footprint)
+        with self._turn():
+            number = len(self._footprints)
+            operands = int(footprint.boxes.operand.max(initial=-1)) + 1
+            self._footprints.append((footprint.tiles, operands))
+            self._new_footprints.append((number, footprint))
+            self._grow(footprint.tiles + len(footprint.boxes))
+            return number
+
+    def add_launch(self, launch: Launch) -> int:
+        """A launch of a footprint on bound operands: its id."""
+        with self._turn():
+            number = self.launches
+            tiles = self._check_launch(launch)
+            self._new_launches.append(launch_row(number, launch, tiles))
+            self._new_operands += [(number, slot, b, o) for slot, (b, o) in enumerate(launch.operands)]
+            self._launch_tiles.append(tiles)
+            self._coverage[launch.coverage] += 1
+            self._grow(1 + len(launch.operands))
+            return number
+
+    def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
+        """Measured times of tiles of a launch, from the launch's begin: arrays of equal length."""
+        given = zip((tile, sm, begin_ns, end_ns), (np.int32, np.int32, np.int64, np.int64), strict=True)
+        tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
+        if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
+            raise ValueError("times of a launch must be arrays of equal length")
+        with self._turn():
+            if not 0 <= launch < self.launches:
+                raise ValueError(f"times for launch {launch}, but there are {self.launches}")
+            if len(tile) and not (tile.min() >= 0 and tile.max() < self._launch_tiles[launch]):
+                raise ValueError(f"times for tiles beyond the {self._launch_tiles[launch]} of launch {launch}")
+            order = np.argsort(tile, kind="stable")
+            columns = (np.full(len(tile), launch), tile[order], sm[order], begin_ns[order], end_ns[order])
+            if len(tile):
+                self._new_times.append(columns)
+            self._grow(len(tile))
+
+    def note(self, text: str) -> None:
+        """Something the trace has to confess; said once however often it is noted."""
+        with self._turn():
+            self._notes[utf8(text)] = None
+
+    # ---- how it ends
+
+    def close(self, exit_code: int = 0) -> Path:
+        """Write the rest and give the trace its name: the path of the whole trace.
+
+        Raises UserError when another trace took its place meanwhile; the partial folder is then whole and loads.
+        """
+        with self._lock:
+            if self._ended or self._is_child():
+                return self.path
+            if self._failure is not None:
+                raise UserError(self._failure)
+            self._checkpoint()
+            for table in schema.TABLES.values():
+                if not self._rows[table.name]:
+                    self._write(table, {c.name: [] for c in table.columns}, part=0)
+            self._end(complete=True, exit_code=exit_code)
+            with self._disk():
+                folder.publish(self.partial_path, self.path, force=self._force)
+            return self.path
+
+    def abandon(self, reason: str) -> Path:
+        """Write what there is and leave it, marked partial with the reason: the path of the partial trace.
+
+        Raises UserError when the rest could not be written; what was written before is still there and loads.
+        """
+        with self._lock:
+            if self._ended or self._is_child():
+                return self.partial_path
+            self._manifest["reason"] = utf8(reason)
+            try:
+                self._checkpoint()
+            finally:
+                self._end(complete=False)
+            return self.partial_path
+
+    def _end(self, *, complete: bool, exit_code: int | None = None) -> None:
+        self._ended = True
+        final = {
+            **self._manifest,
+            "complete": complete,
+            "exit_code": exit_code,
+            "libraries": manifest.libraries(),
+            "rows": {name: self._rows[name] for name in schema.TABLES},
+            "coverage": {name: self._coverage[name] for name in schema.COVERAGES},
+            "notes": list(self._notes),
+            "writer": None,
+        }
+        with self._disk():
+            manifest.write(self.partial_path, final)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            with suppress(UserError):  # the exception under way is the one to show; the manifest says partial already
+                self.abandon(f"{type(error).__name__}: {error}")
+
+    # ---- checkpoints
+
+    def _grow(self, rows: int) -> None:
+        self._waiting_rows += rows
+        if self._waiting_rows >= CHECKPOINT_ROWS or time.monotonic() >= self._checkpoint_at:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Write what waits, as part number ``_checkpoints`` of each table.
+
+        Nothing is forgotten before everything is written: after an interruption the same parts are written again.
+        """
+        if not self._is_child():
+            self._write_buffers()
+            self._write_footprints()
+            self._write_rows(schema.OPERANDS, self._new_operands)
+            self._write_times()
+            self._write_rows(schema.LAUNCHES, self._new_launches)
+            self._checkpoints += 1
+            self._rows["buffers"] = 0
+            self._rows.update(self._written)
+        for rows in (self._new_footprints, self._new_operands, self._new_times, self._new_launches, self._written):
+            rows.clear()
+        self._waiting_rows = 0
+        self._checkpoint_at = time.monotonic() + CHECKPOINT_SECONDS
+
+    def _write_buffers(self) -> None:
+        """All buffers again, in one step: a buffer is still described and freed long after it was made."""
+        if self._buffers:
+            columns = {c.name: [row[c.name] for row in self._buffers] for c in schema.BUFFERS.columns}
+            self._write(schema.BUFFERS, columns, part=0)
+
+    def _write_footprints(self) -> None:
+        new = self._new_footprints
+        if not new:
+            return
+        number = np.array([number for number, _ in new], dtype=np.int64)
+        tiles = np.array([f.tiles for _, f in new], dtype=np.int64)
+        sizes = np.array([len(f.boxes) for _, f in new], dtype=np.int64)
+        boxes = Boxes.concat(f.boxes for _, f in new)
+        tiles_before = np.cumsum(tiles) - tiles
+        read, written = bytes_by_tile(
+            boxes.tile.astype(np.int64) + np.repeat(tiles_before, sizes), boxes, int(tiles.sum())
+        )
+        block = np.concatenate([f.block for _, f in new])
+        durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for _, f in new]
+        columns = {
+            "footprint": np.repeat(number, tiles),
+            "tile": ranges(np.zeros_like(tiles), tiles),
+            **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
+            "duration_ns": np.concatenate(durations),
+            "bytes_read": read,
+            "bytes_written": written,
+        }
+        self._write(schema.TILES, columns)
+        accesses = {c.name: getattr(boxes, c.name) for c in schema.ACCESSES.columns[1:]}
+        self._write(schema.ACCESSES, {"footprint": np.repeat(number, sizes), **accesses})
+
+    def _write_times(self) -> None:
+        if self._new_times:
+            new = sorted(self._new_times, key=lambda columns: int(columns[0][0]))
+            joined = (np.concatenate(column) for column in zip(*new, strict=True))
+            self._write(schema.TIMES, dict(zip((c.name for c in schema.TIMES.columns), joined, strict=True)))
+
+    def _write_rows(self, table: schema.Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            self._write(table, dict(zip((c.name for c in table.columns), zip(*rows, strict=True), strict=True)))
+
+    def _write(self, table: schema.Table, columns: dict[str, Any], part: int | None = None) -> None:
+        place = self.partial_path / table.name
+        part = self._checkpoints if part is None else part
+        with self._disk():
+            place.mkdir(exist_ok=True)
+            arrow.write_part(place / f"{part:06d}.parquet", table, columns)
+        self._written[table.name] = len(columns[table.columns[0].name])
+
+    # ---- guards
+
+    def _is_child(self) -> bool:
+        return os.getpid() != self._pid
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call at a time, and none after the end or a failure."""
+        with self._lock:
+            if self._failure is not None:
+                raise UserError(self._failure)
+            if self._ended:
+                raise ValueError(f"{self.path} is closed")
+            yield
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._failure = folder.sentence(error, f"writing {self.partial_path}")
+            raise UserError(self._failure) from error
+
+    def _buffer(self, buffer: int) -> dict[str, Any]:
+        if not 0 <= buffer < len(self._buffers):
+            raise ValueError(f"there is no buffer {buffer}, there are {len(self._buffers)}")
+        return self._buffers[buffer]
+
+    def _check_launch(self, launch: Launch) -> int:
+        if not 0 <= launch.footprint < len(self._footprints):
+            raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
+        tiles, operands = self._footprints[launch.footprint]
+        if len(launch.operands) < operands:
+            raise ValueError(
+                f"{launch.kernel}: its footprint has {operands} operands, bound are {len(launch.operands)}"
+            )
+        for buffer, _ in launch.operands:
+            if self._buffer(buffer)["freed_at"] != schema.NEVER:
+                raise ValueError(f"{launch.kernel}: buffer {buffer} is bound after it was freed")
+        return tiles

@@ -1,0 +1,121 @@
+// The data of the page: unpacks columns, and words and numbers for people.
+
+const doc = JSON.parse(document.getElementById("data").textContent);
+const HAZARDS = ["RAW", "WAR", "WAW"];
+const TIMINGS = ["measured", "modelled"];
+const COVERAGES = ["exact", "inferred", "conservative"];
+const TYPES = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
+
+async function inflate(packed) {
+  const bytes = Uint8Array.from(atob(packed.data), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new TYPES[packed.type](await new Response(stream).arrayBuffer());
+}
+
+async function unpack(packed) {
+  const values = await inflate(packed);
+  if (!packed.delta) return values;
+  let sum = 0;
+  const whole = Float64Array.from(values, (v) => (sum += v));
+  return whole.every((v) => v === (v | 0)) ? Int32Array.from(whole) : whole;
+}
+
+// A table of packed columns becomes a table of typed arrays; what is not packed stays as it is.
+async function unpackTable(table) {
+  const entries = Object.entries(table).map(async ([name, value]) => [
+    name, value !== null && typeof value === "object" && "data" in value ? await unpack(value) : value,
+  ]);
+  return Object.fromEntries(await Promise.all(entries));
+}
+
+// Relations, lanes and grids are unpacked when first looked at, and kept.
+function keeper(tables) {
+  const kept = new Map();
+  return {
+    ready: (i) => kept.get(i)?.value,
+    load(i) {
+      if (!kept.has(i)) {
+        const entry = { value: undefined };
+        entry.promise = unpackTable(tables[i]).then((value) => (entry.value = value));
+        kept.set(i, entry);
+      }
+      return kept.get(i).promise;
+    },
+  };
+}
+
+const blocks = keeper(doc.blocks);
+const laneTables = keeper(doc.lanes);
+const grids = keeper(doc.grids);
+const launches = await unpackTable(doc.launches);
+const pairs = await unpackTable(doc.pairs);
+const links = await unpackTable(doc.links);
+const laneOf = await unpack(doc.lane_of);
+const gridOf = await unpack(doc.grid_of);
+const launchCount = launches.tiles.length;
+const pairCount = pairs.producer.length;
+const text = (column, i) => doc.strings[column[i]];
+
+const pairAt = new Map();
+for (let i = 0; i < pairCount; i++) pairAt.set(pairs.producer[i] + "," + pairs.consumer[i], i);
+const pairsOf = Array.from({ length: launchCount }, () => []);
+for (let i = 0; i < pairCount; i++) {
+  pairsOf[pairs.producer[i]].push(i);
+  pairsOf[pairs.consumer[i]].push(i);
+}
+const linksOf = new Map();
+for (let i = 0; i < links.block.length; i++) {
+  const key = links.producer[i] + "," + links.consumer[i];
+  if (!linksOf.has(key)) linksOf.set(key, []);
+  linksOf.get(key).push(i);
+}
+
+const number = (n) => Math.round(n).toLocaleString("en-US");
+const short = (n) => Number(n.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 2 });
+
+function duration(ns) {
+  if (ns >= 1e9) return short(ns / 1e9) + " s";
+  if (ns >= 1e6) return short(ns / 1e6) + " ms";
+  return ns >= 1e3 ? short(ns / 1e3) + " µs" : short(ns) + " ns";
+}
+
+// Ticks of an axis: one unit, and as many digits as tell neighbours apart.
+function tickTime(ns, step, largest) {
+  const [unit, word] = largest >= 1e9 ? [1e9, "s"] : largest >= 1e6 ? [1e6, "ms"] : largest >= 1e3 ? [1e3, "µs"] : [1, "ns"];
+  return (ns / unit).toFixed(Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9))) + " " + word;
+}
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+  return short(bytes) + " " + units[unit];
+}
+
+const compact = (n) => (n < 1e5 ? number(n) : n < 1e6 ? short(n / 1e3) + " k" : n < 1e9 ? short(n / 1e6) + " M" : short(n / 1e9) + " G");
+const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
+const grid = (i) => [launches.grid_x[i], launches.grid_y[i], launches.grid_z[i]];
+const times = (three) => three.join("×");
+
+function waves(i) {
+  const slots = doc.summary.sms * Math.max(launches.blocks_per_sm[i], 1);
+  return launches.tiles[i] / slots;
+}
+
+// "void cutlass::Kernel<A, B>(Params)" is called "Kernel" where there is no room.
+function shortKernel(i) {
+  const name = text(launches.kernel, i) || text(launches.op, i) || "launch " + i;
+  return name.replace(/\(.*$/, "").replace(/<.*$/, "").replace(/^.*[:\s]/, "") || name;
+}
+
+// "transformer.h.3.mlp.c_fc" is called "3.mlp.c_fc" where there is no room.
+const shortModule = (i) => text(launches.module, i).split(".").slice(-3).join(".");
+
+function coordinates(launch, tile) {
+  const table = grids.ready(gridOf[launch]);
+  return table ? `(${table.x[tile]}, ${table.y[tile]}, ${table.z[tile]})` : "";
+}
+
+const shortOp = (i) => text(launches.op, i).replace(/^.*::/, "").replace(/\..*$/, "");
+
+const loadGrid = (launch) => (gridOf[launch] < 0 ? Promise.resolve() : grids.load(gridOf[launch]));

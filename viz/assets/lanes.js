@@ -1,0 +1,347 @@
+// View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
+
+const lanesView = new Surface(document.querySelector("#lanes canvas"), {
+  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, margin: { left: 52, top: 38 }, limits: [1e-9, 40],
+});
+const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
+const MOST_ARROWS = 300;
+const origin = launchCount ? launches.begin_ns.reduce((a, b) => Math.min(a, b)) : 0;
+const laneFlow = { key: "", parents: [], children: [], count: 0 };
+let lanesShown = "";
+let lanesAggregated = false;
+
+const startOf = (i) => launches.begin_ns[i] - origin;
+const endOf = (i) => startOf(i) + Math.max(launches.duration_ns[i], 1);
+const lastEnd = () => {
+  let end = 1;
+  for (let i = 0; i < launchCount; i++) end = Math.max(end, endOf(i));
+  return end;
+};
+const rowCount = Math.max(doc.summary.sms, 1);
+
+// Kernels with most time have colours of their own, the rest share the last.
+const kernelColour = (() => {
+  const spent = new Map();
+  for (let i = 0; i < launchCount; i++) spent.set(launches.kernel[i], (spent.get(launches.kernel[i]) ?? 0) + launches.duration_ns[i]);
+  const ranked = [...spent].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  return new Map(ranked.map((name, rank) => [name, Math.min(rank, 5)]));
+})();
+
+function lanesWindow() {
+  if (state.pair) return [startOf(state.pair[0]), endOf(state.pair[1])];
+  if (state.launch !== null) return [startOf(state.launch) - launches.duration_ns[state.launch], endOf(state.launch) + launches.duration_ns[state.launch]];
+  return [0, lastEnd()];
+}
+
+lanesView.fit = () => {
+  if (!launchCount) return;
+  const [from, to] = lanesWindow();
+  const pad = (to - from) * 0.03;
+  const kx = (lanesView.plotWidth - 8) / (to - from + 2 * pad);
+  lanesView.view = { kx, ky: lanesView.plotHeight / rowCount, x: -(from - pad) * kx, y: 0 };
+  lanesView.touched = false;
+  lanesView.redraw();
+};
+
+lanesView.keep = () => {
+  const { view: v, plotHeight: h, plotWidth: w } = lanesView;
+  v.ky = Math.max(v.ky, h / rowCount);
+  v.y = Math.min(Math.max(v.y, h - rowCount * v.ky), 0);
+  v.x = Math.min(Math.max(v.x, w * 0.2 - lastEnd() * v.kx), w * 0.8);
+};
+
+async function showLanes() {
+  const key = state.pair ? state.pair.join(",") : String(state.launch);
+  if (key !== lanesShown) {
+    lanesShown = key;
+    lanesView.fit();
+  }
+  await findFlow();
+  lanesView.redraw();
+}
+
+// Parents and children of the selected tile, from every relation of its launch.
+async function findFlow() {
+  const key = state.tile ? state.tile.join(",") : "";
+  if (key === laneFlow.key) return;
+  Object.assign(laneFlow, { key, parents: [], children: [], count: 0 });
+  if (!key) return;
+  const [launch, tile] = state.tile;
+  const flow = { parents: [], children: [], count: 0 };
+  const keep = (list, other, t) => {
+    if (flow.count++ < MOST_ARROWS) list.push([other, t]);
+  };
+  for (const i of pairsOf[launch]) {
+    if (pairs.reuse_only[i] && !showReuse) continue;
+    const [from, to] = [pairs.producer[i], pairs.consumer[i]];
+    for (const link of linksOf.get(from + "," + to) ?? []) {
+      const block = await blocks.load(links.block[link]);
+      if (!block.parent) continue;
+      if (to === launch) {
+        const set = block.set_of[tile];
+        for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) keep(flow.parents, from, block.parent[e]);
+      } else {
+        const sets = setsWith(block, tile);
+        if (sets.size) block.set_of.forEach((set, t) => sets.has(set) && keep(flow.children, to, t));
+      }
+    }
+  }
+  const used = new Set([launch, ...flow.parents.map((p) => p[0]), ...flow.children.map((c) => c[0])]);
+  await Promise.all([...used].flatMap((i) => [laneTables.load(laneOf[i]), loadGrid(i)]));
+  if (laneFlow.key === key) Object.assign(laneFlow, flow);
+}
+
+function setsWith(block, parent) {
+  const sets = new Set();
+  for (let set = 0; set + 1 < block.indptr.length; set++) {
+    for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++) if (block.parent[e] === parent) sets.add(set);
+  }
+  return sets;
+}
+
+function drawLanes(c) {
+  if (!launchCount) return sayCentre(c, lanesView, "This trace holds no launches.");
+  const { view: v, margin: m, plotWidth: w, plotHeight: h } = lanesView;
+  const seen = [];
+  for (let i = 0; i < launchCount; i++) {
+    const x = m.left + v.x + startOf(i) * v.kx;
+    const width = (endOf(i) - startOf(i)) * v.kx;
+    if (x < lanesView.width && x + width > m.left) seen.push({ i, x, width });
+  }
+  c.save();
+  c.beginPath();
+  c.rect(m.left, m.top, w, h);
+  c.clip();
+  c.fillStyle = INK.gap;
+  c.fillRect(m.left, m.top, w, h);
+  let left = MOST_TILES;
+  lanesAggregated = false;
+  for (const launch of seen) left -= drawLaunch(c, launch, left);
+  drawFlow(c);
+  c.restore();
+  drawLaneAxes(c, seen);
+  sayLanes();
+}
+
+function launchColour(i) {
+  if (state.pair) return i === state.pair[0] ? INK.producer : i === state.pair[1] ? INK.consumer : INK.muted;
+  if (state.launch !== null) return i === state.launch ? INK.focus : INK.muted;
+  return INK.kernels[kernelColour.get(launches.kernel[i])];
+}
+
+// Returns how many tiles it drew one by one.
+function drawLaunch(c, { i, x, width }, left) {
+  const top = lanesView.toScreen(0, 0)[1];
+  const height = rowCount * lanesView.view.ky;
+  c.fillStyle = launchColour(i);
+  if (width < 3) {
+    c.globalAlpha = 0.75;
+    c.fillRect(x, top, Math.max(width, 0.6), height);
+    c.globalAlpha = 1;
+    return 0;
+  }
+  const table = laneTables.ready(laneOf[i]);
+  if (!table) {
+    laneTables.load(laneOf[i]).then(() => lanesView.redraw());
+    return 0;
+  }
+  c.fillStyle = INK.idle;
+  c.fillRect(x, top, width, height);
+  c.fillStyle = launchColour(i);
+  if (table.share) drawShares(c, table, x);
+  else if (!table.sm || table.tiles > left || width * height < table.tiles) drawLoad(c, table, x);
+  else return drawTiles(c, table, x);
+  lanesAggregated = true;
+  return 0;
+}
+
+const TENTH_NS = 0.1; // begins and lives travel in tenths of a nanosecond
+
+function drawTiles(c, table, x) {
+  const { kx, ky } = lanesView.view;
+  const [top, right] = [lanesView.toScreen(0, 0)[1], lanesView.width];
+  const { left } = lanesView.margin;
+  const high = ky / table.slots;
+  const gap = high > 4 ? 1 : 0;
+  let drawn = 0;
+  for (let t = 0; t < table.tiles; t++) {
+    const from = x + table.begin[t] * TENTH_NS * kx;
+    const wide = table.life[t] * TENTH_NS * kx;
+    if (from > right || from + wide < left) continue;
+    const y = top + table.sm[t] * ky + table.slot[t] * high;
+    if (y > lanesView.height || y + high < lanesView.margin.top) continue;
+    c.fillRect(from, y, Math.max(wide - (wide > 8 ? 1 : 0), 0.5), high - gap);
+    drawn++;
+  }
+  return drawn;
+}
+
+// Too small for single tiles: how full the whole device is over the launch's time.
+function drawLoad(c, table, x) {
+  table.load ??= loadOf(table);
+  const { load, span } = table.load;
+  const top = lanesView.toScreen(0, 0)[1];
+  const height = rowCount * lanesView.view.ky;
+  const wide = (span * lanesView.view.kx) / load.length;
+  load.forEach((share, k) => {
+    c.fillRect(x + k * wide, top + height * (1 - share), wide + 0.3, height * share);
+  });
+}
+
+function loadOf(table) {
+  const bins = 60;
+  const load = new Float64Array(bins);
+  if (!table.sm) return { load, span: 1 };
+  let span = 1e-9;
+  for (let t = 0; t < table.tiles; t++) span = Math.max(span, table.begin[t] + table.life[t]);
+  for (let t = 0; t < table.tiles; t++) {
+    const [from, to] = [(table.begin[t] / span) * bins, ((table.begin[t] + table.life[t]) / span) * bins];
+    for (let k = Math.floor(from); k < Math.min(to, bins); k++) load[k] += Math.min(to, k + 1) - Math.max(from, k);
+  }
+  return { load: load.map((v) => Math.min(v / (rowCount * table.slots), 1)), span: span * TENTH_NS };
+}
+
+function drawShares(c, table, x) {
+  const { kx, ky } = lanesView.view;
+  const top = lanesView.toScreen(0, 0)[1];
+  const wide = (table.end * kx) / table.bins;
+  for (let row = 0; row < table.rows; row++) {
+    for (let k = 0; k < table.bins; k++) {
+      const share = table.share[row * table.bins + k];
+      if (!share) continue;
+      c.globalAlpha = share / 100;
+      c.fillRect(x + k * wide, top + row * ky, wide + 0.3, ky);
+    }
+  }
+  c.globalAlpha = 1;
+}
+
+function tileBox(launch, tile) {
+  const table = laneTables.ready(laneOf[launch]);
+  if (!table?.sm) return null;
+  const { kx, ky } = lanesView.view;
+  const high = ky / table.slots;
+  const [x, y] = lanesView.toScreen(startOf(launch) + table.begin[tile] * TENTH_NS, table.sm[tile]);
+  return { x, y: y + table.slot[tile] * high, w: Math.max(table.life[tile] * TENTH_NS * kx, 2), h: Math.max(high, 2) };
+}
+
+function drawFlow(c) {
+  if (!state.tile) return;
+  const here = tileBox(...state.tile);
+  if (!here) return;
+  const arrow = (a, b, colour) => {
+    const [x0, y0, x1, y1] = [a.x + a.w, a.y + a.h / 2, b.x, b.y + b.h / 2];
+    const bend = Math.max(Math.abs(x1 - x0) / 2, 18);
+    c.strokeStyle = c.fillStyle = colour;
+    c.beginPath();
+    c.moveTo(x0, y0);
+    c.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 4, y1);
+    c.stroke();
+    c.beginPath();
+    c.moveTo(x1, y1);
+    c.lineTo(x1 - 7, y1 - 3.5);
+    c.lineTo(x1 - 7, y1 + 3.5);
+    c.fill();
+  };
+  c.lineWidth = 1.2;
+  c.globalAlpha = laneFlow.count > 40 ? 0.45 : 0.85;
+  for (const [launch, tile] of laneFlow.parents) mark(launch, tile, (b) => arrow(b, here, INK.producer));
+  for (const [launch, tile] of laneFlow.children) mark(launch, tile, (b) => arrow(here, b, INK.consumer));
+  c.globalAlpha = 1;
+  c.lineWidth = 2;
+  c.strokeStyle = INK.arrow;
+  c.strokeRect(here.x - 1, here.y - 1, here.w + 2, here.h + 2);
+}
+
+function mark(launch, tile, draw) {
+  const box = tileBox(launch, tile);
+  if (box) draw(box);
+}
+
+function drawLaneAxes(c, seen) {
+  const { view: v, margin: m, width, height } = lanesView;
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left";
+  const step = niceStep(90 / v.kx);
+  c.beginPath();
+  for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
+    const x = m.left + v.x + t * v.kx;
+    c.moveTo(x, 0);
+    c.lineTo(x, m.top);
+    c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x + 4, 13);
+  }
+  c.stroke();
+  for (const { i, x, width: wide } of seen) {
+    const [from, to] = [Math.max(x, m.left), Math.min(x + wide, width)];
+    if (to - from < 34) continue;
+    const chosen = i === state.launch || state.pair?.includes(i);
+    c.fillStyle = chosen ? INK.ink : INK.soft;
+    c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
+    c.fillText(fitted(c, shortKernel(i), to - from - 6), from + 2, 31);
+  }
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const rows = Math.max(niceStep(22 / v.ky), 1);
+  for (let row = 0; row < rowCount; row += rows) {
+    const y = lanesView.toScreen(0, row + 0.5)[1];
+    if (y > m.top + 4 && y < height - 4) c.fillText("SM " + row, m.left - 7, y);
+  }
+}
+
+function sayLanes() {
+  const measured = doc.summary.measured_tiles > 0;
+  const says = [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
+  if (lanesAggregated) says.push("aggregated, zoom in for single tiles");
+  if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
+  else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${laneFlow.children.length} children`);
+  document.getElementById("lanes-says").textContent = says.join(" · ");
+}
+
+function hitLanes(sx, sy) {
+  if (sx < lanesView.margin.left || sy < lanesView.margin.top) return null;
+  const [time, row] = lanesView.toWorld(sx, sy);
+  let launch = null;
+  for (let i = 0; i < launchCount; i++) {
+    if (time < startOf(i) || time > endOf(i)) continue;
+    const table = laneTables.ready(laneOf[i]);
+    launch ??= { launch: i, tile: null };
+    if (!table?.sm) continue;
+    const at = (time - startOf(i)) / TENTH_NS;
+    for (let t = 0; t < table.tiles; t++) {
+      if (table.sm[t] !== Math.floor(row) || table.slot[t] !== Math.floor((row % 1) * table.slots)) continue;
+      if (at >= table.begin[t] && at <= table.begin[t] + table.life[t]) return { launch: i, tile: t };
+    }
+  }
+  return launch;
+}
+
+function hoverLanes(x, y) {
+  const hit = x < 0 ? null : hitLanes(x, y);
+  if (!hit) return null;
+  const { launch, tile } = hit;
+  if (tile === null) return [shortKernel(launch), `launch ${launch} · ${shortModule(launch)}`, "no tile here"];
+  const table = laneTables.ready(laneOf[launch]);
+  loadGrid(launch);
+  return [
+    `${shortKernel(launch)}, tile ${tile} ${coordinates(launch, tile)}`,
+    `launch ${launch} · ${shortModule(launch) || text(launches.op, launch)}`,
+    `SM ${table.sm[tile]}, slot ${table.slot[tile]} · begins ${duration(table.begin[tile] * TENTH_NS)} into the launch, takes ${duration(table.life[tile] * TENTH_NS)}`,
+  ];
+}
+
+function clickLanes(x, y) {
+  const hit = hitLanes(x, y);
+  if (!hit) return select({});
+  const pair = state.pair?.includes(hit.launch) ? state.pair : null;
+  const tile = hit.tile === null ? null : [hit.launch, hit.tile];
+  if (pair) return select({ pair, launch: hit.launch, tile });
+  // A click must not jump away from what was clicked: the window stays while tiles are followed.
+  lanesShown = String(hit.launch);
+  select({ launch: hit.launch, tile });
+}

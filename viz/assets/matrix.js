@@ -1,0 +1,392 @@
+// View 2: the tiles of a pair, producers down and consumers across.
+
+const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", error: "" };
+const matrixView = new Surface(document.querySelector("#matrix canvas"), {
+  axes: "free", draw: drawMatrix, hover: hoverMatrix, click: clickMatrix, margin: { left: 76, top: 44 }, limits: [1e-7, 90],
+});
+
+matrixView.fit = () => {
+  if (!matrix.parts.length) return;
+  const kx = Math.min((matrixView.plotWidth - 14) / matrix.consumers, 64);
+  const ky = Math.min((matrixView.plotHeight - 14) / matrix.producers, 36);
+  matrixView.view = { x: 0, y: 0, kx, ky };
+  matrixView.touched = false;
+  matrixView.redraw();
+};
+
+// Some of the matrix stays in sight.
+matrixView.keep = () => {
+  const { view: v, plotWidth: w, plotHeight: h } = matrixView;
+  v.x = Math.min(Math.max(v.x, 40 - matrix.consumers * v.kx), w - 40);
+  v.y = Math.min(Math.max(v.y, 40 - matrix.producers * v.ky), h - 40);
+};
+
+async function showMatrix() {
+  const key = state.pair ? state.pair.join(",") : "";
+  const changedPair = key !== matrix.key;
+  matrix.key = key;
+  document.querySelector("#matrix .stage").hidden = !key;
+  document.getElementById("pair").hidden = !key;
+  document.getElementById("ranking").hidden = Boolean(key);
+  document.getElementById("back").hidden = !key;
+  if (!key) {
+    matrix.parts = [];
+    return rankPairs();
+  }
+  if (!changedPair) return matrixView.redraw();
+  matrix.parts = [];
+  matrix.hidden.clear();
+  const [from, to] = state.pair;
+  const loads = (linksOf.get(key) ?? []).map(async (link) => ({
+    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await blocks.load(links.block[link]),
+  }));
+  await Promise.all([loadGrid(from), loadGrid(to)]);
+  const parts = await Promise.all(loads);
+  if (matrix.key !== key) return; // another pair was chosen meanwhile
+  Object.assign(matrix, { parts, producers: launches.tiles[from], consumers: launches.tiles[to], pair: pairAt.get(key) });
+  matrix.coarse = parts.some((p) => p.block.counts);
+  matrix.leftOut = parts.some((p) => p.block.left_out);
+  orderTiles();
+  describePair();
+  matrixView.fit();
+}
+
+// `place[tile]` is a tile's row or column, `tile[place]` the other way round.
+function ordering(launch, count) {
+  const table = grids.ready(gridOf[launch]);
+  const tile = Int32Array.from({ length: count }, (_, i) => i);
+  if (table && matrix.order !== "dispatch" && !matrix.coarse) {
+    const axes = { x: ["z", "y", "x"], y: ["z", "x", "y"], z: ["y", "x", "z"] }[matrix.order].map((a) => table[a]);
+    tile.sort((p, q) => axes[0][p] - axes[0][q] || axes[1][p] - axes[1][q] || axes[2][p] - axes[2][q]);
+  }
+  const place = new Int32Array(count);
+  tile.forEach((t, i) => (place[t] = i));
+  return { tile, place };
+}
+
+function orderTiles() {
+  matrix.rows = ordering(state.pair[0], matrix.producers);
+  matrix.columns = ordering(state.pair[1], matrix.consumers);
+}
+
+const shownParts = () => matrix.parts.filter((p) => !matrix.hidden.has(p.hazard) && !p.block.left_out);
+
+function drawMatrix(c) {
+  if (!matrix.parts.length) return matrix.key && sayCentre(c, matrixView, "…");
+  const { view: v, margin: m } = matrixView;
+  c.save();
+  c.beginPath();
+  c.rect(m.left, m.top, matrixView.plotWidth, matrixView.plotHeight);
+  c.clip();
+  c.fillStyle = INK.gap;
+  c.fillRect(m.left + v.x, m.top + v.y, matrix.consumers * v.kx, matrix.producers * v.ky);
+  for (const part of shownParts()) part.block.counts ? drawCoarse(c, part) : drawPart(c, part);
+  drawGridLines(c);
+  drawChosen(c);
+  c.restore();
+  drawMatrixAxes(c);
+}
+
+function visible() {
+  const [x0, y0] = matrixView.toWorld(matrixView.margin.left, matrixView.margin.top);
+  const [x1, y1] = matrixView.toWorld(matrixView.width, matrixView.height);
+  const clip = (v, most) => Math.min(Math.max(v, 0), most);
+  return {
+    c0: clip(Math.floor(x0), matrix.consumers), c1: clip(Math.ceil(x1), matrix.consumers),
+    p0: clip(Math.floor(y0), matrix.producers), p1: clip(Math.ceil(y1), matrix.producers),
+  };
+}
+
+// Zoomed out, a cell stands for a power of two of tiles: cells keep their place while panning.
+const cellTiles = (k) => (k >= 1 ? 1 : 2 ** Math.ceil(Math.log2(1 / k)));
+
+function countCells(part) {
+  const { c0, c1, p0, p1 } = visible();
+  const [across, down] = [cellTiles(matrixView.view.kx), cellTiles(matrixView.view.ky)];
+  const [left, top] = [Math.floor(c0 / across) * across, Math.floor(p0 / down) * down];
+  const [wide, high] = [Math.max(Math.ceil((c1 - left) / across), 1), Math.max(Math.ceil((p1 - top) / down), 1)];
+  const counts = new Uint32Array(wide * high);
+  const { set_of: setOf, indptr, parent } = part.block;
+  const { tile } = matrix.columns;
+  const { place } = matrix.rows;
+  for (let column = c0; column < c1; column++) {
+    const set = setOf[tile[column]];
+    if (set < 0) continue;
+    const cell = Math.floor((column - left) / across);
+    for (let e = indptr[set]; e < indptr[set + 1]; e++) {
+      const row = place[parent[e]];
+      if (row >= p0 && row < p1) counts[Math.floor((row - top) / down) * wide + cell]++;
+    }
+  }
+  return { counts, wide, high, left, top, across, down };
+}
+
+const scratch = document.createElement("canvas");
+
+function drawPart(c, part) {
+  const cells = countCells(part);
+  const full = Math.min(cells.across, matrix.consumers) * Math.min(cells.down, matrix.producers);
+  paint(c, cells.counts, cells.wide, cells.high, full, INK[part.hazard], [cells.left, cells.top, cells.wide * cells.across, cells.high * cells.down]);
+}
+
+function drawCoarse(c, part) {
+  const { counts, rows, columns } = part.block;
+  const full = (matrix.consumers / columns) * (matrix.producers / rows);
+  paint(c, counts, columns, rows, full, INK[part.hazard], [0, 0, matrix.consumers, matrix.producers]);
+}
+
+// A sparse cell must not vanish: one edge in a thousand tiles is still a third of full colour.
+function paint(c, counts, wide, high, full, colour, [x, y, w, h]) {
+  const rgb = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
+  const image = new ImageData(wide, high);
+  for (let i = 0; i < counts.length; i++) {
+    if (!counts[i]) continue;
+    image.data.set(rgb, 4 * i);
+    image.data[4 * i + 3] = 85 + 170 * Math.min(counts[i] / full, 1);
+  }
+  scratch.width = wide;
+  scratch.height = high;
+  scratch.getContext("2d").putImageData(image, 0, 0);
+  c.imageSmoothingEnabled = false;
+  const [sx, sy] = matrixView.toScreen(x, y);
+  c.drawImage(scratch, sx, sy, w * matrixView.view.kx, h * matrixView.view.ky);
+}
+
+function drawGridLines(c) {
+  const { kx, ky } = matrixView.view;
+  const { c0, c1, p0, p1 } = visible();
+  c.fillStyle = INK.page;
+  if (kx >= 6) for (let i = c0; i <= c1; i++) c.fillRect(matrixView.toScreen(i, 0)[0] - 0.5, 0, 1, matrixView.height);
+  if (ky >= 6) for (let i = p0; i <= p1; i++) c.fillRect(0, matrixView.toScreen(0, i)[1] - 0.5, matrixView.width, 1);
+}
+
+function drawChosen(c) {
+  if (!state.tile) return;
+  const [launch, tile] = state.tile;
+  c.strokeStyle = INK.ink;
+  c.lineWidth = 1.5;
+  const { kx, ky } = matrixView.view;
+  if (launch === state.pair[1]) {
+    const [x, y] = matrixView.toScreen(matrix.columns.place[tile], 0);
+    c.strokeRect(x, y, Math.max(kx, 2), matrix.producers * ky);
+  } else if (launch === state.pair[0]) {
+    const [x, y] = matrixView.toScreen(0, matrix.rows.place[tile]);
+    c.strokeRect(x, y, matrix.consumers * kx, Math.max(ky, 2));
+  }
+}
+
+function drawMatrixAxes(c) {
+  const { view: v, margin: m, width, height } = matrixView;
+  const { c0, c1, p0, p1 } = visible();
+  c.font = `11px ${FONT}`;
+  c.fillStyle = INK.soft;
+  c.textBaseline = "alphabetic";
+  c.textAlign = "left";
+  const [from, to] = state.pair;
+  c.fillStyle = INK.consumer;
+  c.fillText(fitted(c, `${plural(matrix.consumers, "consumer tile")} →  ${shortKernel(to)}`, width - m.left - 8), m.left, 14);
+  c.save();
+  c.translate(14, height);
+  c.rotate(-Math.PI / 2);
+  c.fillStyle = INK.producer;
+  const words = fitted(c, `←  ${plural(matrix.producers, "producer tile")}  ${shortKernel(from)}`, height - m.top - 8);
+  c.fillText(words, height - m.top - c.measureText(words).width, 0);
+  c.restore();
+  c.fillStyle = INK.soft;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.beginPath();
+  c.textAlign = "center";
+  const label = (launch, order, i, k) => (k > 62 ? `${order.tile[i]} ${coordinates(launch, order.tile[i])}` : String(order.tile[i]));
+  const across = Math.max(niceStep(46 / v.kx), 1);
+  for (let i = Math.ceil(c0 / across) * across; i < c1; i += across) {
+    const x = matrixView.toScreen(i + 0.5, 0)[0];
+    c.moveTo(x, m.top - 5);
+    c.lineTo(x, m.top - 1);
+    if (x > m.left - 2) c.fillText(label(to, matrix.columns, i, v.kx), x, m.top - 9);
+  }
+  c.textAlign = "right";
+  c.textBaseline = "middle";
+  const down = Math.max(niceStep(22 / v.ky), 1);
+  for (let i = Math.ceil(p0 / down) * down; i < p1; i += down) {
+    const y = matrixView.toScreen(0, i + 0.5)[1];
+    c.moveTo(m.left - 5, y);
+    c.lineTo(m.left - 1, y);
+    if (y > m.top - 2) c.fillText(String(matrix.rows.tile[i]), m.left - 8, y);
+  }
+  c.stroke();
+}
+
+function cellAt(sx, sy) {
+  if (!matrix.parts.length || sx < matrixView.margin.left || sy < matrixView.margin.top) return null;
+  const [x, y] = matrixView.toWorld(sx, sy).map(Math.floor);
+  return x >= 0 && y >= 0 && x < matrix.consumers && y < matrix.producers ? [x, y] : null;
+}
+
+function hoverMatrix(sx, sy) {
+  const cell = cellAt(sx, sy);
+  if (!cell || matrix.leftOut) return null;
+  const [from, to] = state.pair;
+  if (matrix.coarse) return coarseLines(cell);
+  const [across, down] = [cellTiles(matrixView.view.kx), cellTiles(matrixView.view.ky)];
+  if (across * down > 1) return cellLines(cell, across, down);
+  const [consumer, producer] = [matrix.columns.tile[cell[0]], matrix.rows.tile[cell[1]]];
+  const lines = [`consumer tile ${consumer} ${coordinates(to, consumer)} of ${shortKernel(to)}`, `producer tile ${producer} ${coordinates(from, producer)} of ${shortKernel(from)}`];
+  const edges = shownParts().map((part) => edgeLine(part, producer, consumer)).filter(Boolean);
+  return [...lines, ...(edges.length ? edges : ["no dependency"])];
+}
+
+function edgeLine({ block, hazard, reuse }, producer, consumer) {
+  const set = block.set_of[consumer];
+  for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) {
+    if (block.parent[e] !== producer) continue;
+    const words = [`${hazard}${reuse ? " (memory reuse)" : ""}: ${size(block.bytes[e])}`];
+    if (share(block.last[e]) !== null) words.push(`written by ${share(block.last[e])}% of the producer's life`);
+    if (share(block.first[e]) !== null) words.push(`needed at ${share(block.first[e])}% of the consumer's`);
+    return words.join(", ");
+  }
+  return "";
+}
+
+// Shares travel as bytes in steps of 1/254; 255 (read back as -1 where a byte has a sign) is unknown.
+function share(byte) {
+  const step = byte & 255;
+  return step === 255 ? null : Math.round((step / 254) * 100);
+}
+
+function cellLines([x, y], across, down) {
+  const [left, top] = [Math.floor(x / across) * across, Math.floor(y / down) * down];
+  const [right, bottom] = [Math.min(left + across, matrix.consumers), Math.min(top + down, matrix.producers)];
+  let edges = 0;
+  for (const { block } of shownParts()) {
+    for (let column = left; column < right; column++) {
+      const set = block.set_of[matrix.columns.tile[column]];
+      for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) {
+        const row = matrix.rows.place[block.parent[e]];
+        if (row >= top && row < bottom) edges++;
+      }
+    }
+  }
+  return [`consumers ${left}–${right - 1}, producers ${top}–${bottom - 1}`, `${number(edges)} edges among ${number((right - left) * (bottom - top))} pairs of tiles`, "zoom in to see single tiles"];
+}
+
+function coarseLines([x, y]) {
+  const { block } = matrix.parts.find((p) => p.block.counts);
+  const row = Math.floor((y * block.rows) / matrix.producers);
+  const column = Math.floor((x * block.columns) / matrix.consumers);
+  return [`about consumer ${number(x)}, producer ${number(y)}`, `${number(block.counts[row * block.columns + column])} edges in this cell`, "aggregated: single tiles are not in this page"];
+}
+
+function clickMatrix(sx, sy) {
+  const cell = cellAt(sx, sy);
+  if (!cell) return;
+  const consumer = matrix.columns.tile[cell[0]];
+  const same = state.tile && state.tile[0] === state.pair[1] && state.tile[1] === consumer;
+  select({ pair: state.pair, tile: same ? null : [state.pair[1], consumer] });
+}
+
+function describePair() {
+  const i = matrix.pair;
+  const [from, to] = state.pair;
+  document.getElementById("matrix-title").textContent = `${shortKernel(from)} → ${shortKernel(to)}`;
+  const says = [];
+  if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
+  if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
+  document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
+  const fact = (label, value, mark = "") => make("span", [document.createTextNode(label + " "), make("b", value)], mark ? { class: mark } : {});
+  const names = make("div", [nameOf(from, INK.producer), document.createTextNode("→"), nameOf(to, INK.consumer)], { class: "full" });
+  const pattern = make("span", [patternMark(doc.strings[pairs.pattern[i]]), document.createTextNode(" "), make("b", doc.strings[pairs.pattern[i]].replaceAll("_", " "))]);
+  pattern.firstChild.style.width = "24px";
+  const parts = [names, pattern];
+  const map = doc.strings[pairs.map[i]];
+  if (map) parts.push(fact("map", map));
+  parts.push(fact("edges", number(pairs.edges[i])), fact("bytes", size(pairs.bytes[i])));
+  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
+  const children = Math.max(0, ...matrix.parts.map((p) => links.children[p.link]));
+  const free = matrix.consumers - children;
+  if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
+  if (pairs.gain_ns[i] > 0) parts.push(fact("gain up to", duration(pairs.gain_ns[i])));
+  if (pairs.early[i] > 0) parts.push(fact("tiles that could start early", Math.round(100 * pairs.early[i]) + "%"));
+  parts.push(...hazardChips());
+  if (!matrix.coarse && !matrix.leftOut) parts.push(orderChoice());
+  if (launches.coverage[from] === 2 || launches.coverage[to] === 2) parts.push(make("span", "conservative accesses: a superset of the real dependencies", { class: "mark" }));
+  document.getElementById("pair").replaceChildren(...parts);
+}
+
+function nameOf(launch, colour) {
+  const dot = make("i", "", { class: "dot" });
+  dot.style.background = colour;
+  const where = text(launches.module, launch);
+  return make("span", [dot, document.createTextNode(` ${launch} ${shortKernel(launch)}${where ? " in " + where : ""}`)], { class: "name" });
+}
+
+function hazardChips() {
+  return [...new Set(matrix.parts.map((p) => p.hazard))].map((hazard) => {
+    const dot = make("i");
+    dot.style.background = INK[hazard];
+    const chip = make("button", [dot, document.createTextNode(hazard)], { type: "button", class: "chip", title: "Show or hide", "aria-pressed": "false" });
+    chip.style.opacity = matrix.hidden.has(hazard) ? 0.45 : 1;
+    chip.addEventListener("click", () => {
+      if (!matrix.hidden.delete(hazard)) matrix.hidden.add(hazard);
+      describePair();
+      matrixView.redraw();
+    });
+    return chip;
+  });
+}
+
+function orderChoice() {
+  const words = { dispatch: "dispatch order", x: "along x", y: "along y", z: "along z" };
+  const choice = make("select", Object.entries(words).map(([value, label]) => make("option", label, { value })), { "aria-label": "Order of tiles" });
+  choice.value = matrix.order;
+  choice.addEventListener("change", () => {
+    matrix.order = choice.value;
+    orderTiles();
+    matrixView.redraw();
+  });
+  return choice;
+}
+
+const MOST_RANKED = 100;
+
+// Without a pair: the pairs to look at first, copies of a layer together.
+function rankPairs() {
+  const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
+  const direct = (e) => pairs.direct[e.pair];
+  const rows = drawing.edges.filter(near).sort((p, q) => direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes);
+  const title = state.launch === null ? "Pairs to look at first" : `Pairs of launch ${state.launch}`;
+  document.getElementById("matrix-title").textContent = title;
+  document.getElementById("matrix-says").textContent = rows.length ? `by ${anyGain ? "what overlap could gain" : "dependent bytes"} · choose one to see its tiles` : "";
+  const list = document.getElementById("ranking");
+  if (!rows.length) return list.replaceChildren(make("p", noPairs()));
+  const head = ["pattern", "producer", "consumer", ...(anyGain ? ["start early", "gain up to"] : ["edges", "bytes"]), "copies"];
+  const body = rows.slice(0, MOST_RANKED).map(rankRow);
+  const table = make("table", [
+    make("thead", [make("tr", head.map((h, k) => make("th", h, k > 2 ? { class: "number" } : {})))]), make("tbody", body),
+  ]);
+  const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
+  list.replaceChildren(table, ...more);
+}
+
+function noPairs() {
+  if (!doc.summary.accesses) return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
+  if (!pairCount) return "No launch depends on another one.";
+  return "No pair is shown; patterns may be hidden in the legend.";
+}
+
+function rankRow(edge) {
+  const i = edge.pair;
+  const launch = (l) => make("td", [make("span", shortKernel(l)), make("span", shortModule(l) || text(launches.op, l), { class: "module" })], { title: text(launches.kernel, l) });
+  const early = Number.isFinite(pairs.early[i]) ? Math.round(100 * pairs.early[i]) + "%" : "–";
+  const facts = anyGain ? [early, edge.gain > 0 ? duration(edge.gain) : "–"] : [number(pairs.edges[i]), size(edge.bytes)];
+  const numbers = [...facts, edge.pairs.length > 1 ? "×" + edge.pairs.length : ""];
+  const name = doc.strings[pairs.pattern[i]];
+  const row = make("tr", [
+    make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " "))]), launch(pairs.producer[i]), launch(pairs.consumer[i]),
+    ...numbers.map((n) => make("td", n, { class: "number" })),
+  ], { tabindex: "0" });
+  const choose = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
+  row.addEventListener("click", choose);
+  row.addEventListener("keydown", (e) => e.key === "Enter" && choose());
+  return row;
+}

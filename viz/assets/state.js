@@ -1,0 +1,57 @@
+// One selection, shared by all views and kept in the address bar: #launch=3, #pair=3,5, #tile=5,17, #open=0.1
+
+const state = { launch: null, pair: null, tile: null, copies: {}, open: new Set(), search: "" };
+const watchers = [];
+const watch = (watcher) => watchers.push(watcher);
+
+function select(change) {
+  const next = { launch: null, pair: null, tile: null, ...change };
+  if (next.pair && next.launch === null) next.launch = state.launch !== null && next.pair.includes(state.launch) ? state.launch : next.pair[1];
+  if (next.tile && next.launch === null) next.launch = next.tile[0];
+  Object.assign(state, next);
+  changed();
+}
+
+function changed() {
+  writeHash();
+  for (const watcher of watchers) watcher();
+}
+
+function writeHash() {
+  const parts = [];
+  if (state.pair) parts.push("pair=" + state.pair.join(","));
+  else if (state.launch !== null && !state.tile) parts.push("launch=" + state.launch);
+  if (state.tile) parts.push("tile=" + state.tile.join(","));
+  if (state.open.size) parts.push("open=" + [...state.open].join(","));
+  if (state.search) parts.push("search=" + encodeURIComponent(state.search));
+  const hash = parts.length ? "#" + parts.join("&") : "";
+  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+}
+
+// An address that names what this trace does not have selects nothing.
+function readHash() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const numbers = (name) => (given.get(name) ?? "").split(",").filter(Boolean).map(Number);
+  const isLaunch = (i) => Number.isInteger(i) && i >= 0 && i < launchCount;
+  const [launch] = numbers("launch");
+  const pair = numbers("pair");
+  const tile = numbers("tile");
+  state.pair = pairAt.has(pair.join(",")) ? pair : null;
+  state.tile = isLaunch(tile[0]) && tile[1] >= 0 && tile[1] < launches.tiles[tile[0]] ? tile.slice(0, 2) : null;
+  state.launch = isLaunch(launch) ? launch : state.pair ? state.pair[1] : state.tile ? state.tile[0] : null;
+  state.open = new Set((given.get("open") ?? "").split(",").filter(Boolean));
+  state.search = given.get("search") ?? "";
+}
+
+function matches(i, words) {
+  const name = [launches.kernel, launches.op, launches.module].map((c) => text(c, i)).join(" ").toLowerCase();
+  return words.every((w) => name.includes(w));
+}
+
+const found = new Set();
+function findLaunches() {
+  found.clear();
+  const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return;
+  for (let i = 0; i < launchCount; i++) if (matches(i, words)) found.add(i);
+}

@@ -1,0 +1,171 @@
+"""What a page shows, as one JSON value: the program, its launches, dependent pairs, tile relations and lanes.
+
+Whatever the trace, the value stays under `PAGE_BYTES`. What does not fit is aggregated or left out, largest and
+least important first, and ``document["notes"]`` says so in the page's own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.trace.schema import COVERAGES, TIMINGS
+from tileprof.viz.fold import fold_launches
+from tileprof.viz.lanes import lane_tables
+from tileprof.viz.pack import Packed, pack, packed_bytes, printable
+from tileprof.viz.relations import relation_tables
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.report import Report
+
+PAGE_BYTES = 18_000_000
+"""Bytes of data in a page, so that with its own code it can be mailed (20 MB)."""
+
+MOST_LAUNCHES = 20_000
+MOST_PAIRS = 60_000
+
+_NUMBERS = (
+    "footprint", "stream", "graph", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z",
+    "registers", "shared_bytes", "blocks_per_sm", "tiles", "begin_ns", "duration_ns", "flops",
+)  # fmt: skip
+_TEXTS = ("kernel", "op", "module", "note")
+
+
+@dataclass(slots=True)
+class Strings:
+    """Each text once, made printable; columns hold its place."""
+
+    texts: list[str] = field(default_factory=list)
+    place: dict[str, int] = field(default_factory=dict)
+
+    def codes(self, values: Iterable[Any]) -> list[int]:
+        return [self.code("" if v is None or v is pd.NA else str(v)) for v in values]
+
+    def code(self, text: str) -> int:
+        if text not in self.place:
+            self.place[text] = len(self.texts)
+            self.texts.append(printable(text))
+        return self.place[text]
+
+
+def document(graph: TileGraph, report: Report | None = None) -> dict[str, Any]:
+    """Everything a page shows of a tile graph; ``report`` adds its gains where it has them."""
+    launches = graph.trace.launches
+    notes: list[str] = []
+    strings = Strings()
+    shown = launches.head(MOST_LAUNCHES)
+    if len(shown) < len(launches):
+        notes.append(f"Only the first {len(shown):,} of {len(launches):,} launches are in this page.")
+    pairs = _important_pairs(graph.pairs, len(shown), notes)
+    value: dict[str, Any] = {
+        "summary": _summary(graph) | _bounds(report),
+        "launches": _launches(shown, strings),
+        "fold": fold_launches(shown),
+        "pairs": _pairs(pairs, strings, report),
+        "strings": strings.texts,
+        "notes": notes,
+    }
+    spent = _size(value)
+    lanes = lane_tables(graph.trace, shown, budget=(PAGE_BYTES - spent) // 2, notes=notes)
+    relations = relation_tables(graph, pairs, budget=PAGE_BYTES - spent - _size(lanes), notes=notes)
+    return value | lanes | relations
+
+
+def _size(value: Any) -> int:
+    """About how many bytes of page a value takes."""
+    if isinstance(value, dict):
+        if "data" in value and "type" in value:
+            return packed_bytes(value)
+        return sum(len(k) + 4 + _size(v) for k, v in value.items())
+    if isinstance(value, list):
+        return sum(_size(v) + 1 for v in value)
+    return len(value.encode("ascii", "backslashreplace")) + 2 if isinstance(value, str) else 8
+
+
+def _summary(graph: TileGraph) -> dict[str, Any]:
+    trace = graph.trace
+    launches, manifest, device = trace.launches, trace.manifest, trace.device
+    coverage = launches["coverage"].value_counts()
+    timing = launches["timing"].value_counts()
+    begin, duration = launches["begin_ns"].to_numpy(), launches["duration_ns"].to_numpy()
+    links = graph.links
+    return {
+        "command": printable(" ".join(str(word) for word in manifest.get("command", []))),
+        "recorder": printable(str(manifest.get("recorder", ""))),
+        "device": printable(device.name),
+        "sms": device.sms,
+        "granule": int(manifest.get("granule", 1)),
+        "complete": bool(trace.complete),
+        "reasons": [printable(str(note)) for note in manifest.get("notes", [])],
+        "launches": len(launches),
+        "tiles": int(launches["tiles"].sum()),
+        "pairs": len(graph.pairs),
+        "edges": int(links["edges"].sum()) if len(links) else 0,
+        "busy_ns": int(duration.sum()),
+        "span_ns": int((begin + duration).max() - begin.min()) if len(launches) else 0,
+        "timing": {name: int(timing.get(name, 0)) for name in TIMINGS},
+        "coverage": {name: int(coverage.get(name, 0)) for name in COVERAGES},
+        "measured_tiles": len(trace.times),
+        "accesses": len(trace.accesses),
+    }
+
+
+def _launches(launches: pd.DataFrame, strings: Strings) -> dict[str, Packed]:
+    table = {name: pack(launches[name].to_numpy(), delta=True) for name in _NUMBERS}
+    table |= {name: pack(strings.codes(launches[name])) for name in _TEXTS}
+    table["timing"] = pack(_codes(launches["timing"], TIMINGS))
+    table["coverage"] = pack(_codes(launches["coverage"], COVERAGES))
+    return table
+
+
+def _codes(column: pd.Series[Any], values: tuple[str, ...]) -> NDArray[np.int64]:
+    return np.array([values.index(str(v)) for v in column], dtype=np.int64)
+
+
+def _important_pairs(pairs: pd.DataFrame, launches: int, notes: list[str]) -> pd.DataFrame:
+    kept = pairs[(pairs["consumer"] < launches) & (pairs["producer"] < launches)]
+    if len(kept) > MOST_PAIRS:
+        first = kept.assign(real=~kept["reuse_only"].astype(bool)).sort_values(["real", "bytes"], ascending=False)
+        kept = first.head(MOST_PAIRS).drop(columns="real").sort_index()
+        notes.append(
+            f"Only the {MOST_PAIRS:,} pairs of launches with most dependent bytes, of {len(pairs):,}, are in this page."
+        )
+    return kept
+
+
+def _pairs(pairs: pd.DataFrame, strings: Strings, report: Report | None) -> dict[str, Packed]:
+    numbers = ("producer", "consumer", "edges", "bytes", "raw", "war", "waw")
+    table = {name: pack(pairs[name].to_numpy(), delta=name in {"producer", "consumer"}) for name in numbers}
+    table["pattern"] = pack(strings.codes(pairs["pattern"]))
+    table["map"] = pack(strings.codes(pairs["map"]))
+    table["tightness"] = pack(pairs["tightness"].to_numpy(np.float64))
+    table["reuse_only"] = pack(pairs["reuse_only"].to_numpy(np.int64))
+    return table | _gains(pairs, report)
+
+
+def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
+    """What the report says of each pair: gain in ns, share of tiles that could start early (NaN unknown), direct."""
+    if report is None:
+        unknown = np.full(len(pairs), np.nan)
+        return {"gain_ns": pack(unknown), "early": pack(unknown), "direct": pack(np.ones(len(pairs), np.int64))}
+    keys = ["producer", "consumer"]
+    said = pairs[keys].merge(report.pairs[[*keys, "gain_ns", "early", "direct"]], how="left", on=keys)
+    return {
+        "gain_ns": pack(said["gain_ns"].to_numpy(np.float64)),
+        "early": pack(said["early"].to_numpy(np.float64)),
+        "direct": pack(said["direct"].to_numpy(bool).astype(np.int64)),
+    }
+
+
+def _bounds(report: Report | None) -> dict[str, Any]:
+    """The program's bracket: no schedule is faster than ``bound_ns``, list scheduling reaches ``listed_ns``."""
+    if report is None:
+        return {}
+    bounds = report.bounds
+    return {"recorded_ns": report.program.recorded_ns, "bound_ns": bounds.bound_ns, "listed_ns": bounds.listed_ns}

@@ -1,0 +1,94 @@
+"""Repeated layers: a launch sequence written as ``12 x [one layer]``, layers within layers.
+
+A fold is a list of items. ``{"launch": i}`` is one launch; ``{"start": s, "period": p, "count": n, "items": [...]}``
+stands for ``n`` copies of ``p`` launches. Positions inside ``items`` count from the start of a copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+Item = dict[str, Any]
+
+_SAVES_AT_LEAST = 3
+"""Launches that a fold must hide; two equal neighbours are easier to read unfolded."""
+
+_LONGEST_PERIOD = 2_000
+"""Launches in one copy: the search costs launches x longest period."""
+
+_LONGEST_SEQUENCE = 50_000
+
+_DIGITS = re.compile(r"\d+")
+
+
+def fold_launches(launches: pd.DataFrame) -> list[Item]:
+    """Fold launches that repeat: equal kernel, operator and grid, and modules equal up to their digits."""
+    modules = launches["module"].astype(str)
+    shape = modules.str.replace(_DIGITS, "#", regex=True)
+    columns = [launches[c].astype(str) for c in ("kernel", "op", "grid_x", "grid_y", "grid_z")]
+    keys = pd.factorize(pd.Series(list(zip(shape, *columns, strict=True)), dtype=object))[0]
+    numbers = pd.factorize(modules.map(lambda m: "".join(_DIGITS.findall(m)[:1])))[0]
+    return fold(keys, numbers)
+
+
+def fold(keys: Sequence[int] | NDArray[np.int64], numbers: Sequence[int] | NDArray[np.int64]) -> list[Item]:
+    """Fold a sequence whose equal ``keys`` may stand for each other.
+
+    ``numbers`` tell copies apart where they can (the layer's number): of the ways to cut a repetition into copies,
+    the one whose cuts fall where the number changes is taken.
+    """
+    keys, numbers = np.asarray(keys), np.asarray(numbers)
+    if len(keys) > _LONGEST_SEQUENCE:
+        return [{"launch": i} for i in range(len(keys))]
+    return _fold(keys, numbers, 0, len(keys), 0)
+
+
+def _fold(keys: NDArray[np.int64], numbers: NDArray[np.int64], low: int, high: int, origin: int) -> list[Item]:
+    found = _best_repeat(keys[low:high])
+    if found is None:
+        return [{"launch": i - origin} for i in range(low, high)]
+    begin, period, length = found
+    count = length // period
+    start = low + begin + _phase(numbers[low + begin : low + begin + length], period)
+    end = start + count * period
+    group: Item = {
+        "start": start - origin,
+        "period": period,
+        "count": count,
+        "items": _fold(keys, numbers, start, start + period, start),
+    }
+    return [
+        *_fold(keys, numbers, low, start, origin),
+        group,
+        *_fold(keys, numbers, end, high, origin),
+    ]
+
+
+def _best_repeat(keys: NDArray[np.int64]) -> tuple[int, int, int] | None:
+    """(begin, period, length) of the stretch whose folding hides most launches."""
+    best, most = None, _SAVES_AT_LEAST - 1
+    for period in range(1, min(len(keys) // 2, _LONGEST_PERIOD) + 1):
+        equal = keys[:-period] == keys[period:]
+        if np.count_nonzero(equal) <= most:
+            continue
+        breaks = np.concatenate(([-1], np.flatnonzero(~equal), [len(equal)]))
+        runs = np.diff(breaks) - 1
+        widest = int(np.argmax(runs))
+        saved = int(runs[widest]) // period * period
+        if saved > most:
+            best, most = (int(breaks[widest]) + 1, period, int(runs[widest]) + period), saved
+    return best
+
+
+def _phase(numbers: NDArray[np.int64], period: int) -> int:
+    """Where in the stretch the first copy begins: the offset whose cuts see most changes of the number."""
+    changes = np.concatenate(([True], numbers[1:] != numbers[:-1]))
+    slack = len(numbers) % period
+    scores = [int(np.count_nonzero(changes[offset::period])) for offset in range(slack + 1)]
+    return int(np.argmax(scores))

@@ -1,0 +1,141 @@
+"""Lanes of SMs over time and tile coordinates, one table a footprint, packed for the browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.durations import SPREAD, Durations, tile_durations
+from tileprof.analysis.timeline import Lanes, busy_share, dispatch, recorded
+from tileprof.viz.pack import pack, packed_bytes
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
+
+TIME_BINS = 200
+"""Columns of an aggregated lane."""
+
+_TOO_MANY = 2_000_000
+"""Tiles of one launch that are not even tried to pack one by one."""
+
+_COARSE_BYTES = 20_000
+"""What aggregated lanes take of a page, at most about; kept free for each table still to come."""
+
+_NO_TABLE = -1
+
+
+def lane_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
+    """``lanes``, ``lane_of`` (a launch's place in ``lanes``), ``grids`` and ``grid_of``; at most ``budget`` bytes.
+
+    Launches with the same footprint and occupancy share their modelled lanes; a measured launch has its own.
+    """
+    grids, grid_of = _grids(trace, launches, budget // 3, notes)
+    budget -= sum(_bytes(g) for g in grids)
+    measured = _times_by_launch(trace)
+    occupancy = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
+    lives = tile_durations(trace, trace.device.sms * occupancy)
+    first, lane_of = _shared(launches, lives, occupancy)
+    tiles = launches["tiles"].to_numpy(np.int64)
+    tables: list[dict[str, Any]] = [{}] * len(first)
+    coarse = 0
+    for done, at in enumerate(np.argsort(tiles[first], kind="stable").tolist(), start=1):
+        launch = first[at]
+        lanes = _lanes(trace.device.sms, measured.get(launch), lives.of(launch, int(tiles[launch])), occupancy[launch])
+        table = _whole(lanes) if len(lanes.sm) <= _TOO_MANY else None
+        if table is None or _bytes(table) > budget - (len(first) - done) * _COARSE_BYTES:
+            table, coarse = _aggregated(lanes, trace.device.sms), coarse + 1
+        table["source"] = lives.source[launch]
+        budget -= _bytes(table)
+        tables[at] = table if budget > 0 else {"tiles": len(lanes.sm), "slots": lanes.slots}
+    if coarse:
+        notes.append(f"The lanes of {coarse:,} large launches are aggregated: shares of busy slots, not single tiles.")
+    if SPREAD in lives.source:
+        notes.append(
+            f"The tiles of {lives.source.count(SPREAD):,} launches have no times of their own: "
+            "the launch's time is spread evenly over its waves."
+        )
+    return {"lanes": tables, "lane_of": pack(lane_of), "grids": grids, "grid_of": pack(grid_of)}
+
+
+def _times_by_launch(trace: Trace) -> dict[int, pd.DataFrame]:
+    return {int(str(launch)): rows for launch, rows in trace.times.groupby("launch")} if len(trace.times) else {}
+
+
+def _shared(launches: pd.DataFrame, lives: Durations, occupancy: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """The first launch of each distinct timeline, and each launch's place among them.
+
+    Launches that share tile durations and occupancy share their lanes; measured ones have durations of their own.
+    """
+    place: dict[tuple[int, int, int], int] = {}
+    first: list[int] = []
+    lane_of: list[int] = []
+    tiles = launches["tiles"].to_numpy(np.int64)
+    for launch in range(len(launches)):
+        key = (int(lives.begins[launch]), int(tiles[launch]), int(occupancy[launch]))
+        if key not in place:
+            place[key] = len(first)
+            first.append(launch)
+        lane_of.append(place[key])
+    return first, lane_of
+
+
+def _bytes(table: dict[str, Any]) -> int:
+    return sum(packed_bytes(v) for v in table.values() if isinstance(v, dict)) + 40
+
+
+def _lanes(sms: int, times: pd.DataFrame | None, lives: NDArray[np.float64], occupancy: int) -> Lanes:
+    if times is None:
+        return dispatch(lives, sms=sms, blocks_per_sm=int(occupancy))
+    # Tiles without a time of their own stay in the table, so that tile t is row t: they begin and end at 0.
+    sm, begin, end = np.zeros(len(lives), np.int64), np.zeros(len(lives)), np.zeros(len(lives))
+    at = times["tile"].to_numpy()
+    sm[at], begin[at], end[at] = times["sm"], times["begin_ns"], times["end_ns"]
+    return recorded(sm, begin, end)
+
+
+def _whole(lanes: Lanes) -> dict[str, Any]:
+    # A tenth of a nanosecond: rounding errors stay below a pixel at any zoom, and equal tiles stay equal.
+    begin, life = (np.rint(ns * 10).astype(np.int64) for ns in (lanes.begin_ns, lanes.end_ns - lanes.begin_ns))
+    return {
+        "tiles": len(lanes.sm),
+        "slots": lanes.slots,
+        "sm": pack(lanes.sm, delta=True),
+        "slot": pack(lanes.slot, delta=True),
+        "begin": pack(begin, delta=True),
+        "life": pack(life, delta=True),
+    }
+
+
+def _aggregated(lanes: Lanes, sms: int) -> dict[str, Any]:
+    share = busy_share(lanes, sms=max(sms, int(lanes.sm.max(initial=0)) + 1), bins=TIME_BINS)
+    return {
+        "tiles": len(lanes.sm),
+        "slots": lanes.slots,
+        "rows": len(share),
+        "bins": TIME_BINS,
+        "end": float(lanes.end_ns.max(initial=0.0)),
+        "share": pack(np.rint(share * 100).astype(np.int64).ravel()),
+    }
+
+
+def _grids(
+    trace: Trace, launches: pd.DataFrame, budget: int, notes: list[str]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Tile coordinates of each footprint: ``x``, ``y``, ``z`` columns in dispatch order."""
+    tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
+    grids: list[dict[str, Any]] = []
+    place: dict[int, int] = {}
+    for footprint in tiles.index.tolist():
+        block = trace.footprint(int(footprint)).block
+        grid = {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")}
+        if _bytes(grid) > budget:
+            continue
+        budget -= _bytes(grid)
+        place[int(footprint)] = len(grids)
+        grids.append(grid)
+    if len(place) < len(tiles):
+        notes.append(f"Grid coordinates of the tiles of {len(tiles) - len(place):,} large kernels are left out.")
+    return grids, [place.get(int(f), _NO_TABLE) for f in launches["footprint"]]

@@ -1,0 +1,52 @@
+"""One self-contained HTML page of a tile graph: no request leaves it, and nothing in it but its own code runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from tileprof.viz.document import document
+from tileprof.viz.pack import inert_json
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.report import Report
+
+SCRIPTS = ("data", "state", "canvas", "fold", "layout", "graph", "matrix", "lanes", "main")
+"""Parts of the page's program, in the order in which they are joined into one module."""
+
+
+def page(graph: TileGraph, report: Report | None = None) -> str:
+    """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
+
+    ``report`` adds what overlap could gain, in all and for each pair. Names in the trace are untrusted:
+    they reach the page as inert JSON and are only ever shown as text.
+    """
+    value = document(graph, report)
+    script, style = _asset(*(f"{name}.js" for name in SCRIPTS)), _asset("page.css")
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "POLICY": html.escape(policy, quote=True),
+        "TITLE": html.escape(value["summary"]["command"] or "a trace"),
+        "STYLE": style,
+        "DATA": inert_json(value),
+        "SCRIPT": script,
+    }
+    text = _asset("page.html")
+    pieces = text.split("@@")
+    return "".join(parts[piece] if odd % 2 else piece for odd, piece in enumerate(pieces))
+
+
+def _asset(*names: str) -> str:
+    folder = files("tileprof.viz") / "assets"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,108 @@
+"""Tile-to-tile relations of dependent launches, shared by repeated layers, packed for the browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.viz.pack import Packed, pack, packed_bytes
+
+if TYPE_CHECKING:
+    from tileprof.analysis import EdgeBlock, TileGraph
+
+HAZARDS = ("RAW", "WAR", "WAW")
+
+COARSE = 256
+"""Rows and columns of an aggregated relation."""
+
+_COARSE_BYTES = 30_000
+"""What an aggregated relation takes of a page, at most about; kept free for each relation still to come."""
+
+_TOO_MANY = 4_000_000
+"""Stored edges of one relation that are not even tried to pack whole."""
+
+_UNKNOWN_SHARE = 255
+
+
+def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
+    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes.
+
+    Small relations are kept whole first; the rest become counts on a coarse grid.
+    """
+    wanted = pd.MultiIndex.from_frame(pairs[["producer", "consumer"]])
+    links = graph.links[pd.MultiIndex.from_frame(graph.links[["producer", "consumer"]]).isin(wanted)]
+    first = links.drop_duplicates("block")
+    producer_of = dict(zip(first["block"].tolist(), first["producer"].tolist(), strict=True))
+    used = sorted(producer_of, key=lambda b: len(graph.blocks[b].parent) + len(graph.blocks[b].set_of))
+    tiles = np.diff(graph.tile_base)
+    blocks: dict[int, dict[str, Any]] = {}
+    coarse = missing = 0
+    for left, block in zip(range(len(used) - 1, -1, -1), used, strict=True):
+        relation = graph.blocks[block]
+        value = _whole(relation) if len(relation.parent) <= _TOO_MANY else None
+        if value is None or _bytes(value) > budget - left * _COARSE_BYTES:
+            value, coarse = _aggregated(relation, int(tiles[producer_of[block]])), coarse + 1
+        if _bytes(value) > budget:
+            value, missing = {"left_out": True}, missing + 1
+        budget -= _bytes(value)
+        blocks[block] = value
+    if coarse:
+        notes.append(
+            f"{coarse:,} of {len(used):,} tile relations are too large for one page; they are aggregated to "
+            f"{COARSE} by {COARSE} cells."
+        )
+    if missing:
+        notes.append(f"{missing:,} of {len(used):,} tile relations did not fit in this page and are left out.")
+    renumbered = {block: i for i, block in enumerate(blocks)}
+    return {"links": _links(links, renumbered), "blocks": list(blocks.values())}
+
+
+def _links(links: pd.DataFrame, renumbered: dict[int, int]) -> dict[str, Packed]:
+    names = ("producer", "consumer", "edges", "bytes", "parents", "children")
+    table = {name: pack(links[name].to_numpy(), delta=name in {"producer", "consumer"}) for name in names}
+    table["hazard"] = pack([HAZARDS.index(str(h)) for h in links["hazard"]])
+    table["reuse"] = pack(links["reuse"].to_numpy(np.int64))
+    table["block"] = pack([renumbered[int(b)] for b in links["block"]])
+    return table
+
+
+def _bytes(value: dict[str, Any]) -> int:
+    return sum(packed_bytes(v) for v in value.values() if isinstance(v, dict)) + 40
+
+
+def _whole(block: EdgeBlock) -> dict[str, Any]:
+    return {
+        "set_of": pack(block.set_of, delta=True),
+        "indptr": pack(block.indptr, delta=True),
+        "parent": pack(block.parent, delta=True),
+        "bytes": pack(block.bytes),
+        "last": pack(_shares(block.last)),
+        "first": pack(_shares(block.first)),
+    }
+
+
+def _shares(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Fractions of a tile's life in steps of 1/254; unknown as 255."""
+    known = np.nan_to_num(np.asarray(values, np.float64), nan=0.0)
+    return np.where(np.isnan(values), _UNKNOWN_SHARE, np.rint(known * 254)).astype(np.int64)
+
+
+def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
+    """Edges counted on a grid of at most ``COARSE`` by ``COARSE`` cells of equal tiles."""
+    consumers = len(block.set_of)
+    rows, columns = min(COARSE, max(producers, 1)), min(COARSE, max(consumers, 1))
+    sets = len(block.indptr) - 1
+    linked = np.flatnonzero(block.set_of >= 0)
+    users = np.zeros((sets, columns), np.int64)
+    np.add.at(users, (block.set_of[linked], linked * columns // max(consumers, 1)), 1)
+    set_of_parent = np.repeat(np.arange(sets), np.diff(block.indptr))
+    row_of_parent = block.parent.astype(np.int64) * rows // max(producers, 1)
+    counts = np.zeros((rows, columns), np.int64)
+    # One (set, row) pair at a time would be slow, and all parents against all columns large: chunks of parents.
+    for begin in range(0, len(set_of_parent), 65_536):
+        part = slice(begin, begin + 65_536)
+        np.add.at(counts, row_of_parent[part], users[set_of_parent[part]])
+    return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(counts.ravel())}
