@@ -39,14 +39,16 @@ def coordinates(stage: Stage) -> dict[str, I64]:
 
 def lower(policy: Policy) -> list[Waits]:
     """One `Waits` an edge; raises `PolicyError` where an expression leaves its grid."""
-    posted = [_posted(policy, number, array) for number, array in enumerate(policy.semaphores)]
-    lowered = []
-    for number, edge in enumerate(policy.edges):
-        array = policy.semaphores[edge.semaphores]
-        indptr, semaphore, value = _waits(policy, number, edge, array)
-        posts = np.bincount(posted[edge.semaphores], minlength=array.count).astype(np.int64)
-        lowered.append(Waits(edge, indptr, semaphore, value, posted[edge.semaphores], posts))
-    return lowered
+    return [lower_edge(policy, number) for number in range(len(policy.edges))]
+
+
+def lower_edge(policy: Policy, number: int) -> Waits:
+    """The `Waits` of one edge; see `lower`."""
+    edge = policy.edges[number]
+    array = policy.semaphores[edge.semaphores]
+    of = _posted(policy, edge.semaphores, array)
+    indptr, semaphore, value = _waits(policy, number, edge, array)
+    return Waits(edge, indptr, semaphore, value, of, np.bincount(of, minlength=array.count).astype(np.int64))
 
 
 def _posted(policy: Policy, number: int, array: Semaphores) -> I64:

@@ -1,13 +1,7 @@
 """Is a policy a superset of what the trace says? Tile by tile, through posts, values and orders.
 
-A wait for value ``v`` on a semaphore that ``n`` tiles post guarantees
-
-* all ``n`` tiles if ``v == n``,
-* no tile in particular if ``v < n`` (any ``v`` of them may have posted), but what more than ``n - v`` of them awaited,
-* and never ends if ``v > n``.
-
-What a tile is guaranteed it inherits: the tiles it awaits had their own guarantees when they ran. A dependency that is
-guaranteed either way is covered; any other is *missing*, and a schedule exists in which the consumer reads too early.
+A dependency is covered if the producer tile has surely ended when the consumer tile goes on (`tileprof.policy.guarantees`); any
+other is *missing*, and a schedule exists in which the consumer reads too early.
 
 Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits. Then
 whoever a tile awaits was taken before it, whatever the number of slots, unless a stage may be dispatched before its
@@ -27,13 +21,14 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.ranges import ragged
 from tileprof.policy.format import Policy, PolicyError
+from tileprof.policy.guarantees import Guarantees
 from tileprof.policy.lower import Waits, lower
+from tileprof.policy.tiles import grid_of, tile_numbers
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
 
 I64 = NDArray[np.int64]
-Bits = NDArray[np.uint8]
 
 _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", "reuse", "bytes"]
 
@@ -65,12 +60,14 @@ def verify(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = No
     """
     bound = _bind(policy, graph, launches)
     lowered = lower(policy)
-    guaranteed = _guarantees(policy, lowered)
     needs = _needs(graph, bound)
+    guaranteed = Guarantees(needs)
+    for waits in sorted(lowered, key=lambda w: w.edge.consumer):
+        guaranteed.add(waits, (waits.edge.producer, waits.edge.consumer))
     rows, covered, needed = [], 0, 0
     for (i, j), parts in needs.items():
         for hazard, reuse, parent, child, size in parts:
-            held = _lookup(guaranteed.get((i, j)), parent, child)
+            held = guaranteed.holds(i, j, parent, child)
             needed += len(parent)
             covered += int(held.sum())
             lost = ~held
@@ -103,7 +100,7 @@ def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> l
             raise PolicyError(
                 f"stage {number} ({stage.name}) is launch {launch}; the trace has {len(graph.launches)} launches"
             )
-        grid = _grid(graph, launch)
+        grid = grid_of(graph, launch)
         if grid != stage.grid:
             raise PolicyError(
                 f"stage {number} ({stage.name}) has a grid of {_by(stage.grid)} tiles; launch {launch} has {_by(grid)}: "
@@ -117,20 +114,6 @@ def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> l
 
 def _by(grid: tuple[int, ...]) -> str:
     return " x ".join(map(str, grid))
-
-
-def _grid(graph: TileGraph, launch: int) -> tuple[int, int, int]:
-    block = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block
-    x, y, z = (int(n) + 1 for n in block.max(axis=0))
-    return x, y, z
-
-
-def tile_numbers(graph: TileGraph, launch: int) -> I64:
-    """The policy's number of each tile of a launch: ``x + gx*(y + gy*z)``."""
-    block = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block.astype(np.int64)
-    gx, gy, _ = block.max(axis=0) + 1
-    numbers: I64 = block[:, 0] + gx * (block[:, 1] + gy * block[:, 2])
-    return numbers
 
 
 _Needs = dict[tuple[int, int], list[tuple[str, bool, I64, I64, I64]]]
@@ -150,70 +133,6 @@ def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
         part = (str(hazard), bool(reuse), numbers[producer][parent], numbers[consumer][child], block.bytes[row])
         needs.setdefault((stage_of[producer], stage_of[consumer]), []).append(part)
     return needs
-
-
-def _direct(waits: Waits, producers: int) -> Bits:
-    """``[consumer tiles, producer tiles / 8]``: bit set where the wait guarantees the tile."""
-    held = waits.value == waits.posts[waits.semaphore]
-    owner, _ = ragged(np.diff(waits.indptr))
-    by_semaphore = np.argsort(waits.of, kind="stable")
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(waits.posts)])
-    pick, place = ragged(np.where(held, waits.posts[waits.semaphore], 0))
-    tile = by_semaphore[starts[waits.semaphore[pick]] + place]
-    bits = np.zeros((len(waits.indptr) - 1, -(-producers // 8)), np.uint8)
-    np.bitwise_or.at(bits, (owner[pick], tile >> 3), (1 << (tile & 7)).astype(np.uint8))
-    return bits
-
-
-def _guarantees(policy: Policy, lowered: list[Waits]) -> dict[tuple[int, int], Bits]:
-    """For each pair of stages, which producer tiles have ended when a consumer tile goes on."""
-    guaranteed: dict[tuple[int, int], Bits] = {}
-    for stage in range(len(policy.stages)):
-        for waits in (w for w in lowered if w.edge.consumer == stage):
-            through = waits.edge.producer
-            direct = _direct(waits, policy.stages[through].tiles)
-            _merge(guaranteed, (through, stage), direct)
-            for before in range(through):
-                inherited = guaranteed.get((before, through))
-                if inherited is not None:
-                    _merge(guaranteed, (before, stage), _inherit(direct, inherited) | _by_count(waits, inherited))
-    return guaranteed
-
-
-def _merge(guaranteed: dict[tuple[int, int], Bits], key: tuple[int, int], bits: Bits) -> None:
-    guaranteed[key] = guaranteed[key] | bits if key in guaranteed else bits
-
-
-def _inherit(direct: Bits, inherited: Bits) -> Bits:
-    """Whatever the awaited tiles were guaranteed; rows with equal waits are worked out once."""
-    distinct, which = np.unique(direct, axis=0, return_inverse=True)
-    result = np.zeros((len(distinct), inherited.shape[1]), np.uint8)
-    for row, packed in enumerate(distinct):
-        tiles = np.flatnonzero(np.unpackbits(packed, bitorder="little")[: len(inherited)])
-        if len(tiles):
-            result[row] = np.bitwise_or.reduce(inherited[tiles], axis=0)
-    return result[which.reshape(-1)]
-
-
-def _by_count(waits: Waits, inherited: Bits) -> Bits:
-    """Waits below the full count: a tile is guaranteed if too few of those that post could have run without it."""
-    bits = np.zeros((len(waits.indptr) - 1, inherited.shape[1]), np.uint8)
-    posts = waits.posts[waits.semaphore]
-    weak = np.flatnonzero((waits.value < posts) & (waits.value > 0))
-    owner, _ = ragged(np.diff(waits.indptr))
-    for semaphore, value in {(int(waits.semaphore[w]), int(waits.value[w])) for w in weak}:
-        depending = np.unpackbits(inherited[waits.of == semaphore], axis=1, bitorder="little").sum(axis=0)
-        sure = np.packbits(depending > waits.posts[semaphore] - value, bitorder="little")
-        waiting = owner[weak[(waits.semaphore[weak] == semaphore) & (waits.value[weak] == value)]]
-        bits[waiting] |= sure
-    return bits
-
-
-def _lookup(bits: Bits | None, parent: I64, child: I64) -> NDArray[np.bool_]:
-    if bits is None:
-        return np.zeros(len(parent), bool)
-    held: NDArray[np.bool_] = (bits[child, parent >> 3] >> (parent & 7).astype(np.uint8) & 1).astype(bool)
-    return held
 
 
 def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,9 @@ import pandas as pd
 
 from tileprof.analysis import EdgeBlock
 from tileprof.analysis.graph import TileGraph
+from tileprof.devices import get
 from tileprof.trace.footprint import Boxes, Footprint
+from tileprof.trace.schema import BUFFERS, OPERANDS, TIMES
 
 Relation = dict[tuple[int, int], set[tuple[int, int]]]
 
@@ -32,15 +35,21 @@ def graph_of(grids: list[tuple[int, int, int]], relation: Relation, *, hazard: s
     for gx, gy, gz in grids:
         z, y, x = np.meshgrid(np.arange(gz), np.arange(gy), np.arange(gx), indexing="ij")
         block = np.stack([x.ravel(), y.ravel(), z.ravel()], axis=1).astype(np.int32)
-        footprints.append(Footprint(block, Boxes.concat([]), np.full(len(block), 1000.0)))
+        footprints.append(Footprint(block, Boxes.concat([]), np.full(len(block), 20_000.0)))
     tiles = [f.tiles for f in footprints]
-    launches = pd.DataFrame({
-        "launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles, "kernel": "k", "op": "o", "module": "m",
-        "duration_ns": 1000, "blocks_per_sm": 1, "block_x": 128, "block_y": 1, "block_z": 1, "registers": 32, "shared_bytes": 0,
-        "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact",
-    })  # fmt: skip
+    launches = pd.DataFrame({"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles})
+    for axis, sizes in zip("xyz", zip(*grids, strict=True), strict=True):
+        launches[f"grid_{axis}"] = sizes
+        launches[f"cluster_{axis}"] = 1
+        launches[f"block_{axis}"] = 1024 if axis == "x" else 1
+    constant = {
+        "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "blocks_per_sm": 1, "registers": 32, "shared_bytes": 0,
+        "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
+    }  # fmt: skip
+    launches = launches.assign(**constant)
+    empty = {table.name: pd.DataFrame({c.name: [] for c in table.columns}) for table in (TIMES, OPERANDS, BUFFERS)}
     trace = SimpleNamespace(
-        launches=launches, footprint=footprints.__getitem__, device=SimpleNamespace(sms=sms, name="test"), manifest={}
+        launches=launches, footprint=footprints.__getitem__, device=replace(get("H200"), sms=sms), manifest={}, **empty
     )
     blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
     keys = list(relation)
@@ -51,4 +60,4 @@ def graph_of(grids: list[tuple[int, int, int]], relation: Relation, *, hazard: s
         "bytes": [4 * len(e) for e in relation.values()],
     })  # fmt: skip
     base = np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64)
-    return TileGraph(trace, base, links[[len(e) > 0 for e in relation.values()]].reset_index(drop=True), blocks)
+    return TileGraph(trace, base, links[links["edges"] > 0].reset_index(drop=True), blocks)

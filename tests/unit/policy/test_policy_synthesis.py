@@ -1,0 +1,89 @@
+"""Synthesised policies are sound on any graph, and tight on the known ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import Relation, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tileprof.analysis.graph import TileGraph
+from tileprof.policy.format import from_dict, to_dict
+from tileprof.policy.grouping import edge_for, groupings
+from tileprof.policy.synthesise import synthesise
+from tileprof.policy.verify import verify
+
+Grid = tuple[int, int, int]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> TileGraph:
+    grids = [
+        (draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 2)))
+        for _ in range(draw(st.integers(2, 4)))
+    ]
+    tiles = [x * y * z for x, y, z in grids]
+    relation: Relation = {}
+    for consumer in range(1, len(grids)):
+        for producer in range(consumer):
+            if draw(st.booleans()):
+                pairs = st.tuples(st.integers(0, tiles[producer] - 1), st.integers(0, tiles[consumer] - 1))
+                relation[producer, consumer] = draw(st.sets(pairs, min_size=1, max_size=12))
+    return graph_of(grids, relation, sms=draw(st.integers(1, 8)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_a_synthesised_policy_never_misses_a_dependency(graph: TileGraph) -> None:
+    policy = synthesise(graph, range(len(graph.launches)))
+    assert verify(from_dict(to_dict(policy)), graph).sound
+
+
+def chain(producer: Grid, consumer: Grid, parents, sms: int) -> TileGraph:
+    def number(grid: Grid, x: int, y: int, z: int = 0) -> int:
+        return x + grid[0] * (y + grid[1] * z)
+
+    edges = set()
+    for z in range(consumer[2]):
+        for y in range(consumer[1]):
+            for x in range(consumer[0]):
+                edges |= {(number(producer, *p), number(consumer, x, y, z)) for p in parents(x, y, z)}
+    return graph_of([producer, consumer], {(0, 1): edges}, sms=sms)
+
+
+# The SMs leave the producer's last wave partly empty, so that waiting for less than the grid pays.
+CASES = {
+    "row": (36, (8, 6, 1), (9, 6, 1), lambda _x, y, _z: [(x, y) for x in range(8)]),
+    "tile": (30, (40, 1, 1), (40, 1, 1), lambda x, _y, _z: [(x, 0)]),
+    "grid": (6, (8, 1, 1), (40, 1, 1), lambda *_: [(x, 0) for x in range(8)]),
+    "interval": (30, (40, 1, 1), (40, 1, 1), lambda x, _y, _z: [(i, 0) for i in range(max(0, x - 1), min(40, x + 2))]),
+    "table": (24, (30, 1, 1), (36, 1, 1), lambda x, _y, _z: [((7 * x * x + 3) % (22 if x < 18 else 30), 0)]),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_known_relation_gets_the_kind_that_loses_nothing(kind: str) -> None:
+    sms, producer, consumer, parents = CASES[kind]
+    policy = synthesise(chain(producer, consumer, parents, sms), [0, 1])
+    assert [edge.kind for edge in policy.edges] == [kind]
+    if kind != "grid":
+        assert policy.prediction["gain_percent"] > 5
+
+
+def test_an_edge_that_others_imply_is_left_out() -> None:
+    rows = {(0, 1): {(i, i) for i in range(4)}, (1, 2): {(i, i) for i in range(4)}, (0, 2): {(i, i) for i in range(4)}}
+    policy = synthesise(graph_of([(4, 1, 1)] * 3, rows), [0, 1, 2])
+    assert [(e.producer, e.consumer) for e in policy.edges] == [(0, 1), (1, 2)]
+
+
+def test_a_strided_relation_may_share_semaphores_across_its_stride() -> None:
+    parents = np.array([[x + 8 * k, 0, 0] for x in range(8) for k in range(3)])
+    found = {g.name: g for g in groupings((24, 1, 1), parents, np.repeat(np.arange(8), 3))}
+    assert (found["strided"].grid, found["strided"].texts) == ((8, 1, 1), ("x % 8", "0", "0"))
+    graph = chain((24, 1, 1), (8, 1, 1), lambda x, _y, _z: [(x, 0), (x + 8, 0), (x + 16, 0)], 20)
+    at = [graph.trace.footprint(n).block.astype(np.int64) for n in (0, 1)]
+    _, edge = edge_for(graph.blocks[0], found["strided"], *at, (0, 1), ("RAW",))
+    assert edge.kind == "strided"
+    assert [str(r) for r in edge.waits] == ["x", "0", "0"]
+    assert edge.value.text == "3"

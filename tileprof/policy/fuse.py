@@ -1,0 +1,109 @@
+"""Launches between two stages taken as part of the first: what the stages need of each other through them.
+
+cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input; the
+recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads what the one
+wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of the producer
+(pointwise kernels on channels-last images), and else a superset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.graph import TileGraph
+from tileprof.policy.bare import link_frame, relation
+
+I64 = NDArray[np.int64]
+_Reached = dict[int, NDArray[np.int64]]
+"""By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
+
+
+def between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+    """Launches that are not among ``launches``, depend on one of them and are needed by a later one, in order."""
+    links = graph.links[~graph.links["reuse"]]
+    chosen, last = set(launches), max(launches)
+    after = set(launches)
+    for p, c in sorted(zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True), key=lambda e: e[1]):
+        if p in after and c <= last:
+            after.add(c)
+    before = set(launches)
+    for p, c in sorted(zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True), reverse=True):
+        if c in before:
+            before.add(p)
+    return sorted((after & before) - chosen)
+
+
+def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
+    """The graph of ``launches`` with everything `between` them folded into the dependencies; other launches keep their numbers.
+
+    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains.
+    """
+    chosen, folded = sorted(set(launches)), between(graph, launches)
+    parents = _true_blocks(graph, {*chosen, *folded})
+    reached: dict[int, _Reached] = {}
+    keys, blocks = [], []
+    for launch in sorted({*chosen, *folded}):
+        tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
+        found: _Reached = {}
+        for producer, block in parents.get(launch, {}).items():
+            if producer in chosen:
+                _add(found, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
+            else:
+                for stage, through in reached[producer].items():
+                    _add(found, stage, _compose(block, through, tiles))
+        if launch in chosen:
+            for stage, needed in found.items():
+                child, parent = np.nonzero(needed)
+                keys.append((stage, launch))
+                blocks.append(relation(parent, child, tiles, needed[child, parent]))
+        else:
+            reached[launch] = found
+    return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+
+
+def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, EdgeBlock]]:
+    """By consumer, by producer: the dependencies among ``launches`` that are not recycled memory."""
+    links = graph.links[~graph.links["reuse"]]
+    links = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
+    found: dict[int, dict[int, list[EdgeBlock]]] = {}
+    for p, c, b in zip(links["producer"].tolist(), links["consumer"].tolist(), links["block"].tolist(), strict=True):
+        found.setdefault(c, {}).setdefault(p, []).append(graph.blocks[b])
+    return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in found.items()}
+
+
+def _add(found: _Reached, stage: int, needed: I64) -> None:
+    found[stage] = found[stage] + needed if stage in found else needed
+
+
+def _dense(block: EdgeBlock, producers: int) -> I64:
+    parent, child, row = block.edges()
+    dense = np.zeros((len(block.set_of), producers), np.int64)
+    np.add.at(dense, (child, parent), block.bytes[row])
+    return dense
+
+
+def _compose(block: EdgeBlock, through: I64, tiles: int) -> I64:
+    """Bytes that a tile reads of tiles in between, counted for every tile that those depend on."""
+    depends = through > 0
+    rows = np.zeros((block.sets, through.shape[1]), np.int64)
+    for number in range(block.sets):
+        part = slice(block.indptr[number], block.indptr[number + 1])
+        rows[number] = block.bytes[part] @ depends[block.parent[part]]
+    dense = np.zeros((tiles, through.shape[1]), np.int64)
+    some = block.set_of >= 0
+    dense[some] = rows[block.set_of[some]]
+    return dense
+
+
+def _links(graph: TileGraph, keys: list[tuple[int, int]], blocks: list[EdgeBlock], chosen: list[int]) -> pd.DataFrame:
+    """True dependencies as composed, recycled memory between the stages as it was."""
+    links = graph.links
+    kept = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    made = link_frame(keys, blocks)
+    made["block"] += len(graph.blocks)
+    return pd.concat([kept, made[kept.columns]], ignore_index=True).sort_values(["producer", "consumer"], ignore_index=True)

@@ -1,0 +1,115 @@
+"""What a policy is expected to gain: its waits in place of the recorded dependencies, dispatched in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.bounds.bounder import Bounder
+from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.graph import HAZARDS, TileGraph
+from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.inorder import Costs, in_order
+from tileprof.analysis.ranges import ragged
+from tileprof.policy.format import Policy
+from tileprof.policy.lower import Waits, lower
+from tileprof.policy.tiles import tile_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Modelled times in nanoseconds: the stages in stream order, and under the policy."""
+
+    stream_ns: float
+    policy_ns: float
+
+    @property
+    def gain(self) -> float:
+        """Share of the stream time that the policy saves; negative where it loses."""
+        return 1.0 - self.policy_ns / self.stream_ns if self.stream_ns > 0 else 0.0
+
+
+class Predictor:
+    """Predictions on one graph; durations and occupancies are worked out once."""
+
+    def __init__(self, graph: TileGraph, costs: Costs | None = None) -> None:
+        self.graph = graph
+        self.costs = costs or Costs()
+        self._bounder = Bounder(graph)
+
+    def __call__(self, policy: Policy, launches: Sequence[int]) -> Prediction:
+        """``launches`` are the stages, in order; the policy must be for their grids."""
+        numbers = [tile_numbers(self.graph, launch) for launch in launches]
+        rows: list[tuple[int, int, str, bool, int]] = []
+        blocks: list[EdgeBlock] = []
+        for waits in lower(policy):
+            producer, consumer = waits.edge.producer, waits.edge.consumer
+            block = wait_block(waits, numbers[producer], numbers[consumer])
+            if block is not None:
+                rows.append((launches[producer], launches[consumer], "RAW", False, len(blocks)))
+                blocks.append(block)
+        p = problem(self._with(rows, blocks), self._bounder.durations, list(launches), reuse=True)
+        chosen = np.asarray(launches)
+        orders = [_order(stage.order, number) for stage, number in zip(policy.stages, numbers, strict=True)]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
+        return Prediction(self.stream_ns(launches), float(ends.max(initial=0.0)))
+
+    def stream_ns(self, launches: Sequence[int]) -> float:
+        """One launch after the other, each alone on the device, with the gap that launches of a CUDA graph have."""
+        durations, slots = self._bounder.durations, self._bounder.slots
+        tiles = np.diff(self.graph.tile_base)
+        alone_ns = [float(alone(durations.of(i, int(tiles[i])), int(slots[i])).max(initial=0.0)) for i in launches]
+        return sum(alone_ns) + (len(launches) - 1) * float(self.graph.trace.device.graph_gap_ns)
+
+    def _with(self, rows: list[tuple[int, int, str, bool, int]], blocks: list[EdgeBlock]) -> TileGraph:
+        links = pd.DataFrame(rows, columns=["producer", "consumer", "hazard", "reuse", "block"])
+        types = {"producer": "int64", "consumer": "int64", "reuse": "bool", "block": "int64"}
+        links = links.astype(types).assign(hazard=lambda f: pd.Categorical(f["hazard"], categories=list(HAZARDS)))
+        return TileGraph(self.graph.trace, self.graph.tile_base, links, blocks)
+
+
+def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:
+    """Trace tiles in the policy's order; its own is that of tile numbers."""
+    if order is None:
+        return np.argsort(numbers, kind="stable").astype(np.int64)
+    place = np.empty(len(numbers), np.int64)
+    place[np.asarray(order)] = np.arange(len(order))
+    return np.argsort(place[numbers], kind="stable").astype(np.int64)
+
+
+def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:
+    """What an edge of a policy waits for, as parent sets over trace tiles; None where it waits for nothing.
+
+    ``producer`` and ``consumer`` give the policy's number of each trace tile. A wait below the full count is taken as a wait for all
+    tiles that post: a prediction, not a guarantee.
+    """
+    group, representative = equal_lists(waits.indptr, (waits.semaphore,))
+    sizes = np.diff(waits.indptr)[representative]
+    owner, place = ragged(sizes)
+    semaphore = waits.semaphore[waits.indptr[representative[owner]] + place]
+    tiles = np.argsort(waits.of[producer], kind="stable")
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(waits.posts)])
+    pick, member = ragged(waits.posts[semaphore])
+    parent = tiles[starts[semaphore[pick]] + member]
+    if len(parent) == 0:
+        return None
+    owner = owner[pick]
+    order = np.lexsort((parent, owner))
+    indptr = np.searchsorted(owner[order], np.arange(len(representative) + 1)).astype(np.int64)
+    filled = np.diff(indptr) > 0
+    renumber = np.where(filled, np.cumsum(filled) - 1, -1).astype(np.int32)
+    set_of = renumber[group[consumer]]
+    unknown = np.full(len(parent), np.nan, np.float32)
+    kept = np.concatenate([indptr[:-1][filled], indptr[-1:]])
+    return EdgeBlock(set_of, kept, parent[order].astype(np.int32), np.zeros(len(parent), np.int64), unknown, unknown)

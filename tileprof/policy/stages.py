@@ -1,0 +1,73 @@
+"""Launches of a trace as stages of a policy, and which launches to take where the user names none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from tileprof.analysis.bounds.bounder import Bounder
+from tileprof.analysis.gains import pair_gains
+from tileprof.errors import UserError
+from tileprof.policy.format import PolicyError, Stage
+from tileprof.policy.tiles import grid_of, tile_numbers
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+
+def stage_of(graph: TileGraph, launch: int) -> Stage:
+    """The stage that runs the tiles of a launch; raises `PolicyError` where they fill no grid."""
+    row = graph.launches.iloc[launch]
+    tile_numbers(graph, launch)
+    return Stage(
+        name=str(row["module"]) or f"{row['op']} {launch}",
+        grid=grid_of(graph, launch),
+        launch=launch,
+        kernel=str(row["kernel"]),
+        op=str(row["op"]),
+        module=str(row["module"]),
+        blocks_per_sm=int(row["blocks_per_sm"]),
+    )
+
+
+def best_pair(graph: TileGraph) -> tuple[int, int]:
+    """The pair that overlap could save most on and whose launches can be stages; raises `UserError` where there is none."""
+    gains = pair_gains(Bounder(graph))
+    for row in ranked(gains).itertuples():
+        pair = int(row.producer), int(row.consumer)
+        try:
+            for launch in pair:
+                tile_numbers(graph, launch)
+        except PolicyError:
+            continue
+        return pair
+    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+
+
+def ranked(gains: pd.DataFrame) -> pd.DataFrame:
+    """Pairs that depend on each other directly and truly, by what overlap could save, most first."""
+    usable = gains[gains["direct"] & ~gains["reuse_only"] & (gains["gain_ns"] > 0)]
+    return usable.sort_values("gain_ns", ascending=False, kind="stable")
+
+
+def of_module(graph: TileGraph, pattern: str) -> list[int]:
+    """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--module {pattern!r} is not a regular expression: {error}") from None
+    found = [n for n, name in enumerate(graph.launches["module"].astype(str)) if wanted.search(name)]
+    if len(found) < 2:
+        raise UserError(f"--module {pattern!r} matches {len(found)} launches; a policy is for at least two")
+    return found
+
+
+def checked(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+    """``launches`` in order, each once; raises `UserError` for one that is not in the trace."""
+    for launch in launches:
+        if not 0 <= launch < len(graph.launches):
+            raise UserError(f"there is no launch {launch}; the trace has launches 0 to {len(graph.launches) - 1}")
+    return sorted(set(launches))

@@ -1,0 +1,38 @@
+"""Tile numbers of a policy, and how they map to the tiles of a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.policy.format import PolicyError
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+
+def grid_of(graph: TileGraph, launch: int) -> tuple[int, int, int]:
+    """The grid of tiles of a launch."""
+    x, y, z = (int(n) + 1 for n in _coordinates(graph, launch).max(axis=0))
+    return x, y, z
+
+
+def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
+    """The policy's number ``x + gx*(y + gy*z)`` of each tile of a launch, in trace order.
+
+    Raises `PolicyError` where the tiles do not fill a grid, each place once: such a launch cannot be a stage.
+    """
+    block = _coordinates(graph, launch)
+    gx, gy, gz = grid_of(graph, launch)
+    numbers: NDArray[np.int64] = block[:, 0] + gx * (block[:, 1] + gy * block[:, 2])
+    if len(numbers) != gx * gy * gz or len(np.unique(numbers)) != len(numbers):
+        raise PolicyError(
+            f"launch {launch} has {len(numbers)} tiles, which do not fill its grid of {gx} x {gy} x {gz}; it cannot be a stage"
+        )
+    return numbers
+
+
+def _coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
+    return graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block.astype(np.int64)
