@@ -257,6 +257,15 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows of `fold` that are worth looking at: direct pairs with something to gain, whose accesses are known and that
+    renaming of memory would not separate.
+    """
+    worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
+    known = (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
+    return np.asarray(worth & known, dtype=np.bool_)
+
+
 def common_name(names: Sequence[str]) -> str:
     """One name for names that differ in digits only: ``h.*.mlp`` for ``h.0.mlp`` and ``h.1.mlp``."""
     parts = [re.split(r"(\d+)", name) for name in names]

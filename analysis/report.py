@@ -36,7 +36,7 @@ import numpy as np
 import pandas as pd
 
 from tileprof.analysis.bounds import ASSUMPTIONS, Bounder, Bounds, Machine
-from tileprof.analysis.gains import fold, pair_gains
+from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.analysis.layers import Layer, repeated_layers
 from tileprof.analysis.waves import launch_waves
 
@@ -112,7 +112,7 @@ class Report:
         """
         groups = self.groups
         worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
-        sure = worth & (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
+        sure = direct_and_known(groups)
         rows = np.flatnonzero(sure if sure.any() else worth)
         return int(rows[0]) if len(rows) else None
 

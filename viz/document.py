@@ -59,7 +59,7 @@ def document(graph: TileGraph, report: Report | None = None) -> dict[str, Any]:
     launches = graph.trace.launches
     notes: list[str] = []
     strings = Strings()
-    shown = launches.head(MOST_LAUNCHES)
+    shown = _timed(launches.head(MOST_LAUNCHES), notes)
     if len(shown) < len(launches):
         notes.append(f"Only the first {len(shown):,} of {len(launches):,} launches are in this page.")
     pairs = _important_pairs(graph.pairs, len(shown), notes)
@@ -75,6 +75,15 @@ def document(graph: TileGraph, report: Report | None = None) -> dict[str, Any]:
     lanes = lane_tables(graph.trace, shown, budget=(PAGE_BYTES - spent) // 2, notes=notes)
     relations = relation_tables(graph, pairs, budget=PAGE_BYTES - spent - _size(lanes), notes=notes)
     return value | lanes | relations
+
+
+def _timed(launches: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Launches that have begins: where none was recorded, one after another."""
+    if len(launches) < 2 or launches["begin_ns"].to_numpy().any():
+        return launches
+    notes.append("The trace does not say when its launches began: they are drawn one after another, without gaps.")
+    ends = launches["duration_ns"].cumsum()
+    return launches.assign(begin_ns=ends - launches["duration_ns"])
 
 
 def _size(value: Any) -> int:
@@ -108,7 +117,9 @@ def _summary(graph: TileGraph) -> dict[str, Any]:
         "pairs": len(graph.pairs),
         "edges": int(links["edges"].sum()) if len(links) else 0,
         "busy_ns": int(duration.sum()),
-        "span_ns": int((begin + duration).max() - begin.min()) if len(launches) else 0,
+        "span_ns": int(max((begin + duration).max() - begin.min(), duration.sum() * (not begin.any())))
+        if len(launches)
+        else 0,
         "timing": {name: int(timing.get(name, 0)) for name in TIMINGS},
         "coverage": {name: int(coverage.get(name, 0)) for name in COVERAGES},
         "measured_tiles": len(trace.times),

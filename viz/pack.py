@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import unicodedata
 import zlib
 from typing import Any
 
@@ -18,7 +17,6 @@ from numpy.typing import ArrayLike
 LONGEST_TEXT = 400
 """Characters of one name that a page keeps; C++ template names run to thousands."""
 
-_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _INTEGERS = ("i1", "i2", "i4")
 
 Packed = dict[str, Any]
@@ -46,7 +44,7 @@ def packed_bytes(packed: Packed) -> int:
 
 def printable(text: str) -> str:
     """A name that shows what it holds: control, bidi and other invisible characters become escapes."""
-    shown = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in _INVISIBLE else c for c in text[:LONGEST_TEXT])
+    shown = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:LONGEST_TEXT])
     return shown if len(text) <= LONGEST_TEXT else f"{shown}… ({len(text) - LONGEST_TEXT} more)"
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.report import Report
 
+# The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
+# its marks go blank beyond a million, while a pair of launches can have more tiles than that.
 SCRIPTS = ("data", "state", "canvas", "fold", "layout", "graph", "matrix", "lanes", "main")
 """Parts of the page's program, in the order in which they are joined into one module."""
 

@@ -2,7 +2,7 @@
 
 from tileprof.analysis.bounds.bounder import ANY, ASSUMPTIONS, MOST_LISTED_TILES, Bounder, Bounds, share_saved
 from tileprof.analysis.bounds.durations import MEASURED, MODELLED, SPREAD, Durations
-from tileprof.analysis.bounds.machine import RESOURCES, Machine
+from tileprof.analysis.bounds.machine import RESOURCES, Machine, machine_of
 
 __all__ = [
     "ANY",
@@ -16,5 +16,6 @@ __all__ = [
     "Bounds",
     "Durations",
     "Machine",
+    "machine_of",
     "share_saved",
 ]

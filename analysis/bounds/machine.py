@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.devices import Device
+from tileprof.devices import Device, occupancy
 from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
 
 RESOURCES = ("block slots", "threads", "registers", "shared memory")
 
@@ -20,12 +23,14 @@ RESOURCES = ("block slots", "threads", "registers", "shared memory")
 class Machine:
     """A device, perhaps with another number of SMs or with a fixed occupancy ("a GPU of given size").
 
-    ``blocks_per_sm`` replaces the occupancy of every launch when given. Durations of tiles stay as recorded.
+    ``blocks_per_sm`` replaces the occupancy of every launch when given; ``foreign`` says that nothing was recorded on this
+    device, so that occupancies are calculated for it. Durations of tiles stay as recorded.
     """
 
     device: Device
     sms: int = 0
     blocks_per_sm: int | None = None
+    foreign: bool = False
 
     def __post_init__(self) -> None:
         if self.sms < 0:
@@ -35,9 +40,32 @@ class Machine:
         object.__setattr__(self, "sms", self.sms or self.device.sms)
 
     def blocks(self, launches: pd.DataFrame) -> NDArray[np.int64]:
-        """``[launches]`` resident blocks an SM: as recorded, or as given for all."""
+        """``[launches]`` resident blocks an SM: as recorded, as given for all, or on a foreign device as calculated.
+
+        Raises UserError where a block is too large for a foreign device.
+        """
+        if self.foreign and self.blocks_per_sm is None:
+            return self._calculated(launches)
         recorded = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
         return recorded if self.blocks_per_sm is None else np.full_like(recorded, self.blocks_per_sm)
+
+    def _calculated(self, launches: pd.DataFrame) -> NDArray[np.int64]:
+        needs = np.stack(
+            [product(launches, "block"), *(launches[c].to_numpy(np.int64) for c in ("registers", "shared_bytes"))],
+            axis=1,
+        )
+        kinds, first, kind = np.unique(needs, axis=0, return_index=True, return_inverse=True)
+        found = np.ones(len(kinds), np.int64)
+        for i, (threads, registers, shared_bytes) in enumerate(kinds.tolist()):
+            resident = occupancy(self.device, threads, registers, shared_bytes)
+            if resident.blocks_per_sm < 1:
+                kernel = str(launches["kernel"].iloc[first[i]])
+                raise UserError(
+                    f"{self.device.name} is too small for launch {first[i]} ({kernel[:60]}): a block of {threads} threads, {registers} "
+                    f"registers and {shared_bytes:,} bytes of shared memory exceeds its {resident.limiter}; choose another --device"
+                )
+            found[i] = resident.blocks_per_sm
+        return np.asarray(found[kind.ravel()], dtype=np.int64)
 
     def slots(self, launches: pd.DataFrame) -> NDArray[np.int64]:
         """``[launches]`` tiles that run at the same time when a launch has the GPU to itself, at least one.
@@ -59,6 +87,24 @@ class Machine:
         blocks of which only two fit count as halves even where they fill less. Never more than the occupancy says:
         where registers and shared memory of a launch would not fit as often as was seen, what was seen is believed.
         """
+        a_block = (self.demands(launches) / self.capacity)[:, :, None]
+        functions = [a_block, *(dual_feasible(a_block, k) for k in range(1, self.device.blocks_per_sm + 1))]
+        return np.concatenate(functions, axis=2) * product(launches, "cluster")[:, None, None]
+
+    @property
+    def capacity(self) -> NDArray[np.int64]:
+        """``[resources]`` of one SM, in the order of `RESOURCES`."""
+        device = self.device
+        return np.array(
+            [device.blocks_per_sm, device.threads_per_sm, device.registers_per_sm, device.shared_bytes_per_sm], np.int64
+        )
+
+    def demands(self, launches: pd.DataFrame) -> NDArray[np.int64]:
+        """``[launches, resources]`` of a block, such that exactly as many blocks of a launch reside as `blocks` says.
+
+        What was seen is believed: where the recorded needs would let fewer reside they count as less, and where they would let
+        more reside, something unrecorded is scarce, and stands among the registers.
+        """
         device = self.device
         threads = rounded(product(launches, "block"), device.warp_size)
         registers = rounded(
@@ -67,18 +113,13 @@ class Machine:
         shared = rounded(
             launches["shared_bytes"].to_numpy(np.int64) + device.shared_bytes_reserved, device.shared_allocation_bytes
         )
-        held = np.stack(
-            [
-                np.full(len(launches), 1.0 / device.blocks_per_sm),
-                threads / device.threads_per_sm,
-                registers / device.registers_per_sm,
-                shared / device.shared_bytes_per_sm,
-            ],
-            axis=1,
-        )
-        a_block = np.minimum(held, 1.0 / self.blocks(launches)[:, None])[:, :, None]
-        functions = [a_block, *(dual_feasible(a_block, k) for k in range(1, device.blocks_per_sm + 1))]
-        return np.concatenate(functions, axis=2) * product(launches, "cluster")[:, None, None]
+        held = np.stack([np.ones_like(threads), threads, registers, shared], axis=1)
+        blocks = self.blocks(launches)
+        most = self.capacity // blocks[:, None]
+        held = np.minimum(held, most)
+        more_fit = (self.capacity // np.maximum(held, 1)).min(axis=1) > blocks
+        held[more_fit, RESOURCES.index("registers")] = most[more_fit, RESOURCES.index("registers")]
+        return np.asarray(held, dtype=np.int64)
 
     def units(self, launches: pd.DataFrame) -> tuple[NDArray[np.int64], int]:
         """Integer slot units: ``[launches]`` units that a tile holds, and the units of the whole GPU.
@@ -91,6 +132,12 @@ class Machine:
         an_sm = lcm(*(int(b) for b in np.unique(blocks))) if len(blocks) else 1
         capacity = self.sms * an_sm
         return np.minimum(product(launches, "cluster") * (an_sm // blocks), capacity), capacity
+
+
+def machine_of(trace: Trace, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None) -> Machine:
+    """The machine that a user asks for, from the trace's own device where nothing else is said."""
+    chosen = device or trace.device
+    return Machine(chosen, sms, blocks_per_sm, foreign=chosen.name != trace.device.name)
 
 
 def product(launches: pd.DataFrame, what: str) -> NDArray[np.int64]:

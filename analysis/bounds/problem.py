@@ -56,7 +56,7 @@ class Problem(NamedTuple):
     last: NDArray[np.float32]
     """0 where unknown: the producer may have touched the bytes at its very start."""
     first: NDArray[np.float32]
-    """1 where unknown: the consumer may need the bytes at its very end only."""
+    """``unknown_first`` of `problem` where unknown."""
 
     @property
     def tiles(self) -> int:
@@ -102,10 +102,12 @@ def problem(
     *,
     reuse: bool,
     links: Links | None = None,
+    unknown_first: float = 1.0,
 ) -> Problem:
     """The problem of some launches of a graph (None: all), with or without hazards of recycled memory.
 
-    ``links`` spares the conversion of ``graph.links`` to whoever asks often.
+    ``links`` spares the conversion of ``graph.links`` to whoever asks often. ``unknown_first`` is when in its work a
+    consumer needs bytes of which that is not known: at its very end for a lower bound, at its begin for a simulation.
     """
     tiles = np.diff(graph.tile_base)
     chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
@@ -135,7 +137,7 @@ def problem(
         indptr=_join([b.indptr for b in blocks], np.int64),
         parent=_join([b.parent for b in blocks], np.int32),
         last=np.nan_to_num(_join([b.last for b in blocks], np.float32), nan=0.0),
-        first=np.nan_to_num(_join([b.first for b in blocks], np.float32), nan=1.0),
+        first=np.nan_to_num(_join([b.first for b in blocks], np.float32), nan=unknown_first),
     )
 
 

@@ -3,9 +3,10 @@
 import json
 import time
 
-import tileprof
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
+
+import tileprof
 
 PASSES = 5
 

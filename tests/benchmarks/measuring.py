@@ -61,9 +61,9 @@ def tileprof(*arguments):
     return run(sys.executable, "-m", "tileprof.cli", *arguments)
 
 
-def spread(values, unit="s"):
+def spread(values, unit=" s"):
     """Median and range of repetitions."""
-    return f"{median(values):.2f}{unit and ' '}{unit} ({min(values):.2f} to {max(values):.2f})"
+    return f"{median(values):.2f}{unit} ({min(values):.2f} to {max(values):.2f})"
 
 
 def folder_bytes(path):

@@ -13,43 +13,50 @@ ROOT = Path(__file__).parents[2]
 HOMES = {"tileprof": "tileprof", "analysis": "tileprof/analysis", "viz": "tileprof/viz"}
 
 
-def sources(folder):
-    """Files of a source folder that belong into a wheel, relative to the folder."""
-    paths = (p.relative_to(ROOT / folder) for p in (ROOT / folder).rglob("*") if p.is_file())
-    return [p for p in paths if "__pycache__" not in p.parts]
-
-
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """A wheel, built from a copy: a build leaves files in its source tree."""
+def source(tmp_path_factory):
+    """A copy of what a wheel is built from: a build leaves files in its source tree."""
     copy = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for folder in HOMES:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    """The wheel, and the files that it should hold."""
+    expected = {
+        f"{home}/{path.relative_to(source / folder).as_posix()}"
+        for folder, home in HOMES.items()
+        for path in (source / folder).rglob("*")
+        if path.is_file()
+    }
     out = tmp_path_factory.mktemp("wheel")
     # No isolation: setuptools is in the development environment, so that nothing is fetched.
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(out), str(copy)]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = out.glob("*.whl")
-    return path
+    return path, expected
 
 
 def test_a_wheel_holds_every_file_of_the_three_folders(wheel):
-    with zipfile.ZipFile(wheel) as archive:
-        held = {n for n in archive.namelist() if ".dist-info/" not in n}
-    assert held == {f"{home}/{path.as_posix()}" for folder, home in HOMES.items() for path in sources(folder)}
+    path, expected = wheel
+    with zipfile.ZipFile(path) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == expected
 
 
 def test_a_wheel_brings_one_top_level_name(wheel):
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheel[0]) as archive:
         tops = {name.split("/")[0] for name in archive.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tileprof"}
 
 
 def test_an_installed_wheel_has_analysis_and_viz_inside_tileprof_only(wheel, tmp_path):
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(wheel[0]) as archive:
         archive.extractall(tmp_path / "site")
     source = (
         "import importlib.util, tileprof.analysis as a, tileprof.viz as v\n"

@@ -58,11 +58,15 @@ SCRIPTS = {
 """``future`` fails unless the flags of our own files stay out of the program's compilation."""
 
 
-def _both(folder: Path, program: list[str]) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
+def _both(
+    folder: Path, program: list[str]
+) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=60, check=False)
+        return subprocess.run(
+            words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=60, check=False
+        )
 
     return run([sys.executable, *program]), run([sys.executable, "-c", IN_PROCESS, sys.executable, *program])
 
@@ -93,6 +97,7 @@ def test_a_script_behaves_the_same(name, tmp_path):
         ["-c", "import sys; print(sys.argv, sys.path[0], __name__)", "x"],
         ["-c", "1/0"],
         ["link.py"],
+        ["-m", "package.interrupted"],
     ],
     ids=" ".join,
 )
@@ -104,6 +109,7 @@ def test_modules_folders_archives_code_and_links_behave_the_same(program, tmp_pa
         (tmp_path / name).write_text(said)
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "raises.py").write_text("def f():\n    raise KeyError(1)\nf()")
+    (tmp_path / "package" / "interrupted.py").write_text("raise KeyboardInterrupt")
     (tmp_path / "link.py").symlink_to(tmp_path / "elsewhere" / "real.py")
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("__main__.py", said)

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
 
-from small_programs import Program, norm, pointwise, transformer
+from small_programs import Program, norm, pointwise, recurrent, transformer
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
@@ -119,7 +119,7 @@ def test_the_header_names_the_program_and_calls_modelled_time_modelled(tab):
     shown = tab()
     assert shown.page.inner_text("#command") == "python infer.py"
     facts = shown.page.inner_text("#facts")
-    assert all(word in facts for word in ("H200", "modelled", "63 launches", "exact", "perfect overlap"))
+    assert all(word in facts for word in ("H200", "modelled", "63 launches", "exact", "with overlap"))
     assert not shown.page.is_visible("#notes")
     assert shown.colours("graph") > 10
     assert shown.colours("lanes") > 5
@@ -132,7 +132,7 @@ def test_repeated_layers_are_one_until_they_are_opened(tab):
     shown.click("graph", "() => { const b = tileprof.drawing().boxes[0]; return [b.ax + 30, b.ay + 16]; }")
     assert shown.ask(nodes) == 63
     assert shown.hash() == "#open=1"
-    shown.page.keyboard.press("Escape")
+    shown.ask("(i) => tileprof.select({ launch: i })", 1 + 2 * LAYER)  # brings it into sight
     shown.click("graph", "() => { const b = tileprof.drawing().boxes[2]; return [b.ax + 30, b.ay + 16]; }")
     assert shown.ask(nodes) == 1 + LAYER + 2
     assert (
@@ -164,7 +164,7 @@ def test_hovering_a_node_tells_kernel_op_module_grid_tiles_and_time(tab):
         "flash_attention_causal",
         "aten::sdpa",
         "transformer.h.0.attn",
-        "8×8×1",
+        "8\u00d78\u00d71",
         "64 tiles",
         "waves",
         "7.2 µs",
@@ -320,6 +320,22 @@ def test_an_address_that_names_nothing_selects_nothing(tab, address):
         None,
         None,
     ]
+
+
+def test_steps_within_layers_fold_twice_and_every_launch_can_be_shown(tab, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(page(build_graph(load(recurrent(tmp_path / "t")))), encoding="utf-8")
+    shown = tab(path=path)
+    assert shown.ask("() => tileprof.drawing().nodes.length") == 3  # one fill, one step
+    wrong = shown.ask("""() => Array.from(tileprof.launches.tiles, (_, i) => i).filter((i) => {
+        tileprof.select({ launch: i }); return tileprof.nodeFor(i).launch !== i; })""")
+    assert wrong == []
+    drawn = shown.ask("() => tileprof.drawing().edges.flatMap((e) => e.pairs).sort((a, b) => a - b)")
+    assert drawn == list(range(shown.ask("() => tileprof.pairs.producer.length")))
+    shown.ask(
+        "() => { for (const b of tileprof.drawing().boxes) tileprof.state.open.add(b.group); tileprof.select({}); }"
+    )
+    assert shown.ask("() => tileprof.drawing().nodes.map((n) => n.launch)") == list(range(33))
 
 
 def _empty(program):

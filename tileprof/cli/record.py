@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from tileprof.cli.verb import Verb
-from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, default_output, recorder
+from tileprof.trace import folder
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,7 @@ def run(given: argparse.Namespace) -> int:
         module=given.module,
         initialisation=given.initialisation,
     )
-    if options.output.exists() and not options.force:
-        raise UserError(f"Will not overwrite {options.output} without --force.")
+    folder.refuse_existing(folder.places(options.output)[0], force=options.force)
     return recorder(given.recorder).record(options)
 
 

@@ -30,15 +30,15 @@ def _run(options: Namespace) -> int:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.analysis.bounds import Machine  # noqa: PLC0415 - likewise
+    from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - likewise
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     trace = load(options.trace)
-    device = get(options.device) if options.device else trace.device
-    machine = Machine(device, options.sms or 0, options.occupancy)
+    device = get(options.device) if options.device else None
+    machine = machine_of(trace, device, options.sms or 0, options.occupancy)
     report = build_report(build_graph(trace), machine)
     if options.json:
         json.dump(report.to_json(), sys.stdout, indent=1, allow_nan=False)

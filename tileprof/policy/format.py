@@ -54,8 +54,8 @@ class Range:
     def parse(cls, text: str) -> Range:
         span, marker, step = text.partition(" step ")
         low, dots, high = span.partition("..")
-        if marker and not (step.strip().isdigit() and int(step) > 0):
-            raise PolicyError(f"{text!r}: the step is a number from 1, not {step!r}")
+        if marker and not (step.strip().isdecimal() and len(step) < 10 and int(step) > 0):
+            raise PolicyError(f"{text[:80]!r}: the step is a number from 1 to 999999999")
         return cls(parse(low, _TILE), parse(high if dots else low, _TILE), int(step) if marker else 1)
 
     def __str__(self) -> str:

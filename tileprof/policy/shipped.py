@@ -71,21 +71,24 @@ class Shipped:
 def shipped_policy(shipped: Shipped, graph: TileGraph, producer: int, consumer: int) -> Policy:
     """The policy of this kind for two launches.
 
-    Which axis of each grid is the row is for the kernels to say, and a trace does not: the choice that leaves the fewest
-    dependencies uncovered is taken. Raises `UserError` where the kind does not fit the grids.
+    Which axis of each grid is the row is for the kernels to say, and a trace does not: among axes of as many rows (more than one)
+    in both grids, the choice that leaves the fewest dependencies uncovered is taken. Raises `UserError` where the kind does
+    not fit the grids.
     """
     stages = stage_of(graph, producer), stage_of(graph, consumer)
-    tried = [
-        policy
-        for axes in product((0, 1), repeat=2)
-        if (policy := _policy(shipped, (stages[0], stages[1]), axes)) is not None
-    ]
+    tried: list[tuple[bool, int, Policy]] = []
+    for axes in product((0, 1), repeat=2):
+        policy = _policy(shipped, stages, axes)
+        if policy is not None:
+            rows = [stage.grid[axis] for stage, axis in zip(stages, axes, strict=True)]
+            missing = len(verify(policy, graph, [producer, consumer]).missing)
+            tried.append((rows[0] != rows[1] or rows[0] == 1, missing, policy))
     if not tried:
         raise UserError(
             f"{shipped} does not fit launch {producer}: a stride must divide the columns of its grid "
             f"{' x '.join(map(str, stages[0].grid))}; name one, for example {PREFIX}stridedsync:2"
         )
-    return min(tried, key=lambda p: len(verify(p, graph, [producer, consumer]).missing))
+    return min(tried, key=lambda t: t[:2])[2]
 
 
 def _policy(shipped: Shipped, stages: tuple[Stage, Stage], axes: tuple[int, int]) -> Policy | None:

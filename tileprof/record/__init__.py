@@ -54,11 +54,10 @@ class Options:
 
     def arguments(self) -> list[str]:
         """The command line of ``tileprof record`` that gives these options, without the program."""
-        given = ["--output", str(self.output), "--device", self.device, "--skip", str(self.skip)]
+        given = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
         given += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
-        if self.count is not None:
-            given += ["--count", str(self.count)]
-        return given + (["--module", self.module] if self.module is not None else [])
+        given += [] if self.count is None else [f"--count={self.count}"]
+        return given + ([] if self.module is None else [f"--module={self.module}"])
 
 
 class Recorder(Protocol):

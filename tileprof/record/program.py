@@ -7,6 +7,7 @@ tracebacks, the exit code, death by SIGINT. Frames of the recorder are cut out o
 from __future__ import annotations
 
 import builtins
+import os
 import runpy
 import sys
 import threading
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _HOME = str(Path(__file__).parent)
 """Frames of files below this folder are ours."""
+
+_CALLED_BY_US = os.sep + os.path.join("torch", "_ops.py")  # noqa: PTH118 - the end of a path
+"""Through which a recorder runs the operator that the program called."""
 
 
 def run(command: Command, ended: Callable[[int, BaseException | None], None]) -> int:
@@ -132,9 +136,11 @@ def prune(error: BaseException) -> None:
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
-    frames = []
+    frames, ours = [], False
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_HOME):
+        file = trace.tb_frame.f_code.co_filename
+        ours = file.startswith(_HOME) or (ours and file.endswith(_CALLED_BY_US))
+        if not ours:
             frames.append(trace)
         trace = trace.tb_next
     for frame, following in zip(frames, [*frames[1:], None], strict=False):
@@ -142,11 +148,15 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
     return frames[0] if frames else None
 
 
-def _pruning_thread_hook(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[[threading.ExceptHookArgs], object]:
+def _pruning_thread_hook(
+    hook: Callable[[threading.ExceptHookArgs], object],
+) -> Callable[[threading.ExceptHookArgs], object]:
     def pruned(given: threading.ExceptHookArgs) -> object:
         if given.exc_value is None:
             return hook(given)
         prune(given.exc_value)
-        return hook(threading.ExceptHookArgs((given.exc_type, given.exc_value, given.exc_value.__traceback__, given.thread)))
+        return hook(
+            threading.ExceptHookArgs((given.exc_type, given.exc_value, given.exc_value.__traceback__, given.thread))
+        )
 
     return pruned

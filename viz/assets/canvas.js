@@ -13,10 +13,10 @@ const PALETTE = {
     },
   },
   dark: {
-    page: "#191f28", ink: "#e6eaf0", soft: "#98a4b3", line: "#323c49", box: "#1f2731", node: "#262f3b", idle: "#332e28", gap: "#161b23",
-    focus: "#6cb6ff", found: "#6a5410", muted: "#46515f", producer: "#4aa8e8", consumer: "#ff8a3d", arrow: "#e6eaf0",
+    page: "#191f28", ink: "#e6eaf0", soft: "#98a4b3", line: "#3d4856", box: "#1f2731", node: "#262f3b", idle: "#332e28", gap: "#161b23",
+    focus: "#6cb6ff", found: "#6a5410", muted: "#56616f", producer: "#4aa8e8", consumer: "#ff8a3d", arrow: "#e6eaf0",
     RAW: "#4aa8e8", WAR: "#f0a73a", WAW: "#d58ab8",
-    kernels: ["#4d7597", "#93703a", "#4a806c", "#84637a", "#74784c", "#666d7b"],
+    kernels: ["#6396c0", "#c0914a", "#5fa68c", "#b083a3", "#9a9e63", "#858d9c"],
     patterns: {
       one_to_one: "#4aa8e8", one_to_many: "#4aa8e8", many_to_one: "#4aa8e8", group: "#2fc79a", window: "#7fd0ff", row: "#f0a73a",
       column: "#f0a73a", strided: "#d58ab8", all_to_all: "#ff7a45", irregular: "#98a4b3", independent: "#5c6675",

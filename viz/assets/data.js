@@ -1,5 +1,8 @@
 // The data of the page: unpacks columns, and words and numbers for people.
 
+if (!("DecompressionStream" in window)) {
+  document.getElementById("command").textContent = "This page needs a browser of 2023 or later.";
+}
 const doc = JSON.parse(document.getElementById("data").textContent);
 const HAZARDS = ["RAW", "WAR", "WAW"];
 const TIMINGS = ["measured", "modelled"];
@@ -93,7 +96,7 @@ function size(bytes) {
 }
 
 const compact = (n) => (n < 1e5 ? number(n) : n < 1e6 ? short(n / 1e3) + " k" : n < 1e9 ? short(n / 1e6) + " M" : short(n / 1e9) + " G");
-const plural = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
+const plural = (n, word, many = word + "s") => `${number(n)} ${n === 1 ? word : many}`;
 const grid = (i) => [launches.grid_x[i], launches.grid_y[i], launches.grid_z[i]];
 const times = (three) => three.join("×");
 

@@ -15,12 +15,14 @@ const graphView = new Surface(document.querySelector("#graph canvas"), {
 
 // The whole graph if it can be read so; otherwise its beginning.
 graphView.fit = () => {
-  if (!drawing) return;
+  if (!drawing?.nodes.length) return;
   const { width, height } = graphView;
   const whole = Math.min(width / drawing.width, height / drawing.height);
-  const k = Math.min(Math.max(whole, width / drawing.width, 0.6), whole > 0.85 ? 1.1 : 0.85);
-  const middle = drawing.width * k <= width ? drawing.width / 2 : drawing.nodes[0].ax + drawing.nodes[0].w / 2;
-  graphView.view = { kx: k, ky: k, x: width / 2 - middle * k, y: Math.max((height - drawing.height * k) / 2, 4) };
+  const k = Math.min(Math.max(whole, width / drawing.width, 0.62), whole > 0.85 ? 1.1 : 0.85);
+  const first = drawing.nodes.reduce((a, b) => (b.ay < a.ay ? b : a));
+  const spare = width - drawing.width * k;
+  const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
+  graphView.view = { kx: k, ky: k, x, y: Math.max((height - drawing.height * k) / 2, 4) };
   graphView.touched = false;
   graphView.redraw();
 };
@@ -35,7 +37,7 @@ function rebuildGraph() {
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);
-  const says = [plural(launchCount, "launch").replace("launchs", "launches"), plural(pairCount, "pair")];
+  const says = [plural(launchCount, "launch", "launches"), plural(pairCount, "pair")];
   if (folded) says.push("repeated layers folded");
   if (hidden) says.push(`${number(hidden)} from memory reuse hidden`);
   document.getElementById("graph-says").textContent = says.join(" · ");
@@ -102,7 +104,7 @@ function drawBoxName(c, box) {
   c.font = `600 13px ${FONT}`;
   c.fillStyle = hovered === box ? INK.focus : INK.ink;
   const count = box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
-  const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch").replace("launchs", "launches");
+  const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches");
   const countWidth = c.measureText(count).width;
   const head = fitted(c, name, box.w - 24 - countWidth);
   c.save();
@@ -331,7 +333,8 @@ function buildLegend() {
     });
     buttons.push(button);
   }
-  document.getElementById("legend").replaceChildren(...buttons);
+  const marks = doc.summary.coverage.conservative ? [make("span", "dashed frame: conservative", { class: "says" })] : [];
+  document.getElementById("legend").replaceChildren(...buttons, ...marks);
 }
 
 function filtersChanged() {

@@ -142,7 +142,7 @@ function drawLaunch(c, { i, x, width }, left) {
   }
   const table = laneTables.ready(laneOf[i]);
   if (!table) {
-    laneTables.load(laneOf[i]).then(() => lanesView.redraw());
+    Promise.all([laneTables.load(laneOf[i]), loadGrid(i)]).then(() => lanesView.redraw());
     return 0;
   }
   c.fillStyle = INK.idle;
@@ -299,7 +299,7 @@ function sayLanes() {
   const says = [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
   if (lanesAggregated) says.push("aggregated, zoom in for single tiles");
   if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
-  else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${laneFlow.children.length} children`);
+  else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${plural(laneFlow.children.length, "child", "children")}`);
   document.getElementById("lanes-says").textContent = says.join(" · ");
 }
 

@@ -184,13 +184,13 @@ function settle(layer, wish, weight) {
 function measure(box, net) {
   const isRoot = !box.parent;
   const all = net.layers.flat();
-  const left = Math.min(...all.map((v) => v.x - v.width / 2), 0);
-  const right = Math.max(...all.map((v) => v.x + v.width / 2), 0);
+  const left = all.length ? Math.min(...all.map((v) => v.x - v.width / 2)) : 0;
+  const right = all.length ? Math.max(...all.map((v) => v.x + v.width / 2)) : 0;
   const shift = GAP.side - left;
   const [head, foot] = isRoot ? [GAP.side, GAP.side] : [GAP.head, GAP.foot];
   let y = head + (box.entries.size ? GAP.port : 0);
   const top = new Map();
-  const bottom = new Map([[-1, isRoot ? 0 : 0]]);
+  const bottom = new Map();
   for (let rank = 0; rank < net.last; rank++) {
     const height = Math.max(0, ...net.layers[rank + 1].map((v) => v.item?.h ?? 0));
     top.set(rank, y);
@@ -205,7 +205,10 @@ function measure(box, net) {
   }
   Object.assign(box, { w: right - left + 2 * GAP.side, h: Math.max(y, head + foot) });
   const ends = (route) => route.chain.flatMap((v, i) => {
-    if (v.item && i === 0) return [[v.x + offsetOut(route.from, route.a), v.item.y + v.item.h]];
+    if (v.item && i === 0) {
+      const x = v.x + offsetOut(route.from, route.a);
+      return [[x, v.item.y + v.item.h], [x, bottom.get(v.rank)]]; // straight down past taller neighbours
+    }
     if (v.item) return [[v.x + offsetIn(route.to, route.b), v.item.y]];
     if (v.rank === -1) return [[v.x, 0]];
     if (v.rank === net.last) return [[v.x, y]];

@@ -11,13 +11,36 @@ function showSummary() {
   const fact = (label, value, mark) => make("span", [make("b", value), document.createTextNode(" " + label)], mark ? { class: "mark" } : {});
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
   facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
-  if (s.bound_ns > 0) facts.push(fact("with perfect overlap", "≥ " + duration(s.bound_ns)));
+  if (s.bound_ns > 0) facts.push(bracket(s));
   facts.push(fact("launches", number(s.launches)), fact("tiles", compact(s.tiles)));
   facts.push(fact("pairs", compact(s.pairs)), fact("edges", compact(s.edges)));
   for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches) facts.push(fact("accesses", "exact"));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
+}
+
+// What overlap could make of it: no schedule is faster than the bound, and a greedy one reaches the other end.
+function bracket({ recorded_ns: recorded, bound_ns: bound, listed_ns: listed }) {
+  const reached = listed > bound ? ` to ${duration(listed)}` : "";
+  const title = "The bound, which no schedule can beat under its assumptions" + (reached ? ", and what list scheduling reaches" : "");
+  return make("span", [make("b", (reached ? "" : "≥ ") + duration(bound) + reached), document.createTextNode(" with overlap "), bar(recorded, listed ?? bound, bound)], { title });
+}
+
+// Recorded time, what list scheduling reaches, and the bound, laid over each other.
+function bar(...lengths) {
+  const ns = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(ns, "svg");
+  svg.setAttribute("viewBox", "0 0 120 10");
+  svg.setAttribute("class", "bracket");
+  svg.setAttribute("aria-hidden", "true");
+  for (const length of lengths) {
+    const part = document.createElementNS(ns, "rect");
+    part.setAttribute("width", Math.min((120 * length) / lengths[0], 120));
+    part.setAttribute("height", 10);
+    svg.append(part);
+  }
+  return svg;
 }
 
 function showNotes(s) {
@@ -153,7 +176,7 @@ function refresh() {
   }
   drawing.found = null;
   const count = found.size;
-  document.getElementById("found").textContent = state.search ? plural(count, "match").replace("matchs", "matches") : "";
+  document.getElementById("found").textContent = state.search ? plural(count, "match", "matches") : "";
   describeLaunch();
   if (state.launch !== null && state.launch !== lastLaunch) showNode(state.launch);
   lastLaunch = state.launch;

@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.analysis.timeline import busy_share, dispatch, recorded
@@ -17,6 +17,7 @@ def no_lane_is_used_twice(lanes):
             assert lanes.end_ns[before] <= lanes.begin_ns[after]
 
 
+@settings(deadline=None)
 @given(lives, st.integers(1, 4), st.integers(1, 3))
 def test_each_tile_takes_the_slot_that_falls_free_first(durations, sms, blocks):
     lanes = dispatch(durations, sms=sms, blocks_per_sm=blocks)
@@ -28,6 +29,7 @@ def test_each_tile_takes_the_slot_that_falls_free_first(durations, sms, blocks):
     no_lane_is_used_twice(lanes)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 30), st.integers(1, 4), st.integers(1, 3))
 def test_equal_tiles_run_in_waves_as_unequal_ones_would(tiles, sms, blocks):
     quick = dispatch([5.0] * tiles, sms=sms, blocks_per_sm=blocks)
@@ -48,6 +50,7 @@ def test_a_device_without_slots_is_refused():
         dispatch([1.0], sms=0, blocks_per_sm=1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(0, 8)), max_size=30))
 def test_measured_tiles_that_overlap_get_lanes_of_their_own(rows):
     sm, begin, life = zip(*rows, strict=True) if rows else ((), (), ())
@@ -57,6 +60,7 @@ def test_measured_tiles_that_overlap_get_lanes_of_their_own(rows):
     assert lanes.slots <= max(most, 1) + sum(d == 0 for d in life)
 
 
+@settings(deadline=None)
 @given(lives, st.integers(1, 3), st.integers(1, 2), st.integers(1, 7))
 def test_busy_shares_add_up_to_the_work(durations, sms, blocks, bins):
     lanes = dispatch(durations, sms=sms, blocks_per_sm=blocks)

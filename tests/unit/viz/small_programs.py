@@ -111,6 +111,25 @@ def transformer(path, layers=4, **options):
     return program.writer.close()
 
 
+def recurrent(path, layers=3, steps=5):
+    """Layers of time steps: each step reads its input and its layer's last state, and adds to it."""
+    program = Program(path)
+    inputs = [program.buffer() for _ in range(steps)]
+    for layer in range(layers):
+        state = program.buffer()
+        program.launch("fill", pointwise(0), (state,), module=f"rnn.{layer}", op="aten::zeros", duration=800)
+        for step in range(steps):
+            gate, after = program.buffer(), program.buffer()
+            program.launch(
+                "cell_gemm", gemm(), (inputs[step], gate), module=f"rnn.{layer}.cell", op="aten::mm", duration=5_500
+            )
+            program.launch(
+                "cell_add", pointwise(2), (gate, state, after), module=f"rnn.{layer}.cell", op="aten::add", duration=800
+            )
+            inputs[step] = state = after
+    return program.writer.close()
+
+
 def _layer(program, x, module):
     h, qkv, o, y, mid = (program.buffer(wide) for wide in (1, 3, 1, 1, 1))
     wide, act, z, out, h2 = (program.buffer(w) for w in (4, 4, 1, 1, 1))

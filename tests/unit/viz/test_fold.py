@@ -1,6 +1,6 @@
 import numpy as np
 import pandas as pd
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.viz.fold import fold, fold_launches
@@ -32,6 +32,7 @@ def copies_agree(items, keys, base=0):
         copies_agree(item["items"], keys, begin)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=60))
 def test_a_fold_holds_every_launch_once_in_order_and_only_equal_copies(keys):
     items = fold(keys, [0] * len(keys))
@@ -39,6 +40,7 @@ def test_a_fold_holds_every_launch_once_in_order_and_only_equal_copies(keys):
     copies_agree(items, keys)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 12), st.integers(2, 6))
 def test_repeated_layers_become_one(layers, length):
     keys = [100, *(list(range(length)) * layers), 200]

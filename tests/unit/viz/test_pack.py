@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_values import unpacked
 
@@ -11,11 +11,13 @@ from tileprof.viz.pack import LONGEST_TEXT, inert_json, pack, printable
 exact = st.integers(-(2**52), 2**52)
 
 
+@settings(deadline=None)
 @given(st.lists(exact, max_size=50), st.booleans())
 def test_integers_arrive_exactly(values, delta):
     assert unpacked(pack(np.array(values, np.int64), delta=delta)).tolist() == values
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=True), max_size=30))
 def test_floats_arrive_with_their_unknowns(values):
     np.testing.assert_array_equal(unpacked(pack(np.array(values, np.float64))), np.array(values))
@@ -25,6 +27,7 @@ def test_slowly_changing_columns_become_small():
     assert len(pack(np.arange(100_000), delta=True)["data"]) < 400
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_shown_names_hold_nothing_invisible(text):
     shown = printable(text)
@@ -39,6 +42,7 @@ def test_long_names_end_with_how_much_is_missing():
     assert printable("x" * (LONGEST_TEXT + 7)).endswith("… (7 more)")
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.text() | st.integers() | st.booleans(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)

@@ -113,6 +113,18 @@ def test_tiles_without_times_share_the_launch_and_the_page_says_so(tmp_path):
     assert "spread evenly" in " ".join(value["notes"])
 
 
+def test_launches_without_begins_stand_one_after_another(tmp_path):
+    program = Program(tmp_path / "t")
+    buffers = [program.buffer() for _ in range(4)]
+    for a, b in ((0, 1), (1, 2), (2, 3)):
+        program.now = 0
+        program.launch("row", norm(), (buffers[a], buffers[b]), duration=700)
+    value = embedded(page(opened(program.writer.close())))
+    assert unpacked(value["launches"]["begin_ns"]).tolist() == [0, 700, 1400]
+    assert value["summary"]["span_ns"] == 2100
+    assert "one after another" in value["notes"][0]
+
+
 def test_measured_tiles_stand_on_their_own_sm(tmp_path):
     program = Program(tmp_path / "t")
     launch = program.launch("row", norm(), [program.buffer() for _ in range(2)], timing="measured")

@@ -1,0 +1,16 @@
+"""The CUDA recorder: every kernel of an unmodified program on a real GPU, through binary instrumentation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tileprof.record import Options
+    from tileprof.record.cuda.settings import Settings
+
+
+def record(options: Options, settings: Settings | None = None) -> int:
+    """Run ``options.program`` on this machine's GPU and write its trace; the program's exit code."""
+    from tileprof.record.cuda import recording  # noqa: PLC0415 - only recording needs it, and it is heavy
+
+    return recording.record(options, settings)

@@ -90,7 +90,7 @@ def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
         boxes.operand * 2 + (boxes.mode != 0), weights=volume, minlength=2 * len(kernel.operands)
     ).reshape(-1, 2)
     sizes = np.array([o.bytes if isinstance(o, Scratch) else o.numel * o.itemsize for o in kernel.operands], float)
-    return touched, float(np.minimum(by_slot[: len(sizes)], sizes[:, None]).sum())
+    return touched.astype(np.float64), float(np.minimum(by_slot[: len(sizes)], sizes[:, None]).sum())
 
 
 def _makespan(tile_ns: NDArray[np.float64], slots: int) -> float:

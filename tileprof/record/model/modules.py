@@ -88,10 +88,17 @@ class _Thread(threading.local):
 
 
 class Modules:
-    """Follows module calls while installed. ``root_called`` hears of every call of an outermost module,
-    ``registered`` of every tensor that becomes a parameter."""
+    """Follows module calls while installed.
 
-    def __init__(self, names: Names, root_called: Callable[[torch.nn.Module], None], registered: Callable[[torch.Tensor | None], None]) -> None:
+    ``root_called`` hears of every call of an outermost module, ``registered`` of every tensor that becomes a parameter.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        root_called: Callable[[torch.nn.Module], None],
+        registered: Callable[[torch.Tensor | None], None],
+    ) -> None:
         self.names = names
         self.called = False
         """Whether any module was called so far."""
@@ -133,8 +140,8 @@ class Modules:
         self.names.scan(module)
         self._root_called(module)
 
-    def here(self) -> tuple[str, bool]:
-        """The module of the operator that is being dispatched in this thread, and whether autograd runs it."""
+    def here(self) -> str:
+        """The module of the operator that is being dispatched in this thread, forward or backward."""
         node = torch._C._current_autograd_node()  # noqa: SLF001 - the only way to ask
         stack, nodes = self._here.stack, self._here.nodes
         if node is None:
@@ -144,10 +151,10 @@ class Modules:
                 if len(nodes) > _NODES_KEPT:
                     for number in list(nodes)[: _NODES_KEPT // 2]:
                         del nodes[number]
-            return path, False
+            return path
         if stack:  # a checkpoint runs forward again
-            return stack[-1], True
+            return stack[-1]
         number = node._sequence_nr()  # noqa: SLF001 - has no public name
         if number == _ACCUMULATE:
-            return "", True
-        return nodes.get(number, ""), True
+            return ""
+        return nodes.get(number, "")

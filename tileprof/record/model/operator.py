@@ -44,6 +44,7 @@ class Operator:
 
     ``silent``: launches nothing. ``composite``: made of other operators on every device, which are to be seen
     instead of it; ``explicit``: the same, but PyTorch hides it better. ``returns_given``: results are arguments.
+    ``strided``: so are all tensors of this call.
     """
 
     overload: Any
@@ -55,6 +56,7 @@ class Operator:
     explicit: bool
 
     returns_given: bool = False
+    strided: bool = True
     mutates: bool = False
 
     def __post_init__(self) -> None:
@@ -70,20 +72,20 @@ class Operator:
 
     def opaque(self) -> Operator:
         """The same for a call with tensors that are not strided: tile models do not know those."""
-        return replace(self, entry=None)
+        return replace(self, entry=None, strided=False)
 
 
 def describe(overload: OpOverload) -> Operator:
     """What is known of ``overload``."""
     schema = overload._schema  # noqa: SLF001 - has no public name
-    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+    name = _name(schema)
     arguments = tuple(
         Argument(a.name, a.default_value, a.alias_info is not None and a.alias_info.is_write) for a in schema.arguments
     )
     mutates = any(a.written for a in arguments)
     tensors = any("Tensor" in str(v.type) for v in (*schema.arguments, *schema.returns))
     view = not mutates and any(r.alias_info is not None for r in schema.returns)
-    entry = find(name)
+    entry = find(name) or _of_functional(overload)
     composite = _has(schema, "CompositeImplicitAutograd")
     return Operator(
         overload=overload,
@@ -97,10 +99,30 @@ def describe(overload: OpOverload) -> Operator:
     )
 
 
+def _of_functional(overload: OpOverload) -> Entry | None:
+    """For an ``out=`` overload the model of the overload with the same arguments that returns a new tensor."""
+    schema = overload._schema  # noqa: SLF001
+    inputs = [a.name for a in schema.arguments if not a.is_out]
+    if len(inputs) == len(schema.arguments):
+        return None
+    packet = overload.overloadpacket
+    for sibling in packet.overloads():
+        other = getattr(packet, sibling)._schema  # noqa: SLF001
+        if [a.name for a in other.arguments] == inputs:
+            return find(_name(other))
+    return None
+
+
+def _name(schema: Any) -> str:
+    return str(schema.name) + (f".{schema.overload_name}" if schema.overload_name else "")
+
+
 def higher_order(operator: Any) -> Operator:
     """An operator without a schema, which takes functions (`torch.cond`, flex attention): seen as one piece."""
     arguments = (Argument("args", None, written=False), Argument("kwargs", None, written=False))
-    return _Pieces(operator, f"higher_order::{operator.name()}", arguments, None, silent=False, composite=False, explicit=False)
+    return _Pieces(
+        operator, f"higher_order::{operator.name()}", arguments, None, silent=False, composite=False, explicit=False
+    )
 
 
 class _Pieces(Operator):
@@ -111,5 +133,4 @@ class _Pieces(Operator):
 
 
 def _has(schema: Any, key: str) -> bool:
-    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))  # noqa: SLF001 - has no public name
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(_name(schema), key))  # noqa: SLF001 - has no public name

@@ -13,7 +13,7 @@ from tileprof.errors import UserError
 from tileprof.record.model import duration
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch
 from tileprof.record.model.fallback import conservative
-from tileprof.trace.footprint import Footprint
+from tileprof.trace.footprint import Boxes, Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -27,7 +27,7 @@ class Planned:
     """A kernel of an operator, with what is the same for each of its launches.
 
     ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``footprint`` is its id in the trace,
-    None until the first launch; ``kernel`` keeps the arrays until then.
+    None until the first launch; ``kernel`` holds its arrays until then.
     """
 
     kernel: Kernel
@@ -36,6 +36,15 @@ class Planned:
     tiles: int
     duration: duration.Duration
     footprint: int | None = None
+
+    def written(self, footprint: int) -> int:
+        """The footprint is in the trace under this id: forget its arrays."""
+        self.footprint = footprint
+        self.kernel = replace(self.kernel, footprint=_NOTHING)
+        return footprint
+
+
+_NOTHING = Footprint(np.zeros((0, 3), np.int32), Boxes.concat(()))
 
 
 def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: set[str]) -> list[Planned]:
@@ -46,25 +55,34 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     written = tuple(o for a in operator.arguments if a.written for o in _operands(call.arguments[a.name]))
     if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs):
         return []  # nothing to compute: PyTorch returns before it launches
-    return [_planned(_without_empty(kernel), call, device, key) for kernel in _kernels(operator, call, device, written, notes) if kernel.footprint.tiles]
+    return [
+        _planned(_without_empty(kernel), call, device, key)
+        for kernel in _kernels(operator, call, device, written, notes)
+        if kernel.footprint.tiles
+    ]
 
 
-def _kernels(operator: Operator, call: Call, device: Device, written: tuple[Operand, ...], notes: set[str]) -> list[Kernel]:
+def _kernels(
+    operator: Operator, call: Call, device: Device, written: tuple[Operand, ...], notes: set[str]
+) -> list[Kernel]:
     refs = {o.ref for o in written}
     if operator.returns_given:  # the same memory twice would only double the boxes
         given = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
     else:
         given = call
     if operator.entry is None:
-        notes.add(f"{call.op} has no tile model: every tile is taken to touch every operand whole.")
-        return conservative(given, device, refs, "no tile model")
+        why = "has no tile model" if operator.strided else "was called on tensors that are not strided"
+        notes.add(f"{call.op} {why}: every tile is taken to touch every operand whole.")
+        return conservative(given, device, refs, why)
     try:
         return operator.entry.model(call, device)
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a bug of a tile model is shown, and costs exactness only
         traceback.print_exc()
-        notes.add(f"The tile model of {call.op} failed ({type(error).__name__}: {error}): its launches are conservative.")
+        notes.add(
+            f"The tile model of {call.op} failed ({type(error).__name__}: {error}): its launches are conservative."
+        )
         return conservative(given, device, refs, f"tile model failed: {error}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _NAMED = 5
 """Conservative operators named at the end; the trace's notes name all."""
 
+_NO_CUDA = ("not compiled with CUDA", "not linked with support for cuda", "Found no NVIDIA driver", "No CUDA GPUs")
+
 
 class Recording:
     """Knows how the program ended, and ends the trace accordingly, once."""
@@ -33,11 +36,12 @@ class Recording:
         self._pid = os.getpid()
         self._exit_code: int | None = None
         self._reason = "the program did not reach its end"
-        self._finished = False
+        self._finished = self._interrupted = False
 
     def ended(self, exit_code: int, error: BaseException | None) -> None:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
         self._exit_code = exit_code
+        self._interrupted = isinstance(error, KeyboardInterrupt)
         self._reason = "" if error is None else f"{type(error).__name__}: {error}"
         obstacle = fake.obstacle(error) if error is not None and self.session.fake else None
         if obstacle is not None:
@@ -59,6 +63,10 @@ class Recording:
             return
         for line in _summary(session, path, reason, notes):
             _say(line)
+        if self._interrupted:
+            # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
+            # interrupt ended it; it is to end by SIGINT all the same. The hook says nothing by now.
+            ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
 
 def run(options: Options, command: Command) -> int:
@@ -81,11 +89,11 @@ def _say_forked(session: Session) -> Callable[[], None]:
 def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> list[str]:
     launches = session.writer.launches
     if not launches:
-        return [*_nothing_seen(session), f"wrote {path}, which holds no launch"]
-    lines = [
-        f"wrote {path}: {launches:,} launches of {session.tiles:,} tiles, "
-        f"{session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"
-    ]
+        return [_nothing_seen(session), f"wrote {path}, which holds no launch"]
+    size = f"{launches:,} launches of {session.tiles:,} tiles"
+    lines = [f"wrote {path}: {size}, {session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"]
+    if any(words in reason for words in _NO_CUDA):
+        lines.append("no GPU is needed: let the program use the CPU; --device names the GPU to model")
     if reason:
         lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
     total = session.conservative.total()
@@ -93,21 +101,21 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
         worst = session.conservative.most_common(_NAMED)
         more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
         lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
-    lines += [f"note: {n}" for n in notes if "has no tile model" not in n]
+    lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
     lines.append(f"next: tileprof report {path}")
     return lines
 
 
-def _nothing_seen(session: Session) -> list[str]:
+def _nothing_seen(session: Session) -> str:
     if session.seen:
-        return [
-            f"no launch was kept: {session.seen} PyTorch operators ran, none inside the window (capture, --module, --skip) "
-            "or none that launches a kernel; widen the window"
-        ]
-    return [
-        "no PyTorch operator was seen. A program that computes in child processes is recorded by recording the child's own "
-        "command; one that uses CUDA without PyTorch needs a recorder on a GPU"
-    ]
+        return (
+            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window (capture, --module, "
+            "--skip); widen the window"
+        )
+    return (
+        "no PyTorch operator was seen. What child processes compute is recorded by recording the child's own command; "
+        "programs that use CUDA without PyTorch need a recorder on a GPU"
+    )
 
 
 def _say(text: str) -> None:

@@ -13,81 +13,36 @@ import threading
 import traceback
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
 from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.dispatch import Mode, each_thread
+from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
-from tileprof.record.model.storage import Buffer, Buffers, parts
+from tileprof.record.model.storage import Buffer, Buffers
 from tileprof.record.model.window import Window
 from tileprof.trace.footprint import Launch
 from tileprof.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tileprof.devices import Device
     from tileprof.record import Options
 
-_ALIGNMENT_BYTES = 16
-"""The widest load of a thread; buffers themselves are aligned to 512 bytes."""
-
 _LIFT = "aten::lift_fresh"
 """What `torch.tensor(data)` ends with."""
-
-
-class _Mode(TorchDispatchMode):
-    """Hands operators of one thread to the session."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-        self._computing = 0
-        """Operators of this thread so far that computed something."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        session, kwargs = self._session, kwargs or {}
-        if not session.active or func.namespace == "prim":  # prim: questions about a tensor's metadata
-            return func(*args, **kwargs)
-        kinds = {t for t in types if t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__}
-        if kinds and not (session.fake and fake.only_fake(kinds)):
-            if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
-                return func(*args, **kwargs)
-            return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
-        operator = session.operator(func)
-        path, backward = session.modules.here()
-        if operator.composite:
-            with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        values = session.before(operator, args, kwargs)
-        computing = self._computing
-        if operator.explicit:
-            with self:
-                result = func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)  # noqa: SLF001
-            if self._computing != computing:  # its parts were seen; one that shows none computes by itself
-                return result
-        else:
-            result = func(*args, **kwargs)
-        self._computing += session.after(operator, args, kwargs, result, path, values)
-        return result
 
 
 class Session:
@@ -131,7 +86,7 @@ class Session:
     def start(self) -> None:
         """Record this thread, and every thread started from now on."""
         self._stack.callback(self.modules.install())
-        self._stack.callback(_each_thread(self._enter_modes))
+        self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._enter_modes(self._stack)
         self._stack.callback(capture.ignore, self)
@@ -141,7 +96,7 @@ class Session:
     def _enter_modes(self, stack: ExitStack) -> None:
         if self._fake_mode is not None:
             stack.enter_context(self._fake_mode)
-        stack.enter_context(_Mode(self))
+        stack.enter_context(Mode(self))
 
     def stop(self) -> list[str]:
         """See nothing more, and say in the trace what was not covered: the notes."""
@@ -160,10 +115,14 @@ class Session:
         if self.fake:
             said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
-            said.append(f"{self._host_reads} times the program read a value from the device (.item() and the like): host waits are not modelled.")
+            said.append(
+                f"{self._host_reads} times the program read a value from the device (.item() and the like): host waits are not modelled."
+            )
         if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
             need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
-            said.append(f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: it would not run there as recorded.")
+            said.append(
+                f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: it would not run there as recorded."
+            )
         return said
 
     def forked(self) -> None:
@@ -206,7 +165,7 @@ class Session:
         """What is known of an operator."""
         found = self._operators.get(func)
         if found is None:
-            found = describe(func) if isinstance(func, torch._ops.OpOverload) else higher_order(func)
+            found = describe(func) if isinstance(func, OpOverload) else higher_order(func)
             self._operators[func] = found
         return found
 
@@ -216,11 +175,19 @@ class Session:
         if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
             return {}
         given = operator.values(args, kwargs)
-        written = [v for a, v in zip(operator.arguments, given, strict=True) if a.written and isinstance(v, torch.Tensor)]
+        written = [
+            v for a, v in zip(operator.arguments, given, strict=True) if a.written and isinstance(v, torch.Tensor)
+        ]
         return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in written}
 
     def after(
-        self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, path: str, values: dict[int, Any]
+        self,
+        operator: Operator,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        path: str,
+        values: dict[int, Any],
     ) -> bool:
         """Record an operator that has just run; whether it computed anything (allocation and views do not)."""
         with self._lock:
@@ -249,10 +216,10 @@ class Session:
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
-        strided = self._flatten([] if lifted else given, tensors, key)
+        strided = flatten([] if lifted else given, tensors, key)
         inputs = len(tensors)
         key.append("->")
-        strided = self._flatten(result, tensors, key) and strided
+        strided = flatten(result, tensors, key) and strided
         places = [buffers.of(t, made=n >= inputs and not lifted) for n, t in enumerate(tensors)]
         self._host_reads += operator.name in HOST_READS and not self.window.closed
         if operator.silent or (not operator.mutates and _aliases(places, inputs)):
@@ -269,26 +236,6 @@ class Session:
                 self._plans[cached] = planned
         self._launch(operator, planned, tensors, places, inputs, path)
 
-    def _flatten(self, value: Any, tensors: list[torch.Tensor], key: list[Any]) -> bool:
-        """Append all tensors in ``value``, and a hashable description of it; False where one is not strided."""
-        if isinstance(value, torch.Tensor):
-            pieces = parts(value)
-            for piece in pieces:
-                offset = piece.storage_offset() * piece.element_size()
-                alignment = min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES
-                key.append((piece.shape, piece.stride(), piece.dtype, alignment))
-                tensors.append(piece)
-            return len(pieces) == 1 and pieces[0] is value
-        if isinstance(value, list | tuple):
-            key.append(len(value))
-            return all([self._flatten(v, tensors, key) for v in value])
-        try:
-            hash(value)
-            key.append(value)
-        except TypeError:
-            key.append(repr(value))
-        return True
-
     def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
         """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
         if self.options.initialisation or self.modules.called or not operator.mutates or not tensors:
@@ -302,9 +249,9 @@ class Session:
         self, operator: Operator, given: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
     ) -> Call:
         operands: list[Operand] = []
-        arguments = {a.name: self._operand(v, operands) for a, v in zip(operator.arguments, given, strict=True)}
+        arguments = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, given, strict=True)}
         first = len(operands)
-        self._operand(result, operands)
+        as_operands(result, operands)
         fake_run = self.fake
 
         def value(operand: Operand) -> torch.Tensor | None:
@@ -312,28 +259,6 @@ class Session:
             return None if fake_run else values.get(id(tensor), tensor)
 
         return Call(operator.name, arguments, tuple(operands[first:]), tuple(operands), value)
-
-    def _operand(self, value: Any, operands: list[Operand]) -> Any:
-        """``value`` with each tensor replaced by its operand, which is appended to ``operands``."""
-        if isinstance(value, torch.Tensor):
-            made = []
-            for piece in parts(value):
-                offset = piece.storage_offset() * piece.element_size()
-                made.append(
-                    Operand(
-                        shape=tuple(piece.shape),
-                        strides=tuple(piece.stride()),
-                        dtype=str(piece.dtype).removeprefix("torch."),
-                        itemsize=piece.element_size(),
-                        alignment=min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES,
-                        ref=len(operands),
-                    )
-                )
-                operands.append(made[-1])
-            return made[0] if len(made) == 1 else made
-        if isinstance(value, list | tuple):
-            return [self._operand(v, operands) for v in value]
-        return value
 
     # ---- launches
 
@@ -380,11 +305,12 @@ class Session:
 
     def _add(self, operator: Operator, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
         kernel = one.kernel
-        if one.footprint is None:
-            one.footprint = self.writer.add_footprint(kernel.footprint)
+        footprint = one.footprint
+        if footprint is None:
+            footprint = one.written(self.writer.add_footprint(kernel.footprint))
         self.writer.add_launch(
             Launch(
-                footprint=one.footprint,
+                footprint=footprint,
                 operands=bound,
                 kernel=kernel.name,
                 grid=kernel.grid,
@@ -415,43 +341,25 @@ class Session:
     def _registered(self, tensor: torch.Tensor | None) -> None:
         """A tensor became a parameter; its name comes with the first call."""
         if self.active and tensor is not None:
-            with self._lock, torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - our questions are no operators
+            with self._lock, _disable_current_modes():  # our questions are no operators
                 self._guard(lambda: self.buffers.describe(tensor, "parameter", str))
 
     def _label(self, root: torch.nn.Module) -> None:
         """Name the tensors of a module that is about to run; parameters may have been swapped since the last time."""
         if not self.active:
             return
-        with self._lock, torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001 - our questions are no operators
+        with self._lock, _disable_current_modes():  # our questions are no operators
             self._guard(lambda: self._name_tensors(root))
 
     def _name_tensors(self, root: torch.nn.Module) -> None:
         self.buffers.bury()
         for module in root.modules():
-            tensors = [(n, t, "parameter") for n, t in module._parameters.items() if t is not None]  # noqa: SLF001
-            tensors += [(n, t, "parameter") for n, t in module._buffers.items() if t is not None]  # noqa: SLF001
-            for name, tensor, kind in tensors:
-                self.buffers.describe(tensor, kind, lambda m=module, n=name: self.names.tensor(m, n))
+            for name, tensor in chain(module._parameters.items(), module._buffers.items()):  # noqa: SLF001
+                if tensor is not None:
+                    self.buffers.describe(tensor, "parameter", partial(self.names.tensor, module, name))
 
 
 def _aliases(places: list[Buffer | None], inputs: int) -> bool:
     """Whether every output lies in an input's memory: a view, whatever its schema says."""
     known = {id(b) for b in places[:inputs] if b is not None}
     return len(places) > inputs and all(id(b) in known for b in places[inputs:])
-
-
-def _each_thread(enter: Callable[[ExitStack], None]) -> Callable[[], None]:
-    """Run every thread that starts from now on inside what ``enter`` enters; returns what ends that."""
-    original = threading.Thread._bootstrap  # type: ignore[attr-defined]  # noqa: SLF001 - `run` may be overridden
-
-    def bootstrap(thread: threading.Thread) -> None:
-        with ExitStack() as stack:
-            enter(stack)
-            original(thread)
-
-    threading.Thread._bootstrap = bootstrap  # type: ignore[attr-defined]  # noqa: SLF001
-
-    def end() -> None:
-        threading.Thread._bootstrap = original  # type: ignore[attr-defined]  # noqa: SLF001
-
-    return end

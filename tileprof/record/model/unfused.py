@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _used: set[str] = set()
+_COMPILER = "torch.compile was switched off: operators are recorded one by one, as without it."
+_LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels."
 
 
 def notes() -> frozenset[str]:
@@ -49,7 +51,7 @@ def _no_compiler() -> Iterator[None]:
 
     @functools.wraps(original)
     def uncompiled(*args: Any, **kwargs: Any) -> Any:
-        _used.add("torch.compile was switched off: operators are recorded one by one, as without it.")
+        _used.add(_COMPILER)
         torch.compiler.set_stance("force_eager")
         return original(*args, **kwargs)
 
@@ -58,6 +60,8 @@ def _no_compiler() -> Iterator[None]:
         yield
     finally:
         torch.compile = original
+        if _COMPILER in _used:
+            torch.compiler.set_stance("default")
 
 
 @contextmanager
@@ -66,7 +70,7 @@ def _no_fused_lstm() -> Iterator[None]:
 
     @functools.wraps(lstm)
     def unfused_lstm(*args: Any, **kwargs: Any) -> Any:
-        _used.add("LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels.")
+        _used.add(_LSTM)
         before = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - the public switch also sets, and warns of, TF32
         torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
         try:

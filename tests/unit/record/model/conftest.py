@@ -10,14 +10,10 @@ from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _models():
-    load_all()
-
-
 @pytest.fixture
 def recorded(tmp_path):
     """``recorded(function, **options)`` is the trace of one call of ``function``."""
+    load_all()
     counted = iter(range(1000))
 
     def record(function, **options):

@@ -19,7 +19,9 @@ H200 = devices.get("H200")
 def _kernel(tiles, bytes_each=512, **more):
     block = np.zeros((tiles, 3), np.int32)
     block[:, 0] = np.arange(tiles)
-    boxes = Boxes.of(tile=block[:, 0], operand=0, mode=READ, offset=block[:, 0].astype(np.int64) * bytes_each, length=bytes_each)
+    boxes = Boxes.of(
+        tile=block[:, 0], operand=0, mode=READ, offset=block[:, 0].astype(np.int64) * bytes_each, length=bytes_each
+    )
     operand = Operand((tiles * bytes_each,), (1,), "uint8", 1)
     return Kernel("k", Footprint(block, boxes), (operand,), (tiles, 1, 1), **more)
 
@@ -38,10 +40,20 @@ def test_a_large_product_runs_at_the_arithmetic_rate():
     assert floor_ns < lives.launch_ns < floor_ns + 10 * duration.BLOCK_NS
 
 
-def test_one_more_tile_than_slots_costs_another_wave():
-    slots = 132 * duration.model(_kernel(1, shared_bytes=200_000), H200).blocks_per_sm
-    full, over = (duration.model(_kernel(slots + n, 1 << 20, shared_bytes=200_000), H200) for n in (0, 1))
-    assert over.launch_ns == pytest.approx(2 * full.launch_ns, rel=0.05)
+def _products(tiles, **more):
+    return duration.model(_kernel(tiles, flops=tiles * 10**8, **more), H200)
+
+
+def test_one_more_tile_than_slots_costs_another_wave_of_arithmetic():
+    slots = 132 * _products(1, shared_bytes=200_000).blocks_per_sm
+    full, over = (_products(slots + n, shared_bytes=200_000) for n in (0, 1))
+    assert over.launch_ns == pytest.approx(2 * full.launch_ns, rel=0.01)
+
+
+def test_the_busiest_sm_decides_when_blocks_share_sms():
+    pair, over = (_products(n, shared_bytes=100_000) for n in (2 * 132, 2 * 132 + 1))
+    assert pair.blocks_per_sm == 2
+    assert over.launch_ns == pytest.approx(1.5 * pair.launch_ns, rel=0.02)
 
 
 def test_a_block_that_does_not_fit_is_refused_with_its_limit():

@@ -54,6 +54,7 @@ def test_out_arguments_are_bound_to_the_given_memory(recorded):
         whole.neg_()
 
     trace = recorded(program)
+    assert set(trace.launches.coverage) == {"exact"}
     added, negated = (_ops(trace).index(op) for op in ("aten::add.out", "aten::neg_"))
     assert _written(trace, added) == (_written(trace, negated)[0], 5 * 4)
 
@@ -204,6 +205,26 @@ def test_an_lstm_is_recorded_cell_by_cell(recorded):
     assert "cells in time order" in " ".join(trace.manifest["notes"])
 
 
+def test_a_checkpoint_runs_its_modules_again_under_their_names(recorded):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    x = torch.ones(2, 4, requires_grad=True)
+
+    def program():
+        torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum().backward()
+
+    launches = recorded(program).launches
+    assert launches.module[launches.op == "aten::tanh"].tolist() == ["1", "1"]
+    assert launches.module[launches.op == "aten::tanh_backward"].tolist() == ["1"]
+
+
+def test_operators_inside_function_transforms_are_seen(recorded):
+    def program():
+        torch.func.vmap(lambda a: a.tan())(torch.ones(2, 3))
+        torch.func.grad(lambda a: a.exp().sum())(torch.ones(3))
+
+    assert {"aten::tan", "aten::exp"} <= set(_ops(recorded(program)))
+
+
 def test_inference_mode_shows_the_same_launches_as_no_grad(recorded):
     net, x = torch.nn.Linear(8, 8), torch.ones(2, 3, 8)
 
@@ -300,9 +321,7 @@ def test_tensor_subclasses_are_seen_through(recorded):
 
 def test_sparse_tensors_are_bound_to_their_components(recorded):
     def program():
-        sparse = torch.sparse_coo_tensor(
-            torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2), check_invariants=True
-        )
+        sparse = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2), check_invariants=True)
         torch.sparse.mm(sparse, torch.ones(2, 2))
 
     trace = recorded(program)
@@ -326,6 +345,9 @@ def test_data_dependent_models_see_values_as_they_were_before_the_call(recorded,
 
 @pytest.mark.parametrize("fake", [False, True])
 def test_durations_and_begins_follow_each_other(recorded, fake):
-    launches = recorded(lambda: (torch.ones(100_000) * 2).sum(), fake=fake).launches
+    def program():
+        (torch.ones(100_000) * 2).sum()
+
+    launches = recorded(program, fake=fake).launches
     assert (launches.duration_ns > 0).all()
     assert (launches.begin_ns[1:].to_numpy() >= (launches.begin_ns + launches.duration_ns)[:-1].to_numpy()).all()

@@ -35,6 +35,7 @@ void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 // A string as JSON, with its quotes.
 std::string quoted(const char* text);
 
+// Since 1970: what PyTorch's allocator stamps its history with.
 uint64_t now_ns();
 
 }  // namespace tileprof

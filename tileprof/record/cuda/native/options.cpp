@@ -49,6 +49,7 @@ std::string Options::read_environment() {
     granule_shift = static_cast<uint32_t>(__builtin_ctzll(granule));
     arena_bytes = number("TILEPROF_ARENA", arena_bytes);
     replay = number("TILEPROF_REPLAY", 1) != 0;
+    verify = number("TILEPROF_VERIFY", 0) != 0;
     capturing = number("TILEPROF_CAPTURE", 1) != 0;
     skip = number("TILEPROF_SKIP", 0);
     count = number("TILEPROF_COUNT", UINT64_MAX);

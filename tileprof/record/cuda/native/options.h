@@ -19,6 +19,7 @@ struct Options {
     uint32_t granule_shift = 5;  // TILEPROF_GRANULE: bytes, a power of two from 1 to 4096
     uint64_t arena_bytes = 1ull << 30;  // TILEPROF_ARENA
     bool replay = true;          // TILEPROF_REPLAY: 0 turns write attribution by replay off
+    bool verify = false;         // TILEPROF_VERIFY: 1 compares memory before and after every launch
     bool capturing = true;       // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart
     uint64_t skip = 0;           // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;

@@ -190,7 +190,8 @@ __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes
 // Copy the descriptors of the page in which a tensor map lies, once a launch: kernel parameters share a page, so
 // this finds the maps that the kernel stores through, which no callback reports. A page is always readable whole.
 __device__ void copy_maps(Header* h, uint64_t map) {
-    if (atomicExch(&h->maps_taken, 1u) != 0) return;
+    uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
+    if (atomicMax(&h->maps_taken, turn) >= turn) return;
     constexpr uint32_t kPageBytes = 4096, kPart = 16;
     uint64_t page = map & ~static_cast<uint64_t>(kPageBytes - 1);
     uint64_t at = append(h, kPageBytes / kPart);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "log.h"
+#include "verify.h"
 
 namespace tileprof {
 
@@ -183,6 +184,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         return;
     }
     const Kernel& k = kernel(data.module, data.functionName);
+    uint64_t ordinal = launches_++;
     OpenLaunch open;
     open.kernel = &k;
     open.function = data.function;
@@ -211,11 +213,11 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
     if (open.recorded || options.pass == Pass::kFloor)
         log_.event("\"e\":\"launch\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
-                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"t\":%llu",
+                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu",
                    open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
                    data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
                    context_ids_[data.context], static_cast<int>(data.device), graph, generation,
-                   static_cast<u64>(now_ns()));
+                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()));
     open_launch = open;
 }
 
@@ -319,10 +321,15 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (replaying != nullptr) return;
     if (data.callbackSite == SANITIZER_API_ENTER) {
         open_launch = OpenLaunch{};
+        if (options.verify) remember_memory();
         return;
     }
     OpenLaunch launch = open_launch;
     open_launch = OpenLaunch{};
+    if (options.verify && launch.recorded) {
+        check(api.sanitizerStreamSynchronize(launch.handle), "waiting for a launch");
+        report_changes(launch.launch);
+    }
     bool stores = launch.recorded && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
     bool extended = cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;

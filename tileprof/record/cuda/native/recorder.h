@@ -53,6 +53,7 @@ class Recorder {
 
     // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
+    const std::map<uint64_t, uint64_t>& allocations() const { return allocations_; }
 
     std::recursive_mutex mutex;
     Options options;
@@ -70,6 +71,7 @@ class Recorder {
     std::map<std::pair<CUmodule, std::string>, Kernel> kernels_;
     std::map<CUcontext, bool> patched_contexts_;
     std::map<uint64_t, uint64_t> allocations_;
+    uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;

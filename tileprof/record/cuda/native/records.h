@@ -80,7 +80,7 @@ struct alignas(64) Header {
     uint32_t granule_shift;
     uint32_t launch;
     uint32_t spilled;      // entries that found the arena full
-    uint32_t maps_taken;   // descriptors of this launch were copied
+    uint32_t maps_taken;   // of these nodes, how many had their descriptors copied; 1 outside graphs
     uint32_t end_bit;      // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
     uint32_t in_graph;

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -120,7 +121,7 @@ def _main_kernel(
         walked_rows(problem.k, 1, grid, loop, group=problem.group),
         walked_rows(problem.v, 2, grid, loop, group=problem.group),
         own_rows(results[0], 3, WRITE, grid, blocks.queries, **life),
-        own_rows(results[1], 4, WRITE, grid, blocks.queries, **life),
+        own_rows(_unpadded(results[1], problem.queries), 4, WRITE, grid, blocks.queries, **life),
         _padding(problem, results[1], 4, grid),
     ]
     slots: list[Operand | Scratch] = [problem.q, problem.k, problem.v, *bound]
@@ -144,6 +145,11 @@ def _slices(count: Ints, slices: int) -> tuple[Ints, Ints]:
     per_slice = -(-int(count.max(initial=0)) // slices)
     edges = np.minimum(np.arange(slices + 1)[:, None] * per_slice, count)
     return edges[:-1].ravel(), edges[1:].ravel()
+
+
+def _unpadded(statistics: Operand, queries: int) -> Operand:
+    shape = (*statistics.shape[:2], min(queries, statistics.shape[2]), *statistics.shape[3:])
+    return replace(statistics, shape=shape)
 
 
 def _padding(problem: Attention, statistics: Operand, slot: int, grid: Grid) -> Boxes:

@@ -1,4 +1,6 @@
-"""Scaled dot product attention, backward, as FlashAttention-2 does it (Dao 2023, algorithm 2), for every type::
+"""Scaled dot product attention, backward, as FlashAttention-2 does it (Dao 2023, algorithm 2), for every type.
+
+Launches::
 
 1  dots          a tile a block of queries: row sums of grad_out * out, and zeros for the sum of grad_query
 2  gradients     a tile a block of keys: walks queries, adds to the sum of grad_query with atomics,

@@ -16,7 +16,16 @@ from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise
 from tileprof.record.model.tiles.reduce import reduction
 from tileprof.record.model.tiles.sketch import (
-    READ, WRITE, Sketch, Span, blocks, is_contiguous, part, ranges, rate_of, scratch,
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    is_contiguous,
+    part,
+    ranges,
+    rate_of,
+    scratch,
 )  # fmt: skip
 
 _STATISTICS_FLOPS, _TRANSFORM_FLOPS, _BACKWARD_FLOPS = 4, 3, 11
@@ -47,7 +56,7 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
 @models("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::batch_norm_backward")
 def batch_norm_backward(call: Call, device: Device) -> list[Kernel]:
     """Gradients of the input, weight and bias; without training the saved statistics are the running ones."""
-    gradient, source = call.arguments.get("grad_out", call.arguments.get("grad_output")), call["input"]
+    source, gradient = call["input"], call["grad_out" if "grad_out" in call.arguments else "grad_output"]
     if source.numel == 0:
         return []
     training = call.arguments.get("train", call.arguments.get("update", True))
@@ -60,9 +69,7 @@ def batch_norm_backward(call: Call, device: Device) -> list[Kernel]:
     vectors = [w for w in wanted[1:] if w is not None]
     given = [gradient, source]
     if wanted[0] is not None and (training or vectors) and all(is_contiguous(o) for o in given):
-        return _by_channel(
-            "batch_norm_backward", given, [wanted[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS
-        )
+        return _by_channel("batch_norm_backward", given, [wanted[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS)
     kernels: list[Kernel] = []
     sums: list[Operand] = []
     if training or vectors:

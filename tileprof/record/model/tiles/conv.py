@@ -1,7 +1,7 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
-Three kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the gradients of weight and bias).
+Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
+each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias's gradient is ATen's sum.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import conv_kernels, conv_weight_kernels
 from tileprof.record.model.tiles.conv_kernels import Window
 from tileprof.record.model.tiles.conv_weight_kernels import WeightGradient
+from tileprof.record.model.tiles.reduce import reduction
 from tileprof.record.model.tiles.windows import Axis
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def convolution_backward(call: Call, device: Device) -> list[Kernel]:
         axes = _axes(call, large, weight, transposed=False)
         launched += conv_weight_kernels.kernels(WeightGradient(next(returned), small, large, axes, groups), device)
     if of_bias:
-        launched.append(conv_weight_kernels.bias_kernel(gradient, next(returned)))
+        dims = [d for d in range(len(gradient.shape)) if d != 1]
+        launched += reduction("sum", gradient, [next(returned)], dims, device)
     return launched
 
 

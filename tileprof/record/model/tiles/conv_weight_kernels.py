@@ -1,7 +1,8 @@
-"""The kernels of a convolution's gradients that are reductions over pixels: of its weight and of its bias.
+"""The kernels of a convolution's weight gradient.
 
-The weight's gradient is a matrix product per group: rows are the weight's first dimension, columns the flattened
-rest (channels, taps), and the depth is all pixels of all images. Slices and chunks of the depth are whole images.
+It is a matrix product per group: rows are the weight's first dimension, columns the flattened
+rest (channels, taps), and the depth is all pixels of all images. Slices and chunks of the depth are runs of lines: of
+an image and a position along the first spatial dimension, all positions along the others.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tileprof.record.model.call import Kernel, Operand, Scratch
+from tileprof.record.model.call import Kernel, Operand
 from tileprof.record.model.tiles import gemm_tiles, regions
 from tileprof.record.model.tiles.main_loop import Loop, chunks_for, flops, main_loop, raster
-from tileprof.record.model.tiles.split_k import one_slice, partial_sums, reduce_kernel, row_of_blocks, workspace
+from tileprof.record.model.tiles.split_k import one_slice, partial_sums, reduce_kernel, workspace
 from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.windows import Axis, Ints
-
-BIAS_THREADS = 512
-WARP = 32
+    from tileprof.record.model.tiles.windows import Axis, Ints, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +54,22 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
     """One kernel, or two with split-k."""
     if problem.weight.numel == 0:
         return []
-    images = problem.small.shape[0]
-    pixels = int(np.prod(problem.small.shape[2:]))
+    lines, line = problem.small.shape[0] * problem.small.shape[2], int(np.prod(problem.small.shape[3:]))
     rate = gemm_tiles.rate_of(problem.small.dtype, device, tf32=True)
-    sizes = (problem.rows, int(np.prod(problem.columns)), images * pixels)
+    sizes = (problem.rows, int(np.prod(problem.columns)), lines * line)
     tile = gemm_tiles.choose(
         "conv", sizes, problem.groups, itemsize=problem.small.itemsize, out_itemsize=problem.weight.itemsize,
         rate=rate, device=device,
     )  # fmt: skip
-    tile = replace(tile, split=max(1, min(tile.split, images)))
+    tile = replace(tile, split=max(1, min(tile.split, lines)))
     grid = (-(-sizes[0] // tile.m), -(-sizes[1] // tile.n), tile.split * problem.groups)
     block = raster(*grid)
-    by_image = replace(tile, k=1)
     loop = main_loop(
-        images, by_image, problem.small.itemsize * pixels, problem.weight.itemsize, chunks=chunks_for(4 * len(block))
+        lines,
+        replace(tile, k=1),
+        problem.small.itemsize * line,
+        problem.weight.itemsize,
+        chunks=chunks_for(8 * len(block)),
     )
     target = one_slice(problem.weight) if tile.split == 1 else partial_sums(problem.weight, tile.split)
     parts = [
@@ -81,88 +81,88 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
         f"implicit_gemm_wgrad_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}" + (f"_splitk{tile.split}" if tile.split > 1 else ""),
         Footprint(block, Boxes.concat(parts)), (problem.small, problem.large, problem.weight if tile.split == 1 else workspace(target)),
         grid, (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes,
-        flops=flops(problem.small.dtype, problem.weight.numel * images * pixels), rate=rate,
+        flops=flops(problem.small.dtype, problem.weight.numel * lines * line), rate=rate,
     )  # fmt: skip
     return [main] if tile.split == 1 else [main, reduce_kernel(problem.weight, tile.split)]
 
 
-def bias_kernel(gradient: Operand, bias: Operand) -> Kernel:
-    """Sums of a gradient over images and pixels; a block has a channel, or a warp's width of neighbours in memory."""
-    channels = gradient.shape[1]
-    width = WARP if gradient.strides[1] == 1 else 1
-    lo = np.arange(0, channels, width)
-    hi = np.minimum(lo + width, channels)
-    tiles = np.arange(len(lo))
-    start, stop = np.zeros((len(lo), len(gradient.shape)), np.int64), np.tile(gradient.shape, (len(lo), 1))
-    start[:, 1], stop[:, 1] = lo, hi
-    parts = [
-        regions.boxes(gradient, 0, READ, tiles, start, stop, first=0, last=1),
-        regions.boxes(bias, 1, WRITE, tiles, lo[:, None], hi[:, None], first=1, last=1),
-    ]
-    footprint = Footprint(row_of_blocks(len(lo)), Boxes.concat(parts))
-    operands: tuple[Operand | Scratch, ...] = (gradient, bias)
-    return Kernel(
-        "reduce_bias_gradient", footprint, operands, (len(lo), 1, 1), (BIAS_THREADS, 1, 1), flops=gradient.numel
-    )
-
-
 def _small_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """Rows of the product: channels of ``small`` with all their pixels."""
+    """Rows of the product: channels of ``small``, line by line."""
     row_tiles = -(-problem.rows // tile.m)
-    splits, chunks = loop.start.shape
-    z, at, chunk = (i.ravel() for i in np.indices((splits * problem.groups, row_tiles, chunks)))
-    s, base = z // problem.groups, z % problem.groups * problem.rows
-    pixels = np.broadcast_to(problem.small.shape[2:], (len(z), len(problem.axes)))
-    start = np.column_stack([loop.start[s, chunk], base + at * tile.m, 0 * pixels])
-    stop = np.column_stack([loop.stop[s, chunk], base + np.minimum(at * tile.m + tile.m, problem.rows), pixels])
-    unique = regions.boxes(
-        problem.small, 0, READ, z * row_tiles + at, start, stop, first=loop.first[s, chunk], last=loop.last[s, chunk]
+    depth = _runs_of_lines(problem, loop)
+    group, at, run = (i.ravel() for i in np.indices((problem.groups, row_tiles, len(depth.part))))
+    z = depth.part[run] // loop.start.shape[1] * problem.groups + group
+    base = group * problem.rows
+    rest = np.broadcast_to(problem.small.shape[3:], (len(z), len(problem.axes) - 1))
+    low, high = depth.start[run], depth.stop[run]
+    start = np.column_stack([low[:, 0], base + at * tile.m, low[:, 1], 0 * rest])
+    stop = np.column_stack([high[:, 0], base + np.minimum(at * tile.m + tile.m, problem.rows), high[:, 1], rest])
+    unique = regions.by_tile(
+        regions.boxes(
+            problem.small, 0, READ, z * row_tiles + at, start, stop, first=depth.first[run], last=depth.last[run]
+        )
     )
     return regions.repeat(unique, block[:, 2].astype(np.int64) * row_tiles + block[:, 0], np.arange(len(block)))
 
 
 def _large_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, block: NDArray[np.int32]) -> Boxes:
-    """Columns of the product: channels of ``large``, at the positions that the columns' taps touch."""
+    """Columns of the product: channels of ``large``, at the positions that the columns' taps touch from the lines."""
     total = int(np.prod(problem.columns))
     column_tiles = -(-total // tile.n)
-    splits, chunks = loop.start.shape
     lo = np.arange(column_tiles) * tile.n
     part, begin, end = regions.linear(problem.columns, lo, np.minimum(lo + tile.n, total))
-    z, chunk, row = (i.ravel() for i in np.indices((splits * problem.groups, chunks, len(part))))
-    s, base = z // problem.groups, z % problem.groups * problem.columns[0]
-    axes = [
-        _tap_ranges(axis, size, begin[:, 1 + i], end[:, 1 + i])
-        for i, (axis, size) in enumerate(zip(problem.axes, problem.small.shape[2:], strict=True))
+    depth = _runs_of_lines(problem, loop)
+    group, run, row = (i.ravel() for i in np.indices((problem.groups, len(depth.part), len(part))))
+    key = (depth.part[run] // loop.start.shape[1] * problem.groups + group) * column_tiles + part[row]
+    base = group * problem.columns[0]
+    low, high = depth.start[run], depth.stop[run]
+    sizes = problem.small.shape[3:]
+    lines = [(low[:, 1], high[:, 1]), *((np.zeros_like(run), np.full_like(run, size)) for size in sizes)]
+    pieces = [
+        list(_touched(axis, *lines[i], begin[row, 1 + i], end[row, 1 + i])) for i, axis in enumerate(problem.axes)
     ]
     parts = []
-    for combination in itertools.product(*(list(pieces) for pieces in axes)):
-        chosen = np.logical_and.reduce([used for used, _, _, _ in combination])[row]
-        image, channel = (loop.start[s, chunk], loop.stop[s, chunk]), (base + begin[row, 0], base + end[row, 0])
-        start = np.column_stack([image[0], channel[0], *(np.full(len(row), low) for _, low, _, _ in combination)])
-        stop = np.column_stack([image[1], channel[1], *(np.full(len(row), high) for _, _, high, _ in combination)])
-        step = (1, 1, *(step for _, _, _, step in combination))
-        key = (z * column_tiles + part[row])[chosen]
-        life = {"first": loop.first[s, chunk][chosen], "last": loop.last[s, chunk][chosen]}
-        parts.append(regions.boxes(problem.large, 1, READ, key, start[chosen], stop[chosen], step=step, **life))
+    for combination in itertools.product(*pieces):
+        used = np.logical_and.reduce([chosen for chosen, _ in combination])
+        start = np.column_stack([low[:, 0], base + begin[row, 0], *(piece[0] for _, piece in combination)])
+        stop = np.column_stack([high[:, 0], base + end[row, 0], *(piece[1] for _, piece in combination)])
+        step = (1, 1, *(piece[2] for _, piece in combination))
+        life = {"first": depth.first[run][used], "last": depth.last[run][used]}
+        parts.append(regions.boxes(problem.large, 1, READ, key[used], start[used], stop[used], step=step, **life))
     unique = regions.by_tile(Boxes.concat(parts))
     return regions.repeat(unique, block[:, 2].astype(np.int64) * column_tiles + block[:, 1], np.arange(len(block)))
 
 
-def _tap_ranges(axis: Axis, size: int, begin: Ints, end: Ints) -> Iterator[tuple[NDArray[np.bool_], int, int, int]]:
-    """Which rectangles use a piece of ``large``, and its start, stop and step, for all ``size`` results together.
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Rectangles ``[image, line]`` of the loop: ``part`` is slice * chunks + chunk."""
 
-    Rectangles with all taps share merged pieces, the others take each of their taps.
+    part: Ints
+    start: Ints
+    stop: Ints
+    first: NDArray[np.float64]
+    last: NDArray[np.float64]
+
+
+def _runs_of_lines(problem: WeightGradient, loop: Loop) -> _Runs:
+    shape = (problem.small.shape[0], problem.small.shape[2])
+    part, start, stop = regions.linear(shape, loop.start.ravel(), loop.stop.ravel())
+    return _Runs(part, start, stop, loop.first.ravel()[part], loop.last.ravel()[part])
+
+
+def _touched(axis: Axis, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
+    """Positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which entries use them.
+
+    Entries with all taps share merged pieces, the others take each of their taps.
     """
     everything = (begin == 0) & (end == axis.taps)
-    lo, hi = np.int64(0), np.int64(size)
     if everything.any():
-        for start, stop, step in axis.sources(np.array([lo]), np.array([hi])):
-            yield everything, int(start[0]), int(stop[0]), step
+        for piece in axis.sources(lo, hi):
+            yield everything, piece
     for tap in range(axis.taps):
         used = ~everything & (begin <= tap) & (tap < end)
         if used.any():
-            start, stop, step = axis.tap(np.array([lo]), np.array([hi]), tap)
-            yield used, int(start[0]), int(stop[0]), step
+            yield used, axis.tap(lo, hi, tap)
 
 
 def _writes(

@@ -16,7 +16,19 @@ from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.pointwise import THREADS, elementwise, short
 from tileprof.record.model.tiles.sketch import (
-    READ, WRITE, Ints, Sketch, Span, blocks, cut, is_contiguous, memory_order, narrow, part, ranges, select,
+    READ,
+    WRITE,
+    Ints,
+    Sketch,
+    Span,
+    blocks,
+    cut,
+    is_contiguous,
+    memory_order,
+    narrow,
+    part,
+    ranges,
+    select,
 )  # fmt: skip
 
 CAT_BATCH = 128

@@ -7,6 +7,8 @@ nothing fixes where an index repeats.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tileprof.devices import Device
@@ -58,7 +60,7 @@ def _over(index: Operand) -> tuple[Sketch, Ints, Span]:
     return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)
 
 
-def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: int, mode: int) -> dict[str, str]:
+def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: int, mode: int) -> dict[str, Any]:
     """The indexed side: element by element, neighbours joined."""
     values = known(call, index)
     if values is None:

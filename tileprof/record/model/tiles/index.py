@@ -15,9 +15,21 @@ import numpy as np
 
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.compact import mask_positions
+from tileprof.record.model.tiles.embedding_backward import sort_keys, sorted_keys
 from tileprof.record.model.tiles.pointwise import elementwise, short
 from tileprof.record.model.tiles.sketch import (
-    ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, cut, is_contiguous, part, ranges, scratch,
+    ATOMIC,
+    READ,
+    WRITE,
+    Ints,
+    Sketch,
+    Span,
+    blocks,
+    cut,
+    is_contiguous,
+    part,
+    ranges,
 )  # fmt: skip
 from tileprof.record.model.tiles.values import known, not_known, positions, wrapped
 
@@ -51,35 +63,41 @@ class Target:
 def index(call: Call, device: Device) -> list[Kernel]:
     """``self[indices]``: a block takes 512 elements of the result. Masks are turned into positions first."""
     out = call.outputs[0]
-    kernels = _masks_to_positions(call, device)
+    kernels, places = _masks_to_positions(call, device)
     if out.numel == 0:
         return kernels
-    target, shape, tensors = _target(call, call["self"])
+    target, shape, tensors = _target(call, call["self"], places)
     return kernels + _move("index", target, READ, out, WRITE, tensors, shape, INDEX_CHUNK, None)
 
 
 @models("aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put", data_dependent=True)
 def index_put(call: Call, device: Device) -> list[Kernel]:
     """``self[indices] = values``, or ``+=`` with ``accumulate``: then indices are sorted first and every block updates
-    its rows; rows are written atomically here, since neighbouring blocks may share one."""
+    its rows; rows are written atomically here, since neighbouring blocks may share one.
+    """
     out, values = call.outputs[0], call["values"]
     kernels = [] if short(call.op).endswith("_") else elementwise("clone", [call["self"]], [out], flops_each=0)
-    masks = [i for i in call["indices"] if i is not None and i.dtype in {"bool", "uint8"}]
+    masks = [i for i in call["indices"] if _is_mask(i)]
     if len(masks) == 1 and len(call["indices"]) == 1 and values.numel == 1 and not call["accumulate"]:
         mask = masks[0]
         more = len(out.shape) - len(mask.shape)
         mask = part(mask, mask.shape + (1,) * more, mask.strides + (0,) * more)
         return [*kernels, *elementwise("masked_fill_", [out, mask, values], [out], flops_each=0)]
-    kernels += _masks_to_positions(call, device)
-    target, shape, tensors = _target(call, out)
+    launches, places = _masks_to_positions(call, device)
+    kernels += launches
+    target, shape, tensors = _target(call, out, places)
     total = target.size(target.before) * int(np.prod(shape, dtype=np.int64)) * target.size(target.after)
     if total == 0 or values.numel == 0:
         return kernels
     source = _values_as_lines(values, target, shape)
+    mode = WRITE
+    keys: list[Operand] = []
     if call["accumulate"]:
-        kernels += sort_keys(tensors, int(np.prod(shape, dtype=np.int64)))
-    mode = ATOMIC if call["accumulate"] else WRITE
-    return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None)
+        mode = ATOMIC
+        count = int(np.prod(shape, dtype=np.int64))
+        keys = [sorted_keys(count)]
+        kernels += sort_keys(tensors, count)
+    return kernels + _move("index_put", target, mode, source, READ, tensors, shape, INDEX_CHUNK, None, whole=keys)
 
 
 @models("aten::index_select", data_dependent=True)
@@ -105,7 +123,9 @@ def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Devic
     if dim == 0 and row_bytes % VECTOR_BYTES == 0 and is_contiguous(source) and is_contiguous(out):
         per_row = 256 * VECTOR_BYTES // source.itemsize
         threads = min(256, blocks(row_bytes // VECTOR_BYTES, 32) * 32)
-        return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads)
+        return _move(
+            short(call.op), target, READ, out, WRITE, [indices], indices.shape, per_row, None, row_threads=threads
+        )
     return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
 
@@ -134,120 +154,23 @@ def index_fill(call: Call, device: Device) -> list[Kernel]:
     return kernels + _move(name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
 
-@models("aten::embedding_dense_backward", data_dependent=True)
-def embedding_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Zeros, then rows of the gradient added to the rows of the table.
-
-    Up to 3072 indices: a block owns 32 columns of the table and goes through all indices. More: the indices are sorted, and
-    a block adds ten of them in a row, 128 columns wide; a row that two blocks share is updated atomically.
-    """
-    gradient, indices, out = call["grad_output"], call["indices"], call.outputs[0]
-    kernels = elementwise("zero_", [], [out], flops_each=0)
-    count, width = indices.numel, out.shape[1]
-    if count == 0 or out.numel == 0:
-        return kernels
-    values = known(call, indices)
-    rows = None if values is None else values.ravel()
-    flat = part(gradient, (*indices.shape, width), gradient.strides)
-    if count <= 3072:
-        return [*kernels, _by_columns(flat, indices, out, rows, call["padding_idx"])]
-    kernels += sort_keys([indices], count)
-    return [*kernels, _by_sorted_rows(flat, indices, out, rows, call["padding_idx"])]
+def _is_mask(index: Operand | None) -> bool:
+    return index is not None and index.dtype in {"bool", "uint8"}
 
 
-def _by_columns(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
-    width = out.shape[1]
-    sketch = Sketch(blocks(width, 32))
-    tile, lo, hi = ranges(width, 32)
-    sketch.whole(indices, READ)
-    last = len(gradient.shape) - 1
-    kept = None if rows is None else np.flatnonzero(rows != padding)
-    touched = np.arange(out.shape[0]) if kept is None else np.unique(rows[kept])
-    which = np.arange(indices.numel) if kept is None else kept
-    _product(sketch, gradient, READ, tile, (tuple(range(last)), which), (last, lo, hi))
-    for mode in (READ, WRITE):
-        _product(sketch, out, mode, tile, ((0,), touched), (1, lo, hi))
-    confession = {} if kept is not None else not_known("every tile updates all rows of its columns")
-    flops = indices.numel * width
-    return sketch.kernel("embedding_backward<columns>", threads=(32, 32, 1), flops=flops, **confession)
+def _masks_to_positions(call: Call, device: Device) -> tuple[list[Kernel], dict[int, list[Operand]]]:
+    """Launches that turn the masks among the indices into positions, and where these lie, by the mask's ``ref``."""
+    kernels, places = [], {}
+    for slot, mask in enumerate(i for i in call["indices"] if _is_mask(i)):
+        launches, places[mask.ref] = mask_positions(call, mask, slot, device)
+        kernels += launches
+    return kernels, places
 
 
-def _by_sorted_rows(gradient: Operand, indices: Operand, out: Operand, rows: Any, padding: int) -> Kernel:
-    count, width = indices.numel, out.shape[1]
-    strips = blocks(width, 128)
-    sketch = Sketch(blocks(count, 10), strips)
-    order = np.arange(count) if rows is None else np.argsort(rows, kind="stable")
-    place = np.arange(count)
-    kept = order >= 0 if rows is None else rows[order] != padding
-    place, order = place[kept], order[kept]
-    tile = (place[:, None] // 10 + np.arange(strips) * sketch.grid[0]).ravel()
-    strip = np.tile(np.arange(strips), len(place))
-    low, high = strip * 128, np.minimum(strip * 128 + 128, width)
-    keys = scratch(_KEYS, count)
-    mine = np.repeat(place, strips)
-    sketch.span(keys, READ, tile, Span((0,), mine, mine + 1))
-    last = len(gradient.shape) - 1
-    source = np.repeat(order, strips)
-    sketch.span(gradient, READ, tile, Span(tuple(range(last)), source, source + 1), Span((last,), low, high))
-    if rows is None:
-        every = np.arange(sketch.tiles)
-        sketch.whole(out, ATOMIC, every)
-        confession = not_known("every tile updates the whole table, and gradient rows are not in sorted order")
-    else:
-        row = rows[source]
-        sketch.span(out, ATOMIC, tile, Span((0,), row, row + 1), Span((1,), low, high))
-        confession = {}
-    return sketch.kernel("embedding_backward<sorted>", threads=128, flops=count * width, **confession)
-
-
-_KEYS = 20
-"""Scratch slot of sorted indices."""
-
-
-def sort_keys(keys: Sequence[Operand], count: int) -> list[Kernel]:
-    """Sorting indices before rows are added: each block writes a part of the order, which depends on all keys.
-
-    Stands for the passes of a radix sort.
-    """
-    sketch = Sketch(blocks(count, 4096))
-    tile, lo, hi = ranges(count, 4096)
-    for operand in keys:
-        sketch.whole(operand, READ)
-    sketch.span(scratch(_KEYS, count), WRITE, tile, Span((0,), lo, hi))
-    return [sketch.kernel("sort_indices", threads=256, note="stands for the passes of a radix sort")]
-
-
-def _product(
-    sketch: Sketch, operand: Operand, mode: int, tile: Ints, rows: tuple[tuple[int, ...], Ints], columns: tuple[int, Ints, Ints]
-) -> None:
-    """Every tile touches its range of columns in each of ``rows``, consecutive rows at once."""
-    dims, wanted = rows
-    dim, lo, hi = columns
-    if not len(wanted):
-        return
-    begins = np.flatnonzero(np.diff(wanted, prepend=wanted[0] - 2) != 1)
-    first, last = wanted[begins], wanted[np.append(begins[1:], len(wanted)) - 1] + 1
-    n = len(first)
-    sketch.span(
-        operand, mode, np.repeat(tile, n),
-        Span(dims, np.tile(first, len(tile)), np.tile(last, len(tile))),
-        Span((dim,), np.repeat(lo, n), np.repeat(hi, n)),
-    )  # fmt: skip
-
-
-def _masks_to_positions(call: Call, device: Device) -> list[Kernel]:
-    """A launch for each mask among the indices: it becomes a list of positions in a workspace."""
-    masks = [i for i in call["indices"] if i is not None and i.dtype in {"bool", "uint8"}]
-    kernels = []
-    for mask in masks:
-        sketch = Sketch(max(min(blocks(max(mask.numel, 1), 2048), device.sms), 1))
-        sketch.whole(mask, READ)
-        kernels.append(sketch.kernel("nonzero", threads=256, coverage="conservative", note="every tile reads the mask"))
-    return kernels
-
-
-def _target(call: Call, operand: Operand) -> tuple[Target, tuple[int, ...], list[Operand]]:
-    """The indexed operand, the shape of the broadcast indices, and the index tensors read by the index kernel."""
+def _target(
+    call: Call, operand: Operand, places: dict[int, list[Operand]]
+) -> tuple[Target, tuple[int, ...], list[Operand]]:
+    """The indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel reads."""
     dims: list[int] = []
     offsets: list[tuple[Any, int, int]] = []
     tensors: list[Operand] = []
@@ -256,7 +179,8 @@ def _target(call: Call, operand: Operand) -> tuple[Target, tuple[int, ...], list
         if i is None:
             at += 1
             continue
-        if i.dtype in {"bool", "uint8"}:
+        if _is_mask(i):
+            tensors += places[i.ref]
             own = tuple(range(at, at + len(i.shape)))
             mask = known(call, i)
             found = np.nonzero(mask) if mask is not None else (None,) * len(own)
@@ -283,7 +207,7 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
     if short(call.op).endswith("index"):
         shape = call.outputs[0].shape
         return shape[len(before) : len(shape) - len(after)]
-    found = [i.shape if i.dtype not in {"bool", "uint8"} else (i.numel,) for i in call["indices"] if i is not None]
+    found = [(i.numel,) if _is_mask(i) else i.shape for i in call["indices"] if i is not None]
     return tuple(np.broadcast_shapes(*found))
 
 
@@ -317,11 +241,12 @@ def _move(
     most_tiles: int | None,
     *,
     row_threads: int = 0,
+    whole: Sequence[Operand] = (),
 ) -> list[Kernel]:
     """The launch of all index kernels: tiles walk ``(before, indices, after)``, ``chunk`` elements at a time.
 
     ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid, blocks then
-    loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements of its row (grid y).
+    loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements of its row (grid y). ``whole`` is read by every tile.
     """
     before, after = target.size(target.before), target.size(target.after)
     count = int(np.prod(shape, dtype=np.int64))
@@ -342,8 +267,12 @@ def _move(
     position = line % count
     for operand in tensors:
         missing = len(shape) - len(operand.shape)
-        strides = (0,) * missing + tuple(0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True))
+        strides = (0,) * missing + tuple(
+            0 if n == 1 else s for n, s in zip(operand.shape, operand.strides, strict=True)
+        )
         sketch.elements(operand, READ, tile, positions(part(operand, shape, strides))[position])
+    for operand in whole:
+        sketch.whole(operand, READ)
     if other is not None:
         rank = len(other.shape)
         inner = tuple(range(rank - len(target.after), rank))
@@ -356,16 +285,14 @@ def _move(
 
 def _indexed(
     sketch: Sketch, target: Target, mode: int, tile: Ints, place: tuple[Ints, Ints], columns: tuple[Ints, Ints]
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Accesses to the indexed operand; what to confess when the indices are unknown."""
     operand = target.operand
     if target.offset is None:
         sketch.whole(operand, mode)
         return not_known("every tile takes the whole indexed operand")
     dims = target.before + target.after
-    view = part(
-        operand, (_FAR, *(operand.shape[d] for d in dims)), (1, *(operand.strides[d] for d in dims))
-    )
+    view = part(operand, (_FAR, *(operand.shape[d] for d in dims)), (1, *(operand.strides[d] for d in dims)))
     before = tuple(range(1, 1 + len(target.before)))
     after = tuple(range(1 + len(target.before), 1 + len(dims)))
     (outer, position), (low, high) = place, columns
@@ -373,5 +300,7 @@ def _indexed(
     if not target.before and not target.after:
         sketch.elements(operand, mode, tile, offset)
         return {}
-    sketch.span(view, mode, tile, Span((0,), offset, offset + 1), Span(before, outer, outer + 1), Span(after, low, high))
+    sketch.span(
+        view, mode, tile, Span((0,), offset, offset + 1), Span(before, outer, outer + 1), Span(after, low, high)
+    )
     return {}

@@ -105,7 +105,9 @@ def _picked(call: Call, operand: Operand) -> NDArray[np.int64] | None:
     if classes is None:
         return None
     strides = (operand.strides[0], *operand.strides[2:])
-    row = positions(Operand(call["target"].shape, strides, "int64", 8)) if call["target"].shape else np.zeros(1, np.int64)
+    row = (
+        positions(Operand(call["target"].shape, strides, "int64", 8)) if call["target"].shape else np.zeros(1, np.int64)
+    )
     return np.where(classes < 0, -1, row + classes * operand.strides[1])
 
 
@@ -122,5 +124,3 @@ def _pick(
     else:
         chosen = picked[row] >= 0
         sketch.elements(operand, mode, tile[chosen], picked[chosen])
-
-

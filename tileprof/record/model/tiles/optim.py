@@ -20,7 +20,16 @@ from tileprof.record.model.tiles.pointwise import elementwise, short
 from tileprof.record.model.tiles.reduce import reduce_all
 from tileprof.record.model.tiles.regions import coalesce, permute
 from tileprof.record.model.tiles.sketch import (
-    ATOMIC, READ, WRITE, Sketch, Span, blocks, memory_order, ranges, rate_of, scratch,
+    ATOMIC,
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    memory_order,
+    ranges,
+    rate_of,
+    scratch,
 )  # fmt: skip
 
 CHUNK = 65_536
@@ -98,13 +107,28 @@ def _walks_alike(operands: Sequence[Operand]) -> bool:
 _KEEP_OLD = {"_foreach_zero_", "_foreach_copy_", "_foreach_clone"}
 """Foreach operators that do not read what they overwrite."""
 
-_FLOPS = {"addcmul": 3, "addcdiv": 6, "lerp": 3, "sqrt": 4, "div": 4, "reciprocal": 4, "exp": 8, "pow": 16, "copy": 0, "zero": 0}
+_FLOPS = {
+    "addcmul": 3,
+    "addcdiv": 6,
+    "lerp": 3,
+    "sqrt": 4,
+    "div": 4,
+    "reciprocal": 4,
+    "exp": 8,
+    "pow": 16,
+    "copy": 0,
+    "zero": 0,
+}
 
 
 def foreach(call: Call, _device: Device) -> list[Kernel]:
     """An element-wise operator over lists of tensors."""
     name = short(call.op)
-    lists = {n: v for n, v in call.arguments.items() if isinstance(v, list | tuple) and any(isinstance(x, Operand) for x in v)}
+    lists = {
+        n: v
+        for n, v in call.arguments.items()
+        if isinstance(v, list | tuple) and any(isinstance(x, Operand) for x in v)
+    }
     singles = tuple(v for v in call.arguments.values() if isinstance(v, Operand))
     targets = list(call.arguments["self"]) if name.endswith("_") else list(call.outputs)
     items = []
@@ -167,7 +191,9 @@ def fused_step(call: Call, _device: Device) -> list[Kernel]:
     lists = [list(call.arguments.get(n) or []) for n in states]
     lists = [v for v in lists if v]
     scale = call.arguments.get("grad_scale")
-    common = tuple(o for o in (scale, call.arguments.get("found_inf"), call.arguments.get("lr")) if isinstance(o, Operand))
+    common = tuple(
+        o for o in (scale, call.arguments.get("found_inf"), call.arguments.get("lr")) if isinstance(o, Operand)
+    )
     steps = list(call.arguments.get("state_steps") or [])
     items = []
     for i, gradient in enumerate(call["grads"]):

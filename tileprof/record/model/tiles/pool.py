@@ -18,7 +18,17 @@ from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.pointwise import short
 from tileprof.record.model.tiles.reduce import reduction
 from tileprof.record.model.tiles.sketch import (
-    READ, WRITE, Ints, Sketch, Span, blocks, memory_order, part, ranges, rate_of, select,
+    READ,
+    WRITE,
+    Ints,
+    Sketch,
+    Span,
+    blocks,
+    memory_order,
+    part,
+    ranges,
+    rate_of,
+    select,
 )  # fmt: skip
 
 _MAX_THREADS, _AVERAGE_THREADS, _COLUMN_THREADS = 256, 1024, 1024
@@ -168,7 +178,10 @@ def _spans(operand: Operand, out: Operand, chunk: int) -> tuple[Ints, Span]:
 
 
 def _through(
-    start: Ints, stop: Ints, axes: Sequence[Axis], direction: Callable[[Axis], Callable[[Ints, Ints], tuple[Ints, Ints]]]
+    start: Ints,
+    stop: Ints,
+    axes: Sequence[Axis],
+    direction: Callable[[Axis], Callable[[Ints, Ints], tuple[Ints, Ints]]],
 ) -> tuple[Ints, Ints, list[int]]:
     low, high = start.copy(), stop.copy()
     first = start.shape[1] - len(axes)
@@ -188,7 +201,7 @@ def _axes(call: Call, whole: Operand, pooled: Operand) -> list[Axis]:
 
 
 def _each(value: int | Sequence[int], count: int) -> list[int]:
-    given = list(value) if isinstance(value, list | tuple) else [value]
+    given: list[int] = [value] if isinstance(value, int) else list(value)
     return given * count if len(given) == 1 else given
 
 
@@ -198,7 +211,11 @@ def im2col(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     if out.numel == 0:
         return []
-    images = [(select(source, 0, n), select(out, 0, n)) for n in range(source.shape[0])] if len(source.shape) == 4 else [(source, out)]
+    images = (
+        [(select(source, 0, n), select(out, 0, n)) for n in range(source.shape[0])]
+        if len(source.shape) == 4
+        else [(source, out)]
+    )
     return [_columns(call, image, columns) for image, columns in images]
 
 
@@ -206,7 +223,8 @@ def _columns(call: Call, image: Operand, columns: Operand) -> Kernel:
     kernel, stride, padding, dilation = (_each(call[n], 2) for n in ("kernel_size", "stride", "padding", "dilation"))
     sizes = image.shape[1:]
     counts = [
-        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True)
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(sizes, kernel, stride, padding, dilation, strict=True)
     ]
     axes = [Axis(*a) for a in zip(sizes, counts, kernel, stride, padding, dilation, strict=True)]
     channels, taps, windows = image.shape[0], kernel[0] * kernel[1], counts[0] * counts[1]

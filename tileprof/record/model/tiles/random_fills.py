@@ -14,7 +14,7 @@ from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import inputs_of, short
 from tileprof.record.model.tiles.regions import coalesce, expand, permute
-from tileprof.record.model.tiles.sketch import READ, WRITE, Sketch, Span, blocks, memory_order, ranges
+from tileprof.record.model.tiles.sketch import READ, WRITE, Sketch, Span, blocks, memory_order, part, ranges
 
 THREADS = 256
 _FLOPS = 24
@@ -24,7 +24,7 @@ _FLOPS = 24
 @models(
     "aten::uniform_", "aten::normal_", "aten::random_", "aten::exponential_", "aten::geometric_", "aten::cauchy_",
     "aten::log_normal_", "aten::rand", "aten::randn", "aten::randint", "aten::rand_like", "aten::randn_like",
-    "aten::randint_like", "aten::uniform", "aten::exponential", "aten::rrelu_with_noise",
+    "aten::randint_like", "aten::uniform", "aten::exponential", "aten::randperm", "aten::rrelu_with_noise",
 )  # fmt: skip
 def fill(call: Call, device: Device) -> list[Kernel]:
     """A distribution with fixed parameters: writes only."""
@@ -32,7 +32,9 @@ def fill(call: Call, device: Device) -> list[Kernel]:
     return looping(short(call.op), reads, call.outputs[:1], 1, device)
 
 
-@models("aten::bernoulli_", "aten::bernoulli", "aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::normal")
+@models(
+    "aten::bernoulli_", "aten::bernoulli", "aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::normal"
+)
 def sample(call: Call, device: Device) -> list[Kernel]:
     """A distribution whose parameter may be a tensor, which is read; in-place, self's old values are not."""
     hidden = frozenset({"self", "out"}) if short(call.op).endswith("_") else frozenset({"out"})
@@ -44,7 +46,7 @@ def sample(call: Call, device: Device) -> list[Kernel]:
 @models("aten::native_dropout", "aten::_fused_dropout")
 def dropout(call: Call, device: Device) -> list[Kernel]:
     """Masked and scaled values, and the mask; vectors of up to four elements where everything is dense."""
-    source = call.arguments.get("input", call.arguments.get("self"))
+    source = call["input"] if "input" in call.arguments else call["self"]
     return looping(short(call.op), [source], call.outputs, 4, device)
 
 
@@ -75,10 +77,7 @@ def strided_loop(sketch: Sketch, operand: Operand, mode: int, total: int, chunk:
     if even:
         # Seen as (turn of the loop, tile, chunk), a tile is one rectangle.
         step = flat.strides[0]
-        view = type(flat)(
-            (even // turn, tiles, chunk), (turn * step, chunk * step, step), flat.dtype, flat.itemsize,
-            flat.alignment, flat.ref,
-        )  # fmt: skip
+        view = part(flat, (even // turn, tiles, chunk), (turn * step, chunk * step, step))
         tile = np.arange(tiles)
         sketch.span(view, mode, tile, Span((1,), tile, tile + 1))
     tile, lo, hi = ranges(total - even, chunk, tiles)

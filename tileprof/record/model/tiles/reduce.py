@@ -25,7 +25,17 @@ from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise, short
 from tileprof.record.model.tiles.regions import coalesce, permute
 from tileprof.record.model.tiles.sketch import (
-    ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, memory_order, ranges, rate_of, scratch,
+    ATOMIC,
+    READ,
+    WRITE,
+    Ints,
+    Sketch,
+    Span,
+    blocks,
+    memory_order,
+    ranges,
+    rate_of,
+    scratch,
 )  # fmt: skip
 
 MAX_THREADS = 512
@@ -36,7 +46,8 @@ MIN_VALUES, MAX_VALUES = 16, 256
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a reduction is cut: a block owns ``outputs_per_block`` outputs; ``splits`` blocks share them, each taking
-    every ``splits``-th chunk of ``chunk`` reduced elements."""
+    every ``splits``-th chunk of ``chunk`` reduced elements.
+    """
 
     threads: tuple[int, int, int]
     outputs_per_block: int
@@ -111,8 +122,8 @@ def reduction(
         sketch.span(result, WRITE if chosen.splits == 1 else ATOMIC, every, own)
     if chosen.splits > 1:
         staged = scratch(staging, len(tile), chosen.splits * chosen.outputs_per_block * len(results))
-        first = np.stack([every % len(tile), 0 * every], axis=1)
-        sketch.region(staged, ATOMIC, every, first, first + [1, staged.shape[1]])
+        row = every % len(tile)
+        sketch.span(staged, ATOMIC, every, Span((0,), row, row + 1))
     width, height, _ = chosen.threads
     shared = 4 * width * height * len(results) if width > 32 or height > 1 else 0
     flops = flops_each * source.numel

@@ -16,7 +16,16 @@ from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.pointwise import elementwise, short
 from tileprof.record.model.tiles.pool import split
 from tileprof.record.model.tiles.sketch import (
-    ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, memory_order, ranges, rate_of,
+    ATOMIC,
+    READ,
+    WRITE,
+    Ints,
+    Sketch,
+    Span,
+    blocks,
+    memory_order,
+    ranges,
+    rate_of,
 )  # fmt: skip
 
 _NEAREST_THREADS, _LINEAR_THREADS, _PAD_THREADS = 256, 1024, 256

@@ -7,6 +7,8 @@ whole tensor is one pass with look-back, in which a block's result also depends 
 
 from __future__ import annotations
 
+from typing import Any
+
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise, short
@@ -33,9 +35,9 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
         return elementwise(name, [source], writes)
     dim = call["dim"] % len(source.shape)
     size, inner = source.shape[dim], inner_size(source, dim)
-    fields = {"flops": source.numel, "rate": rate_of(source)}
+    fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source)}
     if size == source.numel and is_contiguous(source):
-        return elementwise(f"scan<{name}>", [source], writes, threads=128, each=_LOOK_BACK_CHUNK // 128, **LOOK_BACK)
+        return elementwise(f"scan<{name}>", [source], writes, threads=128, each=_LOOK_BACK_CHUNK // 128, note=LOOK_BACK)
     if inner == 1:
         per_block = _lines(source.numel // size, size)
         threads = (512 // per_block, per_block, 1)
@@ -44,7 +46,7 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
     return [strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
 
 
-LOOK_BACK = {"note": "one pass: a block waits inside the launch for the blocks before it"}
+LOOK_BACK = "one pass: a block waits inside the launch for the blocks before it"
 
 
 @models(
@@ -62,7 +64,11 @@ def select(call: Call, _device: Device) -> list[Kernel]:
     dim = (-1 if given is None else given) % len(source.shape)
     writes = [_with_dimension(o, dim, len(source.shape)) for o in call.outputs]
     threads = min(1024, max(32, 1 << (source.shape[dim] - 1).bit_length()))
-    fields = {"flops": _COMPARISONS * source.numel, "rate": rate_of(source), "shared_bytes": 16 * threads}
+    fields: dict[str, Any] = {
+        "flops": _COMPARISONS * source.numel,
+        "rate": rate_of(source),
+        "shared_bytes": 16 * threads,
+    }
     return [row_blocks(f"lines<{name}>", [source], writes, dim, 1, threads, **fields)]
 
 
@@ -79,6 +85,16 @@ def _with_dimension(operand: Operand, dim: int, rank: int) -> Operand:
     shape = (*operand.shape[:dim], 1, *operand.shape[dim:])
     strides = (*operand.strides[:dim], 0, *operand.strides[dim:])
     return Operand(shape, strides, operand.dtype, operand.itemsize, operand.alignment, operand.ref)
+
+
+@models("aten::multinomial")
+def multinomial(call: Call, _device: Device) -> list[Kernel]:
+    """Samples of a row of weights; a block a row."""
+    source, out = call["self"], call.outputs[0]
+    if out.numel == 0:
+        return []
+    fields: dict[str, Any] = {"flops": 30 * source.numel, "rate": rate_of(source), "shared_bytes": 4096}
+    return [row_blocks("lines<multinomial>", [source], [out], len(source.shape) - 1, 1, 256, **fields)]
 
 
 @models("aten::searchsorted", "aten::bucketize")

@@ -33,9 +33,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Part(Operand):
-    """A view of an operand whose first element lies ``begin`` elements behind the operand's own."""
+    """A view of an operand: its first element lies ``begin`` elements behind the operand's own.
+
+    ``workspace`` is the size in bytes of the `Scratch` that it is a view of, where it is one.
+    """
 
     begin: int = 0
+    workspace: int = 0
 
 
 class Sketch:
@@ -164,10 +168,11 @@ def grid_blocks(grid: tuple[int, int, int]) -> NDArray[np.int32]:
     return np.stack([tile % grid[0], tile // grid[0] % grid[1], tile // (grid[0] * grid[1])], axis=1).astype(np.int32)
 
 
-def scratch(slot: int, *shape: int, dtype: str = "float32", itemsize: int = 4) -> Operand:
+def scratch(slot: int, *shape: int, itemsize: int = 4) -> Part:
     """Contiguous workspace, shared by the kernels of a call by ``slot``; its ``ref`` is negative."""
     strides = tuple(int(np.prod(shape[d + 1 :], dtype=np.int64)) for d in range(len(shape)))
-    return Operand(tuple(int(n) for n in shape), strides, dtype, itemsize, ref=-1 - slot)
+    size = itemsize * int(np.prod(shape, dtype=np.int64))
+    return Part(tuple(int(n) for n in shape), strides, "float32", itemsize, ref=-1 - slot, workspace=size)
 
 
 def narrow(operand: Operand, dim: int, start: int, length: int, step: int = 1) -> Part:
@@ -184,10 +189,10 @@ def select(operand: Operand, dim: int, index: int) -> Part:
 
 def part(operand: Operand, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Part:
     """The operand's memory as another shape, ``offset`` elements on."""
-    begin = offset + (operand.begin if isinstance(operand, Part) else 0)
-    return Part(
-        tuple(shape), tuple(strides), operand.dtype, operand.itemsize, operand.alignment, operand.ref, begin=begin
-    )
+    if isinstance(operand, Part):
+        return replace(operand, shape=tuple(shape), strides=tuple(strides), begin=operand.begin + offset)
+    fields = (operand.dtype, operand.itemsize, operand.alignment, operand.ref)
+    return Part(tuple(shape), tuple(strides), *fields, begin=offset)
 
 
 def is_contiguous(operand: Operand) -> bool:
@@ -218,9 +223,7 @@ def _without(sizes: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 
 def _binding(operand: Operand) -> Operand | Scratch:
-    if operand.ref >= 0:
-        return operand
-    return Scratch(-1 - operand.ref, operand.numel * operand.itemsize)
+    return Scratch(-1 - operand.ref, operand.workspace) if isinstance(operand, Part) and operand.workspace else operand
 
 
 def _runs(operand: Operand, slot: int, mode: int, tile: NDArray[Any], element: NDArray[Any], run: int) -> Boxes:

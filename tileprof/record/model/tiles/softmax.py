@@ -72,9 +72,7 @@ def rowwise(
     fields: dict[str, Any] = {"flops": flops_each * out.numel, "rate": rate_of(*reads)}
     if inner > 1:
         width, depth = _spatial_block(size, inner)
-        return [
-            strips(f"softmax_spatial<{name}>", reads, [out], dim, width, (depth, width, 1), whole=whole, **fields)
-        ]
+        return [strips(f"softmax_spatial<{name}>", reads, [out], dim, width, (depth, width, 1), whole=whole, **fields)]
     persistent = size <= PERSISTENT_LIMIT and size * out.itemsize <= 4096
     per_block, threads = _persistent_rows(size) if persistent else (1, _block_threads(size, out.itemsize))
     kind = "softmax_warp" if persistent else "softmax_block"

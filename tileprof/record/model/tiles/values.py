@@ -18,7 +18,7 @@ def known(call: Call, operand: Operand) -> NDArray[Any] | None:
     return None if tensor is None else np.asarray(tensor.detach().cpu().numpy())
 
 
-def not_known(what: str) -> dict[str, str]:
+def not_known(what: str) -> dict[str, Any]:
     """Fields of a `Kernel` whose accesses are a superset because the indices have no values."""
     return {"coverage": "conservative", "note": f"indices without values: {what}"}
 

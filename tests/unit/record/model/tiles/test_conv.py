@@ -219,6 +219,26 @@ def test_forward_tiles_read_exactly_their_halo(arguments, word):
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "batch", "channels", "tile", "grid"),
+    [
+        (56, 1, 64, "64x64x32,split=2", (49, 1, 2)),
+        (28, 16, 128, "64x256x32,split=3", (196, 1, 3)),
+        (14, 4, 256, "64x64x32,split=4", (13, 4, 4)),
+        (7, 1, 512, "64x64x32,split=8", (1, 8, 8)),
+    ],
+)
+def test_tiles_of_the_cusync_authors_give_their_grids(size, batch, channels, tile, grid):
+    """ResNet-38 convolutions of the cuSync repository: pixels / m x channels / n x split-k."""
+    source = torch.zeros(1, channels, size, size).expand(batch, channels, size, size)
+    weight = torch.zeros(1).expand(channels, channels, 3, 3)
+    out = Operand((batch, channels, size, size), (channels * size * size, size * size, size, 1), "float16", 2)
+    call = call_of("aten::convolution", source[:, :, :1, :1], weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    call.arguments["input"], call.outputs = out, (out,)
+    with overrides.override(f"conv={tile},stages=2,threads=128"):
+        assert run_model(call, get("V100"))[0].grid == grid
+
+
 def test_three_dimensions_work_like_two():
     source, weight = torch.zeros(2, 2, 4, 5, 3), torch.zeros(3, 2, 3, 2, 1)
     call = call_of("aten::convolution", source, weight, None, [2, 1, 1], [1, 0, 1], [1, 2, 1], False, [0, 0, 0], 1)
@@ -254,11 +274,11 @@ def test_backward_tiles_read_what_their_gradients_need(arguments, word):
 
 def check_weight_gradient(launched, tile, geometry, weight, small, large):
     tile_m, tile_n, _, split = tile
-    groups, images = geometry.groups, small.shape[0]
+    groups = geometry.groups
+    lines = list(np.ndindex(small.shape[0], small.shape[2]))
     rows = weight.shape[0] // groups
     columns = list(np.ndindex(*weight.shape[1:]))
-    split = min(split, images)
-    slices = [(s * images // split, (s + 1) * images // split) for s in range(split)]
+    split = min(split, len(lines))
     partial, rank = partial_sums(weight, split)
     main = launched[0]
     assert main.grid == (math.ceil(rows / tile_m), math.ceil(len(columns) / tile_n), groups * split)
@@ -266,18 +286,18 @@ def check_weight_gradient(launched, tile, geometry, weight, small, large):
         s, group = divmod(z, groups)
         own_rows = [group * rows + i for i in range(x * tile_m, min((x + 1) * tile_m, rows))]
         own_columns = columns[y * tile_n : (y + 1) * tile_n]
-        depth = range(*slices[s])
-        positions = list(np.ndindex(*small.shape[2:]))
+        depth = lines[s * len(lines) // split : (s + 1) * len(lines) // split]
+        pixels = [(n, p, *rest) for n, p in depth for rest in np.ndindex(*small.shape[3:])]
         assert bytes_of(main.footprint, t, 0) == element_bytes(
-            small, ((n, i, *p) for n in depth for i in own_rows for p in positions)
+            small, ((n, i, *p) for n, *p in pixels for i in own_rows)
         )
         touched = {
-            (group * weight.shape[1] + j, *at)
+            (n, group * weight.shape[1] + j, *at)
             for j, *tap in own_columns
-            for p in positions
+            for n, *p in pixels
             if (at := geometry.sources_of(p, large.shape[2:], tap)) is not None
         }
-        assert bytes_of(main.footprint, t, 1) == element_bytes(large, ((n, *i) for n in depth for i in touched))
+        assert bytes_of(main.footprint, t, 1) == element_bytes(large, touched)
         cells = [(i, *j) for i in own_rows for j in own_columns]
         target, places = (weight, cells) if split == 1 else (partial, [(s, rank[c]) for c in cells])
         assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(target, places)
@@ -291,9 +311,9 @@ def check_bias_gradient(kernel, call):
     gradient, bias = call["grad_output"], call.outputs[2]
     assert_each_byte_written_once(kernel, slot_of(kernel, bias), bias, WRITE)
     for t in range(kernel.footprint.tiles):
-        channels = {b // 4 for b in bytes_of(kernel.footprint, t, 1, WRITE)}
+        channels = {b // 4 for b in bytes_of(kernel.footprint, t, slot_of(kernel, bias), WRITE)}
         needed = (i for i in np.ndindex(*gradient.shape) if i[1] in channels)
-        assert bytes_of(kernel.footprint, t, 0) == element_bytes(gradient, needed)
+        assert bytes_of(kernel.footprint, t, slot_of(kernel, gradient)) == element_bytes(gradient, needed)
 
 
 def test_only_the_gradients_asked_for_are_launched():

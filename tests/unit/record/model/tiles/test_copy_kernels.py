@@ -80,7 +80,7 @@ def test_concatenation_of_any_layouts(data):
     [kernel] = run_model(call, H200)
     assert_writes(kernel, out)
     join = torch.stack if stacked else torch.cat
-    for i, source in enumerate(sources):
+    for i in range(len(sources)):
         own = [positions(s) if i == j else torch.full(s.shape, -1) for j, s in enumerate(sources)]
         assert_reads(kernel, out, call["tensors"][i], join(own, dim))
 

@@ -199,6 +199,11 @@ def test_products_with_vectors(data, word, m, k):
         )
 
 
+def test_addmv_does_not_read_self_when_beta_is_zero():
+    call = call_of("aten::addmv", torch.zeros(4), torch.zeros(4, 3), torch.zeros(3), beta=0)
+    assert len(run_model(call, H200)[0].operands) == 3
+
+
 def test_out_and_in_place_variants_write_the_returned_tensor():
     a, b, c = torch.zeros(6, 4), torch.zeros(4, 5), torch.zeros(6, 5)
     call = call_of("aten::addmm_", c, a, b)

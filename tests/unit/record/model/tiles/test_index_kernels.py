@@ -5,8 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, elements, positions, tensors, tile_count
+from tests.unit.record.model.tiles.oracle import bytes_of, call_of, run_model
+from tests.unit.record.model.tiles.reach import (
+    H200,
+    assert_reads,
+    assert_writes,
+    elements,
+    positions,
+    tensors,
+    tile_count,
+)
+from tileprof.record.model.call import Scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 TABLE = st.tuples(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))
@@ -42,12 +51,51 @@ def test_indexing_reads_the_elements_it_returns(data):
     assert_reads(kernel, out, call["self"], torch.ops.aten.index(positions(source), indices))
 
 
-def test_a_mask_is_turned_into_positions_first():
-    source, mask = torch.rand(30, 40), torch.rand(30) > 0.5
+def test_a_mask_is_turned_into_positions_that_the_index_kernel_reads():
+    source, mask = torch.rand(30, 90, 4), torch.rand(30, 90) > 0.5
     call = call_of("aten::index.Tensor", source, [mask])
-    nonzero, kernel = run_model(call, H200)
-    assert nonzero.coverage == "conservative"
+    count, compact, kernel = run_model(call, H200)
+    assert covered(count, call["indices"][0], READ) == set(range(30 * 90))
     assert_reads(kernel, call.outputs[0], call["self"], positions(source)[mask])
+    [places] = [i for i, o in enumerate(compact.operands) if isinstance(o, Scratch)]
+    [read] = [i for i, o in enumerate(kernel.operands) if o == compact.operands[places]]
+    written = [bytes_of(compact.footprint, t, places, WRITE) for t in range(compact.footprint.tiles)]
+    assert set().union(*written) == set(range(int(mask.sum()) * 2 * 8))
+    in_first = torch.arange(mask.numel()).reshape(mask.shape)[mask] < 2048
+    assert len(written[0]) == int(in_first.sum()) * 2 * 8
+    assert set().union(*(bytes_of(kernel.footprint, t, read) for t in range(kernel.footprint.tiles))) == set().union(
+        *written
+    )
+
+
+def test_nonzero_writes_behind_what_was_found_before():
+    mask = torch.rand(70, 90) > 0.9
+    call = call_of("aten::nonzero", mask)
+    _, compact = run_model(call, H200)
+    assert_writes(compact, call.outputs[0])
+    at = torch.arange(mask.numel()).reshape(mask.shape)[mask]
+    for tile in range(compact.footprint.tiles):
+        rows = torch.arange(len(at))[at // 2048 == tile]
+        assert set(elements(compact, call.outputs[0], tile, WRITE)) == set(
+            positions(call.outputs[0])[rows].flatten().tolist()
+        )
+
+
+def test_masked_selection_reads_mask_and_values_alike():
+    x = torch.rand(70, 90)
+    call = call_of("aten::masked_select", x, x > 0.5)
+    _, compact = run_model(call, H200)
+    assert_writes(compact, call.outputs[0])
+    for tile in range(compact.footprint.tiles):
+        assert elements(compact, call["self"], tile) == elements(compact, call["mask"], tile)
+
+
+def test_a_histogram_adds_to_all_bins_after_zeros_and_limits():
+    call = call_of("aten::histc", torch.rand(5000), 30)
+    zeros, limits, count = run_model(call, H200)
+    assert_writes(zeros, call.outputs[0])
+    assert covered(limits, call["self"], READ) == covered(count, call["self"], READ) == set(range(5000))
+    assert all(set(elements(count, call.outputs[0], t, ATOMIC)) == set(range(30)) for t in range(3))
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
@@ -83,7 +131,7 @@ def test_without_values_every_tile_takes_the_whole_table():
 @pytest.mark.parametrize("count", [40, 3100])
 def test_the_gradient_of_an_embedding_reaches_its_rows(count):
     tokens = torch.randint(0, 60, (count,))
-    call = call_of("aten::embedding_dense_backward", torch.rand(count, 70), tokens, 64, 3, False)  # noqa: FBT003 (ATen's)
+    call = call_of("aten::embedding_dense_backward", torch.rand(count, 70), tokens, 64, 3, False)
     kernels = run_model(call, H200)
     assert_writes(kernels[0], call.outputs[0])
     add = kernels[-1]

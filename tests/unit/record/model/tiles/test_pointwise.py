@@ -68,7 +68,9 @@ def test_any_layout_is_read_and_written_exactly(given_launch):
 )
 def test_operators_read_their_tensors_and_write_their_output(op, tensors_given, others):
     def tensor(shape):
-        return torch.rand(shape) > 0.5 if op.startswith(("where", "masked")) and shape == mask_shape else torch.rand(shape)
+        return (
+            torch.rand(shape) > 0.5 if op.startswith(("where", "masked")) and shape == mask_shape else torch.rand(shape)
+        )
 
     mask_shape = tensors_given[0] if op.startswith("where") else tensors_given[-1]
     arguments = [tensor(s) for s in tensors_given]

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.record.model.tiles.oracle import bytes_of, element_bytes, runs_of
@@ -39,6 +39,7 @@ def footprint(tiles: int, boxes: Boxes) -> Footprint:
     return Footprint(np.zeros((tiles, 3), np.int32), boxes)
 
 
+@settings(max_examples=400)
 @given(st.data())
 def test_the_boxes_of_a_rectangle_are_exactly_its_bytes(data):
     operand = data.draw(operands())
@@ -90,6 +91,15 @@ def test_a_contiguous_rectangle_is_one_run():
     operand = Operand((4, 6, 8), (48, 8, 1), "float32", 4)
     boxes = regions.boxes(operand, 0, READ, 0, [1, 0, 0], [3, 6, 8])
     assert [(r.start, len(r)) for r in runs_of(footprint(1, boxes), 0, 0)] == [(192, 384)]
+
+
+def test_runs_that_almost_touch_stay_apart():
+    bytes_apart = Operand((3,), (2,), "int8", 1)
+    boxes = regions.whole(bytes_apart, 0, READ, 0)
+    assert bytes_of(footprint(1, boxes), 0, 0) == {0, 2, 4}
+    rows_apart = Operand((2, 4), (40, 10), "int8", 1)
+    boxes = regions.boxes(rows_apart, 0, READ, 0, [0, 0], [2, 3])
+    assert bytes_of(footprint(1, boxes), 0, 0) == {0, 10, 20, 40, 50, 60}
 
 
 def test_more_than_two_strides_unroll_the_smallest_count():

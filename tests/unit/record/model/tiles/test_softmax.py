@@ -24,7 +24,7 @@ def softmaxes(draw):
 @given(softmaxes())
 def test_every_row_comes_from_its_own_row(drawn):
     source, dim = drawn
-    call = call_of("aten::_softmax", source, dim, False)  # noqa: FBT003 (ATen's positional argument)
+    call = call_of("aten::_softmax", source, dim, False)
     [kernel] = run_model(call, H200)
     assert_writes(kernel, call.outputs[0])
     assert_reads(kernel, call.outputs[0], call["self"], rows_of(source, dim))
@@ -42,6 +42,6 @@ def test_the_gradient_reads_the_rows_of_output_and_its_gradient(dim):
 
 @pytest.mark.parametrize(("size", "rows_a_tile"), [(128, 8), (1000, 4), (1025, 1), (3, 64)])
 def test_short_rows_share_a_thread_block(size, rows_a_tile):
-    call = call_of("aten::_softmax", torch.rand(640, size), -1, False)  # noqa: FBT003 (ATen's positional argument)
+    call = call_of("aten::_softmax", torch.rand(640, size), -1, False)
     [kernel] = run_model(call, H200)
     assert kernel.footprint.tiles == 640 // rows_a_tile

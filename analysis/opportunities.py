@@ -1,0 +1,129 @@
+"""Ranked advice: which launches, which scheduler, how much time, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tileprof.analysis.gains import direct_and_known
+from tileprof.analysis.report import Report
+from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator
+
+LADDER = ("pdl", "cusync")
+"""Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first."""
+
+ENOUGH = 0.9
+"""The first scheduler on the ladder that saves this share of what the best one saves is recommended."""
+
+MOST_PAIRS = 24
+"""Kinds of pairs that are simulated: the largest gain bounds; the rest is smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opportunity:
+    """One line of advice; ``saves_ns`` over all repetitions, simulated: for the whole program against stream order, for a pair
+    against the same pair in a CUDA graph.
+
+    ``producers`` and ``consumers`` are launches (empty: the whole program); ``because`` and ``held_back`` are sentences with their
+    numbers; ``bound_ns`` is what no schedule can exceed saving.
+    """
+
+    scheduler: str
+    saves_ns: float
+    bound_ns: float
+    producers: tuple[int, ...]
+    consumers: tuple[int, ...]
+    names: tuple[str, str]
+    because: str
+    held_back: str
+
+    @property
+    def times(self) -> int:
+        return len(self.producers)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scheduler": self.scheduler,
+            "saves_ns": self.saves_ns,
+            "saves_at_most_ns": self.bound_ns,
+            "producers": list(self.producers),
+            "consumers": list(self.consumers),
+            "because": self.because,
+            "held_back": self.held_back,
+        }
+
+
+def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
+    """Advice from a report, the largest saving first; nothing that saves less than 0.1% of the program.
+
+    Pairs are simulated in isolation, so the savings of different lines overlap. Pairs of conservative launches and pairs
+    that only recycled memory orders are left out: what is not known is no opportunity.
+    """
+    total = report.program.recorded_ns
+    rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
+    found = [_whole_program(report, simulator), *(_pair(row, simulator) for row in rows)]
+    worth = [o for o in found if o is not None and o.saves_ns > 0.001 * total]
+    return sorted(worth, key=lambda o: -o.saves_ns)
+
+
+def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
+    if report.program.launches < 2:
+        return None
+    stream, graph = (simulator.run(SCHEDULERS[name]) for name in ("stream", "graph"))
+    return Opportunity(
+        "graph",
+        stream.time_ns - graph.time_ns,
+        stream.time_ns - report.bounds.bound_ns,
+        (),
+        (),
+        ("", ""),
+        f"no tile runs for {stream.gap_ns / stream.time_ns:.0%} of the time: {report.program.launches:,} launches, a gap before each",
+        f"in a graph it is still {graph.gap_ns / graph.time_ns:.0%}",
+    )
+
+
+def _pair(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
+    middle = len(row["producers"]) // 2
+    pair = [row["producers"][middle], row["consumers"][middle]]
+    stream, graph = (simulator.run(SCHEDULERS[name], launches=pair) for name in ("stream", "graph"))
+    tried = {name: simulator.run(SCHEDULERS[name], launches=pair) for name in LADDER}
+    saved = {name: graph.time_ns - s.time_ns for name, s in tried.items()}
+    best = max(saved.values())
+    if best <= 0:
+        return None
+    name = next(n for n in LADDER if saved[n] >= ENOUGH * best)
+    names = tuple(f"{row[f'{side}_op']} {row[f'{side}_module']}".strip() for side in ("producer", "consumer"))
+    return Opportunity(
+        name,
+        saved[name] * row["times"],
+        float(row["gain_ns"]),
+        row["producers"],
+        row["consumers"],
+        (names[0], names[1]),
+        _because(row, graph),
+        _held_back(row, tried[name], stream),
+    )
+
+
+def _because(row: dict[Any, Any], graph: Schedule) -> str:
+    partial = row["stream_waves"] - row["overlapped_waves"]
+    reasons = []
+    if row["early"] > 0:
+        reasons.append(
+            f"{row['early']:.0%} of the consumer's tiles could start {row['lead_ns'] / 1e3:.3g} us early on average"
+        )
+    if partial >= 0.1:
+        reasons.append(f"{row['stream_waves']} waves hold {row['overlapped_waves']:.2g} waves of tiles")
+    reasons.append(f"no tile runs for {graph.gap_ns / 1e3:.2g} us between the two in a graph")
+    return "; ".join(reasons)
+
+
+def _held_back(row: dict[Any, Any], then: Schedule, stream: Schedule) -> str:
+    left = float(row["gain_ns"]) / row["times"] - (stream.time_ns - then.time_ns)
+    if left <= 0.1 * max(float(row["gain_ns"]) / row["times"], 1.0):
+        return "next to nothing: the bound is reached"
+    if row["early"] == 0:
+        return f"{row['pattern']}: no tile's inputs are complete before the producer's last wave ends"
+    if then.waiting_ns > 0:
+        return f"tiles hold their slots for {then.waiting_ns / 1e3:.3g} us in sum while they wait"
+    return f"{1 - row['early']:.0%} of the consumer's tiles need the producer's last wave"

@@ -1,0 +1,109 @@
+"""What a scheduler decides, as arrays that an engine can run.
+
+A launch *opens* when all its gates have opened, ``gap_ns`` has passed since the last of them, the host has issued it
+(``issue_ns``) and it has entered the window of launches under way. Tiles of open launches are dispatched to SMs in
+order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does. What a tile
+waits for after its launch has opened is its launch's ``gate``:
+
+| gate | a tile is dispatched | and then |
+|---|---|---|
+| FREE | at once | runs |
+| READY | when all its parents have ended, ``signal_ns`` ago | runs |
+| INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
+| GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+FREE, READY, INSIDE, GRID = range(4)
+
+
+class Plan(NamedTuple):
+    """Arrays over n launches of a problem; times in nanoseconds."""
+
+    rank: NDArray[np.int64]
+    """``[n]`` a permutation: order of dispatch."""
+    gate: NDArray[np.int8]
+    issue_ns: NDArray[np.float64]
+    gap_ns: NDArray[np.float64]
+    after_at: NDArray[np.int64]
+    """CSR: launches that wait for the end of a launch."""
+    after: NDArray[np.int64]
+    started_at: NDArray[np.int64]
+    """CSR: launches that wait until all tiles of a launch have been dispatched."""
+    started: NDArray[np.int64]
+    waits_for: NDArray[np.int64]
+    """``[n]`` the launch that a GRID launch's tiles wait for; -1 for none."""
+    prologue: NDArray[np.float64]
+    """``[n]`` share of a tile's work before that wait."""
+    overhead_ns: NDArray[np.float64]
+    """``[n]`` added to every tile of a launch."""
+    signal_ns: float
+    """From the end of what is waited for to the moment a waiting tile knows."""
+    window: int
+    """Launches that may be under way (entered in issue order, not ended); 0: any number."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan in the making, in lists: what schedulers fill in. Defaults: everything opens at once, in issue order."""
+
+    launches: int
+    gate: list[int] = field(default_factory=list)
+    gap_ns: list[float] = field(default_factory=list)
+    issue_ns: list[float] = field(default_factory=list)
+    after: list[set[int]] = field(default_factory=list)
+    """By launch: launches that must have ended."""
+    started: list[set[int]] = field(default_factory=list)
+    """By launch: launches whose tiles must all have been dispatched."""
+    waits_for: list[int] = field(default_factory=list)
+    prologue: list[float] = field(default_factory=list)
+    overhead_ns: list[float] = field(default_factory=list)
+    signal_ns: float = 0.0
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        n = self.launches
+        self.gate = self.gate or [FREE] * n
+        self.gap_ns = self.gap_ns or [0.0] * n
+        self.issue_ns = self.issue_ns or [0.0] * n
+        self.after = self.after or [set() for _ in range(n)]
+        self.started = self.started or [set() for _ in range(n)]
+        self.waits_for = self.waits_for or [-1] * n
+        self.prologue = self.prologue or [0.0] * n
+        self.overhead_ns = self.overhead_ns or [0.0] * n
+
+    def plan(self) -> Plan:
+        after_at, after = _waiting(self.after)
+        started_at, started = _waiting(self.started)
+        return Plan(
+            rank=np.arange(self.launches, dtype=np.int64),
+            gate=np.array(self.gate, np.int8),
+            issue_ns=np.array(self.issue_ns, np.float64),
+            gap_ns=np.array(self.gap_ns, np.float64),
+            after_at=after_at,
+            after=after,
+            started_at=started_at,
+            started=started,
+            waits_for=np.array(self.waits_for, np.int64),
+            prologue=np.array(self.prologue, np.float64),
+            overhead_ns=np.array(self.overhead_ns, np.float64),
+            signal_ns=self.signal_ns,
+            window=self.window,
+        )
+
+
+def _waiting(sources: Sequence[set[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """CSR from each source to those that name it."""
+    pairs = sorted((source, launch) for launch, named in enumerate(sources) for source in named)
+    first = np.array([p[0] for p in pairs], np.int64)
+    return np.searchsorted(first, np.arange(len(sources) + 1)).astype(np.int64), np.array(
+        [p[1] for p in pairs], np.int64
+    )

@@ -1,0 +1,143 @@
+"""What a scheduler is, and how its options are read from ``name:key=value,key=value``."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+import pandas as pd
+
+from tileprof.analysis.bounds.problem import Links
+from tileprof.analysis.simulate.plan import Draft
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+    from tileprof.devices import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a scheduler may look at: launches and which of them depend on which, not single tiles.
+
+    ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to 1, the
+    least over all tiles; 0 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
+    """
+
+    launches: pd.DataFrame
+    device: Device
+    parents: list[dict[int, float]]
+    recycled: list[set[int]]
+
+    @property
+    def count(self) -> int:
+        return len(self.launches)
+
+    def all_parents(self, launch: int) -> set[int]:
+        """With those through recycled memory: who reorders launches must keep them too."""
+        return set(self.parents[launch]) | self.recycled[launch]
+
+    def stream_predecessor(self) -> list[int]:
+        """``[launches]`` the launch before in the same recorded stream; -1 for none."""
+        last: dict[int, int] = {}
+        found = []
+        for launch, stream in enumerate(self.launches["stream"].tolist()):
+            found.append(last.get(stream, -1))
+            last[stream] = launch
+        return found
+
+
+def program_of(graph: TileGraph, chosen: Sequence[int] | None = None) -> Program:
+    """Launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from 0."""
+    launches = graph.trace.launches if chosen is None else graph.trace.launches.iloc[list(chosen)]
+    links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
+    parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
+    recycled: list[set[int]] = [set() for _ in range(len(launches))]
+    needs: dict[int, float] = {}
+    rows = zip(*(column.tolist() for column in links), strict=True)
+    for p, c, number, reuse in rows:
+        if reuse:
+            recycled[c].add(p)
+            continue
+        if number not in needs:
+            needs[number] = float(np.nan_to_num(graph.blocks[number].first, nan=0.0).min(initial=1.0))
+        parents[c][p] = min(parents[c].get(p, 1.0), needs[number])
+    return Program(launches, graph.trace.device, parents, recycled)
+
+
+class Scheduler(Protocol):
+    """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of recycled
+    memory (its own memory plan), so tiles do not wait for those.
+    """
+
+    name: ClassVar[str]
+    renames: ClassVar[bool]
+
+    def draft(self, program: Program) -> Draft:
+        """The decisions for a program."""
+        ...
+
+    def with_options(self, options: Mapping[str, str]) -> Self:
+        """A copy with options given as text."""
+        ...
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of schedulers: options are dataclass fields; their ``metadata["least"]`` and ``["most"]`` are checked."""
+
+    name: ClassVar[str] = ""
+    renames: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            _check(self.name, f, getattr(self, f.name))
+
+    def with_options(self, options: Mapping[str, str]) -> Self:
+        """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of range."""
+        known = {f.name: f for f in fields(self)}
+        changed: dict[str, Any] = {}
+        for key, text in options.items():
+            if key not in known:
+                raise UserError(
+                    f"scheduler {self.name} has no option {key!r}{close(key, known)}; it has {_listed(known)}"
+                )
+            changed[key] = _number(self.name, known[key], text)
+        return replace(self, **changed)
+
+
+def option(default: float | None, meaning: str, *, least: float = 0.0, most: float = math.inf) -> Any:
+    """A field of a scheduler: None means that the device's figure is used."""
+    return field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
+
+
+def _check(name: str, given: Field[Any], value: Any) -> None:
+    least, most = given.metadata["least"], given.metadata["most"]
+    if value is not None and not least <= value <= most:
+        upper = "" if most == math.inf else f" and at most {most:g}"
+        raise UserError(f"scheduler {name}: {given.name} is {value:g}, expected at least {least:g}{upper}")
+
+
+def _number(name: str, wanted: Field[Any], text: str) -> float | int:
+    whole = isinstance(wanted.default, int)
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        kind = "a whole number" if whole else "a number"
+        raise UserError(
+            f"scheduler {name}: {wanted.name}={text} is not {kind} ({wanted.metadata['meaning']})"
+        ) from None
+
+
+def _listed(known: Iterable[str]) -> str:
+    return ", ".join(known) or "none"
+
+
+def close(word: str, known: Iterable[str]) -> str:
+    """``; did you mean X?`` for the best match of a mistyped word, or nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,48 @@
+"""``pdl``: programmatic dependent launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tileprof.analysis.simulate.plan import GRID, Draft
+from tileprof.analysis.simulate.scheduler import Options, Program, option
+
+
+@dataclass(frozen=True)
+class Pdl(Options):
+    """A launch is dispatched when every tile of the one before it in its stream has been, and its tiles wait inside until that
+    launch has ended (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization": griddepcontrol).
+
+    The trigger is at the entry of each block. A tile waits where its recorded accesses first need what an earlier launch
+    touched (``prologue``: another share of its work, the same for all), at its entry where that is unknown, and at its end
+    where it needs nothing, since the launch after it counts on that. ``signal_ns``, from the end of the launch to the
+    waiting tiles, is assumed, not measured.
+    """
+
+    name: ClassVar[str] = "pdl"
+
+    gap_ns: float = option(0.0, "ns from the trigger to the dispatch")
+    signal_ns: float = option(500.0, "ns from the end of a launch to tiles that wait for it")
+    prologue: float | None = option(None, "share of a tile's work before it waits; as recorded by default", most=1.0)
+
+    def draft(self, program: Program) -> Draft:
+        draft = Draft(program.count, signal_ns=self.signal_ns)
+        stream = program.launches["stream"].tolist()
+        for launch, before in enumerate(program.stream_predecessor()):
+            draft.gap_ns[launch] = self.gap_ns
+            if before < 0:
+                draft.after[launch] = program.all_parents(launch)
+                continue
+            draft.after[launch] = {p for p in program.all_parents(launch) if stream[p] != stream[launch]}
+            draft.started[launch] = {before}
+            draft.gate[launch], draft.waits_for[launch] = GRID, before
+            draft.prologue[launch] = self._prologue(program, launch)
+        return draft
+
+    def _prologue(self, program: Program, launch: int) -> float:
+        if self.prologue is not None:
+            return self.prologue
+        if program.recycled[launch]:
+            return 0.0
+        return min(program.parents[launch].values(), default=1.0)

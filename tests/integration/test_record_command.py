@@ -1,0 +1,172 @@
+"""``tileprof record`` from outside: what it writes, what it says, what it leaves alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tileprof
+
+RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
+
+
+def _run(folder, *words, environment=None):
+    return subprocess.run(
+        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+
+
+def _script(folder, text, name="infer.py"):
+    (folder / name).write_text(text)
+    return name
+
+
+def _start(folder, *words):
+    return subprocess.Popen([*RECORD, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+MODEL = """
+import sys, threading, torch
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU())
+net(torch.ones(2, 64)).sum().backward()
+print("out", sys.argv)
+"""
+
+
+def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_what_to_type(tmp_path):
+    ended = _run(tmp_path, "--", sys.executable, _script(tmp_path, MODEL), "-o", "x", "--fake")
+    assert (ended.returncode, ended.stdout) == (0, "out ['infer.py', '-o', 'x', '--fake']\n")
+    said = ended.stderr.splitlines()
+    assert said[0].startswith("tileprof: wrote infer.tileprof: ")
+    assert said[-1] == "tileprof: next: tileprof report infer.tileprof"
+    trace = tileprof.load(tmp_path / "infer.tileprof")
+    assert trace.complete
+    assert {"0", "1"} <= set(trace.launches.module)
+    assert trace.device.name == "H200"
+    assert trace.manifest["command"][1:] == ["infer.py", "-o", "x", "--fake"]
+
+
+def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path):
+    script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\ndef f():\n    return torch.ones(2) + x\nf()\n")
+    plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = _run(tmp_path, script)
+    program, _, ours = ended.stderr.partition("tileprof: ")
+    assert (ended.returncode, program) == (1, plain.stderr)
+    assert "the trace is partial" in ours
+    trace = tileprof.load(tmp_path / "infer.tileprof.partial")
+    assert not trace.complete
+    assert list(trace.launches.op) == ["aten::ones", "aten::cos", "aten::ones"]
+    assert "RuntimeError" in trace.manifest["reason"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_loads(number, tmp_path):
+    script = _script(tmp_path, "import time, torch\ntorch.ones(3).cos()\nprint('here', flush=True)\ntime.sleep(60)\n")
+    process = _start(tmp_path, script)
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == -number
+    trace = tileprof.load(tmp_path / "infer.tileprof.partial")
+    assert not trace.complete
+    if number == signal.SIGINT:
+        assert said.startswith("Traceback (most recent call last):\n")
+        assert "/tileprof/" not in said.partition("tileprof: ")[0]
+        assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
+
+
+def test_children_and_threads_and_exit_handlers(tmp_path):
+    text = """
+import atexit, os, threading, torch
+atexit.register(lambda: torch.ones(3).tan())
+if (pid := os.fork()) == 0:
+    torch.ones(3).cosh()
+    os._exit(0)
+os.waitpid(pid, 0)
+thread = threading.Thread(target=lambda: torch.ones(3).sinh())
+thread.start()
+raise SystemExit(5)
+"""
+    ended = _run(tmp_path, _script(tmp_path, text))
+    assert ended.returncode == 5, ended.stderr
+    trace = tileprof.load(tmp_path / "infer.tileprof")
+    assert trace.complete
+    assert trace.manifest["exit_code"] == 5
+    assert [op for op in trace.launches.op if op != "aten::ones"] == ["aten::sinh", "aten::tan"]
+    assert any("forked" in note for note in trace.manifest["notes"])
+
+
+def test_interpreter_options_reach_the_interpreter(tmp_path):
+    script = _script(tmp_path, "import sys, warnings\nassert False\nprint(sys.flags.utf8_mode)\nwarnings.warn('x')\n")
+    ended = _run(tmp_path, "--device", "A100-80GB", sys.executable, "-OW", "error::UserWarning", "-Xutf8=0", script)
+    assert (ended.returncode, ended.stdout) == (1, "0\n")
+    assert "UserWarning: x" in ended.stderr
+    manifest = json.loads((tmp_path / "infer.tileprof.partial" / "manifest.json").read_text())
+    assert manifest["device"]["name"].startswith("A100")
+
+
+def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):
+    ended = _run(tmp_path, _script(tmp_path, "print('fine')"))
+    assert (ended.returncode, ended.stdout) == (0, "fine\n")
+    assert "no PyTorch operator was seen" in ended.stderr
+
+
+def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path):
+    script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\nif x.sum() > 0:\n    print('never')\n")
+    ended = _run(tmp_path, "--fake", script)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Traceback" not in ended.stderr
+    assert f"{tmp_path / script}, line 3 needs a value" in ended.stderr
+    assert "if x.sum() > 0:" in ended.stderr
+    assert len(tileprof.load(tmp_path / "infer.tileprof.partial").launches) >= 3
+
+
+def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
+    pty = pytest.importorskip("pty")
+    script = _script(tmp_path, "import time, torch\nfor _ in range(8):\n    torch.ones(3).cos()\n    time.sleep(0.1)\n")
+    main, other = pty.openpty()
+    process = subprocess.Popen([*RECORD, script], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=other)
+    os.close(other)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(main, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(main)
+    assert process.wait(60) == 0
+    assert b"launches, " in shown.partition(b"wrote")[0]
+    assert b"\x1b[2K" in shown
+
+
+def test_a_full_disk_stops_the_recording_and_not_the_program(tmp_path):
+    text = """
+import sys, torch
+from tileprof.trace import arrow
+def full(*_):
+    raise OSError(28, "No space left on device")
+arrow.write_part = full
+torch.ones(3).cos()
+print("fine")
+"""
+    ended = _run(tmp_path, _script(tmp_path, text))
+    assert (ended.returncode, ended.stdout) == (0, "fine\n")
+    assert "the disk is full" in ended.stderr
+    assert not (tmp_path / "infer.tileprof").exists()
+
+
+def test_recording_twice_gives_the_same_trace(tmp_path):
+    script = _script(tmp_path, MODEL)
+    for name in ("a", "b"):
+        assert _run(tmp_path, "-o", name, script).returncode == 0
+    one, two = (tileprof.load(tmp_path / f"{n}.tileprof") for n in "ab")
+    for table in ("launches", "operands", "tiles", "accesses", "buffers"):
+        assert getattr(one, table).equals(getattr(two, table))

@@ -1,0 +1,113 @@
+"""The compiled engine against the plain one, event by event, on random graphs and plans."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.analysis.fakes import all_to_all, block, durations, graph, list_oracle, one_to_one, random_graphs
+from tileprof.analysis.bounds.paths import paths
+from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.simulate import engine, reference
+from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Draft
+
+
+@st.composite
+def cases(draw):
+    g, lives = draw(random_graphs())
+    n = len(lives)
+    some = st.sampled_from([0.0, 0.0, 1.0, 2.5])
+    draft = Draft(n, signal_ns=draw(some), window=draw(st.sampled_from([0, 0, 1, 2])))
+    for c in range(n):
+        draft.gate[c] = draw(st.sampled_from([FREE, READY, INSIDE, GRID]))
+        draft.gap_ns[c], draft.issue_ns[c], draft.overhead_ns[c] = draw(some), draw(some), draw(some)
+        if c:
+            earlier = st.sets(st.integers(0, c - 1), max_size=2)
+            draft.after[c], draft.started[c] = draw(earlier), draw(earlier)
+            draft.waits_for[c] = draw(st.integers(-1, c - 1))
+            draft.prologue[c] = draw(st.sampled_from([0.0, 0.5, 1.0]))
+    plan = draft.plan()._replace(rank=np.array(draw(st.permutations(range(n))), np.int64))
+    demand = [[1, draw(st.integers(1, 4))] for _ in range(n)]
+    clusters = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(n)]
+    room = engine.Room(
+        draw(st.integers(1, 3)), np.array(demand, np.int64), np.array(clusters, np.int64), np.array([2, 6], np.int64)
+    )
+    return problem(g, durations(lives), reuse=True, unknown_first=0.0), plan, room
+
+
+@settings(max_examples=400, deadline=None)
+@given(cases())
+def test_the_compiled_engine_equals_the_plain_one(case):
+    p, plan, room = case
+    fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
+    assert fast.begin_ns.tolist() == plain.begin_ns.tolist()
+    assert fast.end_ns.tolist() == plain.end_ns.tolist()
+    assert fast.sm.tolist() == plain.sm.tolist()
+    assert fast.open_ns.tolist() == plain.open_ns.tolist()
+    assert fast.ended == plain.ended
+
+
+def room_of(slots, launches):
+    ones = np.ones(launches, np.int64)
+    return engine.Room(1, ones[:, None], ones, np.array([slots], np.int64))
+
+
+@settings(deadline=None)
+@given(random_graphs(), st.integers(1, 4))
+def test_ready_tiles_without_costs_are_list_scheduling(case, slots):
+    g, lives = case
+    p = problem(g, durations(lives), reuse=True)
+    draft = Draft(len(lives), gate=[READY] * len(lives))
+    found = engine.run(p, successors(p), draft.plan(), room_of(slots, len(lives)))
+    assert found.end_ns.tolist() == list_oracle(g, lives, [1] * len(lives), slots, reuse=True)
+
+
+@settings(deadline=None)
+@given(random_graphs())
+def test_waiting_inside_on_endless_slots_is_never_below_the_wait_inside_path(case):
+    g, lives = case
+    p = problem(g, durations(lives), reuse=True)
+    draft = Draft(len(lives), gate=[INSIDE] * len(lives))
+    found = engine.run(p, successors(p), draft.plan(), room_of(99, len(lives)))
+    assert found.end_ns.max() >= paths(p).wait_inside_ns - 1e-9
+
+
+def simulate(g, lives, draft, slots):
+    p = problem(g, durations(lives), reuse=True, unknown_first=0.0)
+    return engine.run(p, successors(p), draft.plan(), room_of(slots, len(lives)))
+
+
+def test_a_tile_that_waits_inside_holds_its_slot_and_works_until_the_need():
+    g = graph([1, 1], [(0, 1, block([[(0, 1.0, 0.5)]], [0]))])
+    found = simulate(g, [[10.0], [4.0]], Draft(2, gate=[FREE, INSIDE]), 2)
+    assert found.begin_ns.tolist() == [0.0, 0.0]
+    assert found.end_ns.tolist() == [10.0, 12.0]
+
+
+def test_consumers_in_all_slots_before_their_producers_never_end():
+    g = graph([2, 2], [(0, 1, all_to_all(2, 2))])
+    plan = Draft(2, gate=[FREE, INSIDE]).plan()._replace(rank=np.array([1, 0], np.int64))
+    p = problem(g, durations([[1.0] * 2] * 2), reuse=True)
+    found = engine.run(p, successors(p), plan, room_of(2, 2))
+    assert found.ended == 0
+    assert found.begin_ns.tolist() == [np.inf, np.inf, 0.0, 0.0]
+
+
+def test_a_grid_waits_after_its_prologue_for_the_launch_before():
+    draft = Draft(2, gate=[FREE, GRID], started=[set(), {0}], waits_for=[-1, 0], prologue=[0.0, 0.25])
+    found = simulate(graph([3, 1], []), [[4.0] * 3, [4.0]], draft, 2)
+    assert found.begin_ns.tolist() == [0.0, 0.0, 4.0, 4.0]
+    assert found.end_ns.tolist() == [4.0, 4.0, 8.0, 11.0]
+
+
+def test_a_window_admits_launches_in_order_as_earlier_ones_end():
+    found = simulate(graph([1] * 4, []), [[5.0], [1.0], [1.0], [1.0]], Draft(4, window=2), 9)
+    assert found.begin_ns.tolist() == [0.0, 0.0, 1.0, 2.0]
+
+
+def test_the_signal_and_the_gap_delay_what_waits():
+    g = graph([1, 1], [(0, 1, one_to_one(1))])
+    ready = simulate(g, [[5.0], [1.0]], Draft(2, gate=[FREE, READY], signal_ns=2.0), 9)
+    assert ready.begin_ns[1] == 7.0
+    stream = simulate(g, [[5.0], [1.0]], Draft(2, after=[set(), {0}], gap_ns=[0.0, 3.0]), 9)
+    assert stream.begin_ns[1] == pytest.approx(8.0)

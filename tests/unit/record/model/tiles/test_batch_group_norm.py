@@ -1,0 +1,131 @@
+"""Batch norm and group norm: statistics from exactly their elements, results from exactly their statistics."""
+
+import pytest
+import torch
+
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
+from tileprof.record.model.call import Operand, Scratch
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+IMAGES, CHANNELS, SIZE = 5, 6, (7, 9)
+
+
+def image(last):
+    x = torch.rand(IMAGES, CHANNELS, *SIZE)
+    return x.contiguous(memory_format=torch.channels_last) if last else x
+
+
+def vectors(count):
+    return [torch.rand(CHANNELS) + 0.5 for _ in range(count)]
+
+
+def of_channels(source):
+    """Positions of all elements of the channels in a mask of one number a channel, and the other way round."""
+    at = positions(source)
+    down = lambda mine: at[:, mine.reshape(-1)]  # noqa: E731 (a pair of maps)
+    up = lambda mine: torch.arange(source.shape[1])[mine.movedim(1, 0).flatten(1).any(1)]  # noqa: E731
+    return down, up
+
+
+def touches(kernel, operand):
+    return any(isinstance(o, Operand) and o.ref == operand.ref for o in kernel.operands)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_training_takes_statistics_updates_averages_and_transforms(last):
+    x = image(last)
+    weight, bias, mean, var = vectors(4)
+    call = call_of("aten::native_batch_norm", x, weight, bias, mean, var, True, 0.1, 1e-5)
+    statistics, update, transform = run_model(call, H200)
+    out, saved_mean, saved_invstd = call.outputs
+    down, up = of_channels(x)
+    for result in (saved_mean, saved_invstd):
+        assert_writes(statistics, result)
+        assert_reads(statistics, result, call["input"], down)
+    for running in (call["running_mean"], call["running_var"]):
+        assert_writes(update, running)
+    assert_writes(transform, out)
+    assert_reads(transform, out, call["input"], positions(call["input"]))
+    for vector in (saved_mean, saved_invstd, call["weight"], call["bias"]):
+        assert_reads(transform, out, vector, up)
+
+
+@pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
+def test_evaluation_reads_running_averages(shape):
+    call = call_of("aten::native_batch_norm", torch.rand(shape), *vectors(4), False, 0.1, 1e-5)
+    [transform] = run_model(call, H200)
+    assert_writes(transform, call.outputs[0])
+    _, up = of_channels(torch.rand(shape))
+    for name in ("running_mean", "running_var", "weight", "bias"):
+        assert_reads(transform, call.outputs[0], call[name], up)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("train", [False, True])
+def test_the_gradient_of_batch_norm_reads_what_it_needs(last, train):
+    x = image(last)
+    call = call_of(
+        "aten::native_batch_norm_backward", torch.rand_like(x), x, *vectors(5), train, 1e-5, [True, True, True]
+    )
+    kernels = run_model(call, H200)
+    assert len(kernels) == (2 if last else 1)
+    gradient, *by_channel = call.outputs
+    down, _ = of_channels(x)
+    for out in by_channel:
+        assert_writes(kernels[0], out)
+        for name in ("grad_out", "input"):
+            assert_reads(kernels[0], out, call[name], down)
+    assert_writes(kernels[-1], gradient)
+    used = "save_mean" if train else "running_mean"
+    assert touches(kernels[0], call[used])
+    assert not touches(kernels[0], call["running_mean" if train else "save_mean"])
+
+
+def group_call(op="native_group_norm", mask=None):
+    x = torch.rand(3, 12, 5, 7)
+    numbers = (3, 12, 35, 4)
+    if op == "native_group_norm":
+        return call_of(f"aten::{op}", x, torch.rand(12), torch.rand(12), *numbers, 1e-5)
+    return call_of(
+        f"aten::{op}", torch.rand_like(x), x, torch.rand(3, 4), torch.rand(3, 4), torch.rand(12), *numbers, mask
+    )
+
+
+def test_group_norm_is_moments_scale_and_transform():
+    call = group_call()
+    moments, scale, transform = run_model(call, H200)
+    out, mean, rstd = call.outputs
+    at = positions(out).reshape(3, 4, -1)
+    for statistic in (mean, rstd):
+        assert_writes(moments, statistic)
+        assert_reads(moments, statistic, call["input"], lambda mine: at[mine])
+    assert_writes(transform, out)
+    assert_reads(transform, out, call["input"], positions(call["input"]))
+
+    def workspaces(kernel):
+        return [o for o in kernel.operands if isinstance(o, Scratch)]
+
+    assert workspaces(scale) == workspaces(transform)
+
+
+@pytest.mark.parametrize("mask", [[True, True, True], [True, False, False], [False, True, True]])
+def test_the_gradient_of_group_norm_launches_what_is_asked_for(mask):
+    call = group_call("native_group_norm_backward", mask)
+    kernels = run_model(call, H200)
+    assert len(kernels) == 1 + 3 * mask[0] + mask[1]
+    outputs = list(call.outputs)
+    if mask[0]:
+        assert_writes(kernels[3], outputs.pop(0))
+    statistic = positions(call["mean"])
+
+    def groups(mine):
+        return statistic[:, mine.reshape(4, 3).any(1)]
+
+    for out in outputs:
+        assert_writes(kernels[-1], out)
+        assert_reads(kernels[-1], out, call["mean"], groups)
+
+
+def test_modes_are_what_the_tests_assume():
+    assert (READ, WRITE, ATOMIC) == (0, 1, 2)

@@ -1,0 +1,88 @@
+"""Grouped matrix products: each group is a product of its own, whatever its size."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.record.model.tiles.oracle import (
+    assert_each_byte_written_once,
+    bytes_of,
+    call_of,
+    element_bytes,
+    run_model,
+)
+from tileprof.devices import get
+from tileprof.record.model.tiles import overrides
+from tileprof.trace.footprint import WRITE
+
+H200 = get("H200")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=4),
+    st.sampled_from(["m", "n", "k"]),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_every_group_reads_its_own_operands(sizes, grouped, tile_m, tile_n, tile_k):
+    groups, total = len(sizes), sum(sizes)
+    if total == 0:
+        return
+    full = {"m": 16, "n": 8, "k": 16} | {grouped: total}
+    a_shape = (full["m"], full["k"]) if grouped != "n" else (groups, full["m"], full["k"])
+    b_shape = (full["k"], full["n"]) if grouped != "m" else (groups, full["k"], full["n"])
+    call = call_of("aten::stack", [torch.zeros(a_shape), torch.zeros(a_shape)])
+    a, b = (call_of("aten::relu", torch.zeros(s)).tensors[0] for s in (a_shape, b_shape))
+    d_shape = (groups, full["m"], full["n"]) if grouped == "k" else (full["m"], full["n"])
+    d = call_of("aten::relu", torch.zeros(d_shape)).tensors[0]
+    offs = call_of("aten::relu", torch.tensor(np.cumsum(sizes))).tensors[0]
+    call = dataclasses.replace(
+        call, op="aten::_grouped_mm", arguments={"self": a, "mat2": b, "offs": offs, "bias": None}, outputs=(d,),
+        value=lambda _: torch.tensor(np.cumsum(sizes)),
+    )  # fmt: skip
+    with overrides.override(f"gemm={tile_m}x{tile_n}x{tile_k}"):
+        (kernel,) = run_model(call, H200)
+    cells = list(np.ndindex(*d_shape))
+    ends = np.cumsum(sizes)
+    for t in range(kernel.footprint.tiles):
+        written = bytes_of(kernel.footprint, t, 2, WRITE)
+        own = [c for c in cells if element_bytes(d, [c]) <= written]
+        needed_a, needed_b = set(), set()
+        for *g, i, j in own:
+            group = g[0] if g else int(np.searchsorted(ends, i if grouped == "m" else j, side="right"))
+            depth = range(ends[group] - sizes[group], ends[group]) if grouped == "k" else range(full["k"])
+            needed_a |= {((group, i, k) if grouped == "n" else (i, k)) for k in depth}
+            needed_b |= {((group, k, j) if grouped == "m" else (k, j)) for k in depth}
+        assert bytes_of(kernel.footprint, t, 0) == element_bytes(a, needed_a)
+        assert bytes_of(kernel.footprint, t, 1) == element_bytes(b, needed_b)
+    assert_each_byte_written_once(kernel, 2, d, WRITE)
+
+
+def test_a_real_call_uses_the_routing_of_its_tokens():
+    a, b = torch.zeros(10, 16, dtype=torch.bfloat16), torch.zeros(3, 16, 24, dtype=torch.bfloat16)
+    call = call_of("aten::_grouped_mm", a, b, torch.tensor([2, 2, 10], dtype=torch.int32))
+    with overrides.override("gemm=4x24x16"):
+        (kernel,) = run_model(call, H200)
+    assert kernel.grid == (3, 1, 1)
+    assert bytes_of(kernel.footprint, 0, 0) == set(range(2 * 16 * 2))
+    assert bytes_of(kernel.footprint, 1, 1) == set(range(2 * 16 * 24 * 2, 3 * 16 * 24 * 2))
+    assert kernel.flops == 2 * 10 * 16 * 24
+
+
+@pytest.mark.parametrize("device", ["meta"])
+def test_unknown_sizes_make_a_conservative_launch(device):
+    a, b = (
+        torch.zeros(10, 16, dtype=torch.bfloat16, device=device),
+        torch.zeros(3, 16, 24, dtype=torch.bfloat16, device=device),
+    )
+    call = call_of("aten::_grouped_mm", a, b, torch.zeros(3, dtype=torch.int32, device=device))
+    call.value = lambda _: None
+    (kernel,) = run_model(call, H200)
+    assert kernel.coverage == "conservative"
+    assert "fake" in kernel.note

@@ -1,0 +1,64 @@
+"""Scans, sorts and searches own whole lines, or read all they compare with."""
+
+import pytest
+import torch
+
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
+
+
+def lines(source, dim):
+    at = positions(source)
+    return lambda mine: at[mine.any(dim, keepdim=True).expand(at.shape)]
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("op", ["cumsum", "cumprod", "sort", "argsort"])
+def test_lines_come_from_themselves(op, dim):
+    x = torch.rand(20, 7, 33)
+    call = call_of(f"aten::{op}", x, dim)
+    [kernel] = run_model(call, H200)
+    for out in call.outputs:
+        assert_writes(kernel, out)
+        assert_reads(kernel, out, call["self"], lines(x, dim))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+def test_the_largest_of_a_line_come_from_the_line(dim):
+    x = torch.rand(20, 33)
+    call = call_of("aten::topk", x, 5, dim)
+    [kernel] = run_model(call, H200)
+    for out in call.outputs:
+        assert_writes(kernel, out)
+        assert_reads(kernel, out, call["self"], lines(x, dim))
+
+
+def test_the_median_of_a_line_has_lost_the_dimension():
+    x = torch.rand(20, 33)
+    call = call_of("aten::median.dim", x, 1)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], lambda mine: positions(x)[mine])
+
+
+def test_a_scan_over_one_line_is_one_pass_with_look_back():
+    call = call_of("aten::cumsum", torch.rand(10_000), 0)
+    [kernel] = run_model(call, H200)
+    assert kernel.footprint.tiles == 5
+    assert "waits inside" in kernel.note
+    assert_writes(kernel, call.outputs[0])
+
+
+def test_searching_reads_all_boundaries():
+    call = call_of("aten::bucketize.Tensor", torch.rand(2000), torch.rand(30).sort().values)
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["self"], positions(call["self"]))
+    assert_reads(kernel, call.outputs[0], call["boundaries"], lambda _: torch.arange(30))
+
+
+def test_membership_reads_all_candidates():
+    call = call_of("aten::isin.Tensor_Tensor", torch.arange(3000), torch.arange(7))
+    [kernel] = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    assert_reads(kernel, call.outputs[0], call["test_elements"], lambda _: torch.arange(7))

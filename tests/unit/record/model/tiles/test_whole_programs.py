@@ -1,0 +1,121 @@
+"""Every operator of ordinary programs, forward and backward, has a model that writes all its outputs and nothing else."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.unit.record.model.tiles import watch
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+
+VIEWLESS = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
+"""Whole layers that the recorder takes apart before a model is asked."""
+
+
+class Decoder(nn.Module):
+    """A small transformer block with a router: attention written out, two norms, experts chosen by top-k."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 32)
+        self.norms = nn.ModuleList([nn.LayerNorm(32), nn.RMSNorm(32)])
+        self.qkv = nn.Linear(32, 96)
+        self.route = nn.Linear(32, 4)
+        self.experts = nn.ModuleList([nn.Linear(32, 32) for _ in range(4)])
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        q, k, v = self.qkv(self.norms[0](x)).chunk(3, -1)
+        scores = (q @ k.transpose(1, 2)).masked_fill(torch.ones(9, 9).triu(1).bool(), float("-inf"))
+        x = nn.functional.dropout(x + scores.softmax(-1) @ v, 0.1)
+        flat = self.norms[1](x).reshape(-1, 32)
+        weight, chosen = self.route(flat).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(flat)
+        for i, expert in enumerate(self.experts):
+            row, place = torch.where(chosen == i)
+            out = out.index_add(0, row, nn.functional.silu(expert(flat[row])) * weight[row, place, None])
+        return torch.cat([x.reshape(-1, 32), out], -1) @ torch.cat([self.table.weight] * 2, -1).t()
+
+
+def step(model, loss, optimiser, **options):
+    chosen = optimiser(model.parameters(), **options)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    chosen.step()
+    chosen.zero_grad()
+
+
+def train_decoder(**options):
+    model, tokens = Decoder(), torch.randint(0, 50, (3, 9))
+    step(model, nn.functional.cross_entropy(model(tokens), tokens.flatten()), torch.optim.AdamW, **options)
+
+
+def train_convolutions():
+    layers = [
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, stride=2),
+    ]
+    layers += [nn.GroupNorm(2, 8), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)]
+    model = nn.Sequential(*layers)
+    x = torch.rand(2, 3, 16, 18).contiguous(memory_format=torch.channels_last)
+    step(model, nn.functional.mse_loss(model(x), torch.rand(2, 4)), torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True)
+    with torch.no_grad():
+        model.eval()(x)
+
+
+def train_cells():
+    for cell in (nn.LSTMCell(8, 12), nn.GRUCell(8, 12), nn.RNNCell(8, 12)):
+        out = cell(torch.rand(3, 8))
+        step(cell, (out[0] if isinstance(out, tuple) else out).sum(), torch.optim.Adam, fused=True)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda: train_decoder(foreach=True), lambda: train_decoder(foreach=False), train_convolutions, train_cells],
+    ids=["decoder-foreach", "decoder-one-by-one", "convolutions", "cells"],
+)
+def test_training_has_a_model_for_every_operator(program):
+    torch.manual_seed(0)
+    seen = watch.Watch()
+    with seen:
+        program()
+    assert len(seen.seen) > 20
+    assert set(seen.missing) <= VIEWLESS
+
+
+@pytest.mark.parametrize("model", ["GPT2", "Llama"])
+def test_generating_text_has_a_model_for_every_operator(model):
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "GPT2": {"n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 40, "n_positions": 32},
+        "Llama": {
+            "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 48, "vocab_size": 40,
+        },
+    }[model]  # fmt: skip
+    config = getattr(transformers, f"{model}Config")(**small)
+    network = transformers.AutoModelForCausalLM.from_config(config).eval()
+    seen = watch.Watch()
+    with seen, torch.no_grad():
+        network(torch.randint(0, 40, (2, 7)))
+    assert len(seen.seen) > 10
+    assert not seen.missing
+
+
+def test_the_check_objects_to_a_tile_that_is_missing():
+    call = call_of("aten::relu", torch.rand(5000))
+    kernels = run_model(call, watch.H200)
+    watch.check(call, kernels)
+    kernels[0].footprint.boxes.length = kernels[0].footprint.boxes.length - 4
+    with pytest.raises(AssertionError, match="does not write all"):
+        watch.check(call, kernels)
+
+
+def test_the_check_objects_to_bytes_outside_an_operand():
+    call = call_of("aten::relu", torch.rand(5000))
+    kernels = run_model(call, watch.H200)
+    kernels[0].footprint.boxes.offset = kernels[0].footprint.boxes.offset + 4
+    with pytest.raises(AssertionError, match="outside"):
+        watch.check(call, kernels)

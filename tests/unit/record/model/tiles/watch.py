@@ -1,0 +1,116 @@
+"""Runs a program under a dispatch mode and checks the tile model of every operator it executes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.unit.record.model.tiles.oracle import operand_of
+from tileprof.devices import get
+from tileprof.record.model.call import Call, Kernel, Operand, find
+from tileprof.record.model.tiles import load_all
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+H200 = get("H200")
+
+
+class Watch(TorchDispatchMode):
+    """Counts operators without a model in ``missing``; raises where a model's accesses do not fit the call.
+
+    Fits: all kernels together write every byte of every output (data-dependent updates excepted) and no byte
+    outside; nothing outside an operand is read.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        load_all()
+        self.seen: Counter[str] = Counter()
+        self.missing: Counter[str] = Counter()
+        self.conservative: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        call = describe(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if call is None or func.is_view:
+            return result
+        outputs = [t for t in (result if isinstance(result, list | tuple) else [result]) if isinstance(t, torch.Tensor)]
+        for tensor in outputs:
+            call.tensors += (operand_of(tensor, len(call.tensors)),)
+        call.outputs = call.tensors[len(call.tensors) - len(outputs) :]
+        self.seen[call.op] += 1
+        entry = find(call.op)
+        if entry is None:
+            self.missing[call.op] += 1
+            return result
+        kernels = entry.model(call, H200)
+        self.conservative[call.op] += any(k.coverage == "conservative" for k in kernels)
+        check(call, kernels)
+        return result
+
+
+def describe(func: Any, args: Any, kwargs: Any) -> Call | None:
+    """The call before it ran, without outputs; None for what is no operator of tensors."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return None
+    schema = func._schema
+    tensors: list[Operand] = []
+    values: list[torch.Tensor] = []
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(operand_of(value, len(tensors)))
+            values.append(value.detach().clone())
+            return tensors[-1]
+        return [operand(v) for v in value] if isinstance(value, list | tuple) else value
+
+    arguments = {}
+    for position, argument in enumerate(schema.arguments):
+        positional = position < len(args) and not argument.kwarg_only
+        given = args[position] if positional else kwargs.get(argument.name, argument.default_value)
+        arguments[argument.name] = operand(given)
+    name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+    return Call(name, arguments, (), tuple(tensors), lambda o: values[o.ref])
+
+
+def touched(kernels: list[Kernel], operand: Operand, modes: tuple[int, ...]) -> np.ndarray:
+    """All bytes of the operand, from its byte 0, that any tile of any kernel touches."""
+    found = [np.empty(0, np.int64)]
+    for kernel in kernels:
+        b = kernel.footprint.boxes
+        slots = [i for i, o in enumerate(kernel.operands) if isinstance(o, Operand) and o.ref == operand.ref]
+        rows = np.isin(b.operand, slots) & np.isin(b.mode, modes)
+        columns = (b.offset, b.length, b.count_0, b.stride_0, b.count_1, b.stride_1)
+        for offset, length, n0, s0, n1, s1 in np.unique(np.stack([c[rows] for c in columns], 1), axis=0):
+            at = offset + np.arange(n1)[:, None, None] * s1 + np.arange(n0)[:, None] * s0 + np.arange(length)
+            found.append(at.ravel())
+    return np.unique(np.concatenate(found))
+
+
+def check(call: Call, kernels: list[Kernel]) -> None:
+    """Raise AssertionError where the kernels write too little, or touch what is no part of an operand."""
+    for operand in call.tensors:
+        whole = _bytes(operand)
+        used = touched(kernels, operand, (READ, WRITE, ATOMIC))
+        assert np.isin(used, whole).all(), f"{call.op} touches bytes outside {operand}"
+    updates = call.op.split(".")[0].endswith(
+        ("_put_", "scatter_", "scatter_add_", "index_add_", "index_copy_", "index_fill_")
+    )
+    for operand in call.outputs:
+        written = touched(kernels, operand, (WRITE, ATOMIC))
+        if kernels and not updates:
+            assert np.array_equal(written, _bytes(operand)), f"{call.op} does not write all of {operand}"
+    for kernel in kernels:
+        assert kernel.footprint.tiles == int(np.prod(kernel.grid)), call.op
+        assert kernel.footprint.boxes.tile.max(initial=0) < max(kernel.footprint.tiles, 1), call.op
+
+
+def _bytes(operand: Operand) -> np.ndarray:
+    at = np.zeros(1, np.int64)
+    for size, stride in zip(operand.shape, operand.strides, strict=True):
+        at = (at[:, None] + np.arange(size) * stride).ravel()
+    return np.unique((np.unique(at)[:, None] * operand.itemsize + np.arange(operand.itemsize)).ravel())

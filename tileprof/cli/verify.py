@@ -1,0 +1,161 @@
+"""``tileprof verify``: does a policy wait for everything that its launches depend on?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from tileprof.cli.verb import Verb
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.policy.format import Policy
+    from tileprof.policy.judge import Judgement
+
+FIRST = 10
+
+
+def _prepare(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    parser.usage = "tileprof verify POLICY TRACE [options]"
+    add(
+        "policy",
+        nargs="?",
+        metavar="POLICY",
+        help="a policy (.json), dependencies written by hand (.dep), or one that cuSync ships: cusync:tilesync, "
+        "cusync:rowsync, cusync:stridedsync[:STRIDE], cusync:conv2dtile",
+    )
+    add("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
+    add("--kind", metavar="KIND", help="the same as a POLICY that cuSync ships")
+    add("--launches", metavar="N,N,…", help="the launches that the stages are (default: those that the policy names)")
+    add("--pair", metavar="P:C", help="the same for two stages")
+    add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
+    add("--json", action="store_true", help="for programs: schema in tileprof.policy.judge")
+    add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
+
+
+def _run(options: Namespace) -> int:
+    if (options.policy is None) == (options.kind is None):
+        raise UserError("name one policy: tileprof verify POLICY TRACE, or tileprof verify --kind cusync:rowsync TRACE")
+    if options.first < 0:
+        raise UserError(f"--first {options.first}: give the number of missing dependencies to name, or 0 for all")
+
+    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.judge import judge  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    name = options.policy or options.kind
+    policy = _load(name)
+    graph = build_graph(load(options.trace))
+    launches = launches_of(options, graph)
+    if policy is None:
+        launches, graph, policy = _shipped(name, graph, launches, fused=options.fuse)
+    elif options.fuse:
+        graph = fuse(graph, launches if launches is not None else _named(policy))
+    found = judge(policy, graph, launches)
+    if options.json:
+        json.dump(found.to_json(options.first or len(found.verdict.missing)), sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        _print(name, options, found)
+    return 0 if found.verdict.sound else 1
+
+
+def _load(name: str) -> Policy | None:
+    """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
+    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.shipped import PREFIX  # noqa: PLC0415 - likewise
+
+    if name.startswith(PREFIX):
+        return None
+    return load_dependencies(name) if name.endswith(".dep") else load_policy(name)
+
+
+def _shipped(
+    name: str, graph: TileGraph, launches: list[int] | None, *, fused: bool
+) -> tuple[list[int], TileGraph, Policy]:
+    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.shipped import Shipped, shipped_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
+
+    pair = list(best_pair(graph)) if launches is None else launches
+    if len(pair) != 2:
+        raise UserError(f"{name} is for a producer and a consumer; {len(pair)} launches are given")
+    graph = fuse(graph, pair) if fused else graph
+    return pair, graph, shipped_policy(Shipped.parse(name), graph, *pair)
+
+
+def _named(policy: Policy) -> list[int]:
+    named = [stage.launch for stage in policy.stages if stage.launch is not None]
+    if len(named) < len(policy.stages):
+        raise UserError("the policy does not name its launches; say which they are: --launches N,N,…")
+    return named
+
+
+def _print(name: str, options: Namespace, found: Judgement) -> None:
+    verdict, policy = found.verdict, found.policy
+    print(f"{name} on {options.trace}")
+    for launch, stage in zip(found.launches, policy.stages, strict=True):
+        print(f"  launch {launch}: {stage.name}, {' x '.join(map(str, stage.grid))} tiles")
+    for note in policy.notes:
+        print(f"  {note}")
+    needed = len(verdict.missing) + verdict.covered
+    if verdict.missing.empty:
+        print(f"Dependencies: {needed:,}, all waited for.")
+    else:
+        print(f"UNSOUND: {len(verdict.missing):,} of {needed:,} dependencies are not waited for.")
+    _print_missing(found, options.first)
+    for sentence in verdict.never:
+        print(f"UNSOUND: {sentence}.")
+    _print_costs(found)
+
+
+def _print_missing(found: Judgement, first: int) -> None:
+    missing = found.missing()
+    shown = missing.head(first) if first else missing
+    for row in shown.to_dict("records"):
+        print(
+            f"  {row['consumer']} {_at(row['consumer_tile'])} needs {row['bytes']:,} bytes of "
+            f"{row['producer']} {_at(row['producer_tile'])} ({row['hazard']})"
+        )
+    if len(shown) < len(missing):
+        print(f"  … and {len(missing) - len(shown):,} more (--first 0 names all)")
+
+
+def _at(tile: list[int]) -> str:
+    return f"({', '.join(map(str, tile))})"
+
+
+def _print_costs(found: Judgement) -> None:
+    excess, verdict = found.verdict.excess, found.verdict
+    print(
+        f"Waits: {int(excess['waits'].sum()):,}, of which {int(excess['idle_waits'].sum()):,} guarantee nothing that is needed; "
+        f"they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
+    )
+    print(
+        f"Time, modelled: {found.policy_us:.2f} us; {found.exact_us:.2f} us with one wait a dependency "
+        f"({found.excess_us:+.2f} us for the excess); {found.stream_us:.2f} us in stream order."
+    )
+    if len(verdict.renamable):
+        left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"
+        print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {left}.")
+    if found.corrected is not None:
+        made = found.corrected
+        kinds = ", ".join(edge.kind for edge in made.edges) or "no waits"
+        print(
+            f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us: "
+            "`tileprof export TRACE --format json` writes it."
+        )
+
+
+def _strict(found: Judgement) -> bool:
+    return not found.policy.guard.get("renamed", False)
+
+
+VERB = Verb("verify", "check a policy against the dependencies of a trace", _prepare, _run)

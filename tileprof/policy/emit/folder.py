@@ -1,0 +1,39 @@
+"""Several files into one folder: all of them or none, and nothing overwritten unasked."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tileprof.errors import UserError
+
+
+def check_free(folder: Path, names: list[str], *, force: bool) -> None:
+    """Raise `UserError` where ``folder`` cannot take these files; cheap, so that it can be asked before the work."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; name a folder to write into: -o DIR")
+    if not folder.resolve().parent.is_dir():
+        raise UserError(f"There is no folder {folder.resolve().parent} to make {folder.name} in")
+    there = [name for name in names if (folder / name).exists()]
+    if there and not force:
+        raise UserError(f"Will not overwrite {folder / there[0]} without --force")
+    odd = [name for name in there if not (folder / name).is_file()]
+    if odd:
+        raise UserError(f"{folder / odd[0]} is no file; it is in the way of one")
+
+
+def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Write ``texts`` by file name; everything is on disk before the first file appears. Raises `UserError`."""
+    check_free(folder, list(texts), force=force)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.resolve().parent) as made:
+            for name, text in texts.items():
+                (Path(made) / name).write_text(text, encoding="utf-8")
+            folder.mkdir(exist_ok=True)
+            for name in texts:
+                shutil.move(Path(made) / name, folder / name)
+    except OSError as error:
+        raise UserError(f"Could not write into {folder}: {error.strerror or error}") from error
+    return [folder / name for name in texts]

@@ -1,0 +1,130 @@
+"""A policy beside the dependencies of its launches: is it sound, and what do its waits cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tileprof.analysis.blocks import merge_blocks
+from tileprof.errors import UserError
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage
+from tileprof.policy.grouping import Grouping, edge_for
+from tileprof.policy.predict import Predictor
+from tileprof.policy.synthesise import synthesise
+from tileprof.policy.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy, and with
+    one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one.
+    """
+
+    policy: Policy
+    launches: tuple[int, ...]
+    verdict: Verification
+    stream_us: float
+    policy_us: float
+    exact_us: float
+    corrected: Policy | None
+
+    @property
+    def excess_us(self) -> float:
+        """What the waits that no dependency asks for cost; negative where fewer, coarser waits are cheaper."""
+        return self.policy_us - self.exact_us
+
+    def missing(self) -> pd.DataFrame:
+        """One row a missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes first."""
+        return _placed(self.policy, self.verdict.missing)
+
+    def to_json(self, rows: int) -> dict[str, Any]:
+        """For programs: every number, and the first ``rows`` missing dependencies."""
+        verdict = self.verdict
+        missing = self.missing()
+        return {
+            "schema": "tileprof verify",
+            "version": 1,
+            "sound": verdict.sound,
+            "launches": list(self.launches),
+            "dependencies": verdict.needed,
+            "covered": verdict.covered,
+            "missing_count": len(missing),
+            "missing": missing.head(rows).to_dict("records"),
+            "never": list(verdict.never),
+            "excess": verdict.excess.to_dict("records"),
+            "renamable_count": len(verdict.renamable),
+            "model_us": {"stream": self.stream_us, "policy": self.policy_us, "exact": self.exact_us},
+            "corrected": None if self.corrected is None else self.corrected.prediction,
+        }
+
+
+def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None) -> Judgement:
+    """Verify a policy, and model its time; raises `PolicyError` where it is for another shape or another trace."""
+    verdict = verify(policy, graph, launches)
+    bound = [int(n) for n in launches] if launches is not None else [int(s.launch or 0) for s in policy.stages]
+    predict = Predictor(graph)
+    renamed = bool(policy.guard.get("renamed", False))
+    exact = predict(exact_policy(graph, policy.stages, bound, renamed=renamed), bound)
+    return Judgement(
+        policy,
+        tuple(bound),
+        verdict,
+        exact.stream_ns / 1000,
+        predict(policy, bound).policy_ns / 1000,
+        exact.policy_ns / 1000,
+        None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
+    )
+
+
+def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
+    """A semaphore a tile, a wait a dependency: nothing more, whatever it costs."""
+    semaphores: list[Semaphores] = []
+    edges: list[Edge] = []
+    links = graph.links
+    coordinates = [graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches]
+    for i, producer in enumerate(launches):
+        grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
+        for j in range(i + 1, len(launches)):
+            rows = links[(links["producer"] == producer) & (links["consumer"] == launches[j])]
+            rows = rows[~rows["reuse"]] if renamed else rows
+            if not rows.empty:
+                block = merge_blocks([graph.blocks[b] for b in sorted(set(rows["block"].tolist()))])
+                array, edge = edge_for(block, grouping, coordinates[i], coordinates[j], (i, j), ("RAW",))
+                edges.append(_numbered(edge, len(semaphores)))
+                semaphores.append(array)
+    return Policy(stages, tuple(semaphores), tuple(edges), guard={"renamed": renamed})
+
+
+def _numbered(edge: Edge, semaphores: int) -> Edge:
+    return Edge(edge.producer, edge.consumer, edge.hazards, edge.kind, semaphores, edge.waits, edge.value)
+
+
+def _corrected(graph: TileGraph, launches: list[int], predict: Predictor, *, renamed: bool) -> Policy | None:
+    try:
+        return synthesise(graph, launches, renamed=renamed, predictor=predict)
+    except UserError:
+        return None
+
+
+def _placed(policy: Policy, missing: pd.DataFrame) -> pd.DataFrame:
+    rows = missing.sort_values("bytes", ascending=False, kind="stable")
+    found: dict[str, list[Any]] = {}
+    for side in ("producer", "consumer"):
+        stages = [policy.stages[int(n)] for n in rows[side]]
+        tiles = [int(n) for n in rows[f"{side}_tile"]]
+        found[side] = [stage.name for stage in stages]
+        found[f"{side}_tile"] = [_coordinates(stage, tile) for stage, tile in zip(stages, tiles, strict=True)]
+    found["hazard"] = [str(h) for h in rows["hazard"]]
+    found["bytes"] = [int(b) for b in rows["bytes"]]
+    return pd.DataFrame(found)
+
+
+def _coordinates(stage: Stage, tile: int) -> list[int]:
+    gx, gy, _ = stage.grid
+    return [tile % gx, tile // gx % gy, tile // (gx * gy)]

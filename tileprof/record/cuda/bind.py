@@ -1,0 +1,141 @@
+"""Boxes at absolute addresses to a footprint: relative to operands, in an order that repeated layers share."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.cuda import runs
+from tileprof.record.cuda.lifetimes import Leaves, Lifetimes
+from tileprof.record.cuda.runs import Runs, Strided
+from tileprof.record.cuda.tiles import Times
+from tileprof.trace import Boxes
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The boxes of a launch relative to its operands, what the operands are bound to, and a hash of the geometry."""
+
+    boxes: Boxes
+    operands: tuple[tuple[int, int], ...]
+    signature: bytes
+
+
+def from_runs(found: Runs, lifetimes: Lifetimes) -> Strided:
+    """Runs as boxes, none of which leaves its buffer. Bytes past the end of a buffer that belong to none are cut off."""
+    leaves = _known(found.start, lifetimes)
+    found = runs.cut(found, leaves.edges)
+    buffer = leaves.buffer[leaves.find(found.start)]
+    inside = buffer >= 0
+    found = Runs(found.tile[inside], found.start[inside], found.end[inside], found.first[inside])
+    return runs.boxes(found, buffer[inside])
+
+
+def within_buffers(given: Strided, lifetimes: Lifetimes) -> Strided:
+    """The same bytes; boxes that leave their buffer are taken apart."""
+    leaves = _known(given.address, lifetimes)
+    piece = leaves.find(given.address)
+    end = given.address + given.length + ((given.count - 1) * given.stride).sum(axis=1)
+    fits = end <= np.append(leaves.edges, np.iinfo(np.int64).max)[piece + 1]
+    if fits.all():
+        return given
+    apart = from_runs(expanded(take(given, ~fits)), lifetimes)
+    return join([take(given, fits), apart])
+
+
+def take(boxes: Strided, rows: Ints | NDArray[np.bool_]) -> Strided:
+    """Some of the boxes."""
+    return Strided(
+        boxes.tile[rows],
+        boxes.address[rows],
+        boxes.length[rows],
+        boxes.count[rows],
+        boxes.stride[rows],
+        boxes.first[rows],
+    )
+
+
+def join(parts: list[Strided]) -> Strided:
+    """All boxes of the parts, in order."""
+    columns = ("tile", "address", "length", "count", "stride", "first")
+    return Strided(*(np.concatenate([getattr(p, c) for p in parts]) for c in columns))
+
+
+def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -> Bound:
+    """Boxes with their modes as a footprint's boxes.
+
+    Operand slots are ordered by a hash of what is done to them, relative to the first byte touched: two launches of
+    the same kernel on other buffers then agree, and where two operands have equal hashes their order does not matter.
+    """
+    parts = [(mode, boxes) for mode, boxes in parts if len(boxes)]
+    if not parts:
+        empty: list[int] = []
+        return Bound(Boxes.of(tile=empty, operand=empty, mode=empty, offset=empty, length=empty), (), b"")
+    boxes = join([b for _, b in parts])
+    mode = np.concatenate([np.full(len(b), m) for m, b in parts])
+    leaves = _known(boxes.address, lifetimes)
+    piece = leaves.find(boxes.address)
+    buffer, base = leaves.buffer[piece], leaves.base[piece]
+    order = np.lexsort((boxes.stride[:, 0], boxes.length, boxes.address, boxes.tile, mode, buffer))
+    boxes, mode, buffer, base = take(boxes, order), mode[order], buffer[order], base[order]
+    heads = np.flatnonzero(np.append(True, buffer[1:] != buffer[:-1]))
+    ends = np.append(heads[1:], len(buffer))
+    origin = np.minimum.reduceat(boxes.address, heads)
+    operand_of_row = np.repeat(np.arange(len(heads)), ends - heads)
+    offset = boxes.address - origin[operand_of_row]
+    columns = np.column_stack([boxes.tile, mode, offset, boxes.length, boxes.count, boxes.stride]).astype("<i8")
+    hashes = [
+        hashlib.blake2b(columns[a:b].tobytes(), digest_size=16).digest() for a, b in zip(heads, ends, strict=True)
+    ]
+    slots = sorted(range(len(heads)), key=hashes.__getitem__)
+    slot_of = np.empty(len(heads), np.int64)
+    slot_of[slots] = np.arange(len(heads))
+    out = Boxes.of(
+        tile=boxes.tile, operand=slot_of[operand_of_row], mode=mode, offset=offset, length=boxes.length,
+        count_0=boxes.count[:, 0], stride_0=boxes.stride[:, 0], count_1=boxes.count[:, 1],
+        stride_1=boxes.stride[:, 1], first=_fractions(boxes, times),
+    )  # fmt: skip
+    operands = tuple((int(buffer[heads[s]]), int(origin[s] - base[heads[s]])) for s in slots)
+    return Bound(out, operands, b"".join(hashes[s] for s in slots))
+
+
+def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
+    """When in its tile's life each box is first touched. Entries hold the low 32 bits of the clock, -1: unknown."""
+    begin, end = times.begin[boxes.tile], times.end[boxes.tile]
+    known = times.known[boxes.tile] & (boxes.first >= 0)
+    since = (boxes.first - (begin & 0xFFFFFFFF)) & 0xFFFFFFFF
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fraction = since / np.maximum(end - begin, 1)
+    # A block may be seen to touch memory before its entry was noted: warps race. That wraps around.
+    fraction[fraction > 1 << 20] = 0.0
+    return np.where(known, np.clip(fraction, 0.0, 1.0), np.nan)
+
+
+def _known(address: Ints, lifetimes: Lifetimes) -> Leaves:
+    leaves = lifetimes.leaves()
+    if len(leaves.edges):
+        nobody = leaves.buffer[leaves.find(address)] < 0
+        nobody |= leaves.find(address) < 0
+    else:
+        nobody = np.ones(len(address), bool)
+    if nobody.any():
+        lifetimes.adopt(address[nobody])
+        leaves = lifetimes.leaves()
+    return leaves
+
+
+def expanded(boxes: Strided) -> Runs:
+    """Every run of the boxes, by tile and start."""
+    each = boxes.count[:, 0] * boxes.count[:, 1]
+    row = np.repeat(np.arange(len(boxes)), each)
+    index = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
+    inner = boxes.count[row, 0]
+    start = boxes.address[row] + index % inner * boxes.stride[row, 0] + index // inner * boxes.stride[row, 1]
+    order = np.lexsort((start, boxes.tile[row]))
+    row, start = row[order], start[order]
+    return Runs(boxes.tile[row], start, start + boxes.length[row], boxes.first[row])

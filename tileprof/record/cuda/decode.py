@@ -1,0 +1,348 @@
+"""One process's raw records to a trace: events in order, launches with what their entries say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.devices import Device, occupancy
+from tileprof.record.cuda import bind, raw, runs, tensormap, writes
+from tileprof.record.cuda.lifetimes import Lifetimes
+from tileprof.record.cuda.runs import Runs, Strided
+from tileprof.record.cuda.tiles import Geometry, Times, times
+from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
+
+Ints = NDArray[np.int64]
+
+WORST: Final = ("exact", "inferred", "conservative")
+DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An uninstrumented launch: when it began and how long it took, ns; its registers and shared memory."""
+
+    begin_ns: int
+    duration_ns: int
+    registers: int = 0
+    shared_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Feeds a `TraceWriter` from one process.
+
+    ``timed`` holds uninstrumented times by ordinal, the place of a launch among all of the program; ``blocks`` the
+    times of tiles from a pass that records nothing else, likewise. Where either lacks a launch, the times of this
+    pass stand in.
+    """
+
+    process: raw.Process
+    writer: TraceWriter
+    device: Device
+    timed: dict[int, Timed] = field(default_factory=dict)
+    blocks: dict[int, Times] = field(default_factory=dict)
+
+    lifetimes: Lifetimes = field(init=False)
+    owners: writes.Owners = field(init=False)
+    _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _footprints: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    _streams: dict[str, int] = field(default_factory=dict)
+    _spilled: dict[int, int] = field(default_factory=dict)
+    _changed: dict[int, list[list[int]]] = field(default_factory=dict)
+    _marks: dict[str, str] = field(default_factory=dict)
+    _start_ns: int | None = None
+    coverage: Counter[str] = field(default_factory=Counter)
+    """Bytes written, by how they are known."""
+    unrecorded: dict[int, int] = field(default_factory=dict)
+    """Of a recording with the write check: bytes that changed in a launch and that no tile is recorded to write."""
+    checked: int = 0
+
+    def __post_init__(self) -> None:
+        self.lifetimes = Lifetimes(self.writer)
+        self.owners = writes.Owners(self.process)
+        self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
+        self._spilled = {e["launch"]: e["accesses"] for e in self.process.events if e["e"] == "spill"}
+
+    def run(self) -> None:
+        """Every event, in order."""
+        for event in self.process.events:
+            handler = getattr(self, f"_on_{event['e']}", None)
+            if handler is not None:
+                handler(event)
+        if not self.process.complete:
+            self.writer.note(f"{self.process.folder.name} ended early; what it had not copied by then is missing")
+
+    # ---- events
+
+    def _on_kernel(self, event: dict[str, Any]) -> None:
+        self._kernels[event["id"]] = event
+
+    def _on_complaint(self, event: dict[str, Any]) -> None:
+        self.writer.note(f"the recorder complained: {event['text']}")
+
+    def _on_alloc(self, event: dict[str, Any]) -> None:
+        self.lifetimes.allocate(event["address"], event["bytes"])
+
+    def _on_free(self, event: dict[str, Any]) -> None:
+        self.lifetimes.free(event["address"])
+
+    def _on_tensor(self, event: dict[str, Any]) -> None:
+        kind = event.get("kind", "unknown")
+        self.lifetimes.allocate_tensor(event["address"], event["bytes"], kind, event.get("name", ""))
+
+    def _on_untensor(self, event: dict[str, Any]) -> None:
+        self.lifetimes.free_tensor(event["address"])
+
+    def _on_describe(self, event: dict[str, Any]) -> None:
+        self.lifetimes.describe(event["address"], name=event["name"], kind=event["kind"])
+
+    def _on_mark(self, event: dict[str, Any]) -> None:
+        self._marks = {key: str(event.get(key, "")) for key in ("op", "module")}
+
+    def _on_capture(self, event: dict[str, Any]) -> None:
+        if not event["on"]:
+            self.writer.note("recording was paused at times, as the program asked")
+
+    def _on_launch(self, event: dict[str, Any]) -> None:
+        kernel, geometry = self._kernels[event["kernel"]], Geometry.of(event)
+        entries = self._entries(event)
+        here = times(entries, geometry)
+        parts, coverage, notes = self._accesses(event, kernel, geometry, entries, here)
+        if event["launch"] in self._changed:
+            self._check_writes(event, parts)
+        bound = bind.bind(parts, here, self.lifetimes)
+        footprint = self._footprint(bound, geometry.places())
+        ran = self.blocks.get(event["ordinal"], here)
+        timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes)
+        registers = timed.registers or int(kernel["registers"])
+        shared = timed.shared_bytes or int(kernel["static_shared"])
+        threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
+        launch = self.writer.add_launch(
+            Launch(
+                footprint=footprint, operands=bound.operands, kernel=kernel["name"], fingerprint=kernel["fingerprint"],
+                grid=geometry.grid, block=geometry.block, cluster=geometry.cluster, stream=self._stream(event),
+                graph=event["graph"], duration_ns=timed.duration_ns, begin_ns=timed.begin_ns, timing="measured",
+                coverage=coverage, registers=registers, shared_bytes=shared,
+                blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
+                note="; ".join(notes), **self._marks,
+            )
+        )  # fmt: skip
+        if ran.known.any():
+            tile = np.flatnonzero(ran.known)
+            begin = ran.begin[tile] - ran.begin[tile].min()
+            self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
+
+    def _on_copy(self, event: dict[str, Any]) -> None:
+        direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
+        touched = []
+        if direction in (3, 4):
+            touched.append((READ, _rectangle(event["from"], event, "from_pitch", size)))
+        if direction in (2, 4):
+            touched.append((WRITE, _rectangle(event["to"], event, "to_pitch", size)))
+        self._single(event, f"memcpy {DIRECTIONS.get(direction, 'of unknown direction')}", touched, size * len(touched))
+
+    def _on_set(self, event: dict[str, Any]) -> None:
+        event = {**event, "width": event["width"] * event["element"], "depth": 1}
+        size = event["width"] * event["height"]
+        self._single(event, "memset", [(WRITE, _rectangle(event["to"], event, "to_pitch", size))], size)
+
+    # ---- parts
+
+    def _entries(self, event: dict[str, Any]) -> raw.Entries:
+        return self.process.of(event["launch"], min(event.get("generation", 0), raw.LAST_GENERATION))
+
+    def _accesses(
+        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, here: Times
+    ) -> tuple[list[tuple[int, Strided]], str, list[str]]:
+        notes: list[str] = []
+        coverage = ["exact"]
+        if self.process.events[0].get("pass") != "accesses":
+            return [], "conservative", ["accesses were not recorded: only the blocks pass ran"]
+        if event["graph"] >= 0 and _mixed(geometry, here):
+            entries = np.concatenate([entries, *self._same_kernel(event)])
+            coverage.append("conservative")
+            notes.append("nodes of this graph with the same kernel overlapped and share their accesses")
+        parts = plain(entries, geometry, self.process.granule, self.lifetimes)
+        seen = writes.maps(entries)
+        loads, im2col = tensor_loads(entries, geometry, seen)
+        parts.append((READ, bind.within_buffers(loads, self.lifetimes) if len(loads) else loads))
+        if im2col:
+            coverage.append("conservative")
+            notes.append("im2col loads stand for the whole tensor")
+        if any(base <= address < end for address in seen.loaded for base, end in self.lifetimes.live()):
+            coverage.append("inferred")
+            notes.append("a tensor map lies in memory that kernels may change; it was read once")
+        if kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded):
+            found = self.owners.find(event["launch"], event["kernel"], geometry, seen, self.lifetimes)
+            mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
+            parts.append((mode, bind.within_buffers(found.boxes, self.lifetimes)))
+            coverage.append(found.coverage)
+            notes += [found.note] if found.note else []
+        if event["launch"] in self._spilled:
+            pages = _spilled_pages(self.process.events, self.lifetimes.live())
+            parts += [(mode, bind.within_buffers(writes.whole(r, geometry.tiles), self.lifetimes)) for mode, r in pages]
+            coverage.append("conservative")
+            notes.append(
+                "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
+            )
+        worst = max(coverage, key=WORST.index)
+        self.coverage[worst] += sum(int((b.length * b.count.prod(axis=1)).sum()) for m, b in parts if m != READ)
+        return parts, worst, notes
+
+    def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
+        changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
+        written = [bind.expanded(boxes) for mode, boxes in parts if mode != READ and len(boxes)]
+        start = np.concatenate([w.start for w in written]) if written else np.empty(0, np.int64)
+        end = np.concatenate([w.end for w in written]) if written else np.empty(0, np.int64)
+        whole = _united(np.zeros_like(start), start, end, start) if len(start) else Runs(start, start, start, start)
+        missed = _outside(changed, whole)
+        self.checked += int((changed[:, 1] - changed[:, 0]).sum())
+        if missed:
+            self.unrecorded[event["ordinal"]] = missed
+            self.writer.note(f"{missed} bytes changed in launch {event['ordinal']} that no tile is recorded to write")
+
+    def _same_kernel(self, event: dict[str, Any]) -> list[raw.Entries]:
+        others = range(raw.LAST_GENERATION + 1)
+        return [self.process.of(event["launch"], g) for g in others if g != event.get("generation", 0)]
+
+    def _footprint(self, bound: bind.Bound, places: NDArray[np.int32]) -> int:
+        key = (bound.signature, len(places), places[-1].tobytes())
+        if key not in self._footprints:
+            self._footprints[key] = self.writer.add_footprint(Footprint(block=places, boxes=bound.boxes))
+        return self._footprints[key]
+
+    def _from_blocks(self, ran: Times, notes: list[str]) -> Timed:
+        if not ran.known.any():
+            notes.append("its time was not recorded")
+            return Timed(0, 0)
+        begin, end = int(ran.begin[ran.known].min()), int(ran.end[ran.known].max())
+        if self._start_ns is None:
+            self._start_ns = begin
+        return Timed(max(0, begin - self._start_ns), max(1, end - begin))
+
+    def _single(self, event: dict[str, Any], name: str, touched: list[tuple[int, Strided]], moved: int) -> None:
+        touched = [(mode, bind.within_buffers(boxes, self.lifetimes)) for mode, boxes in touched]
+        never = np.full(1, -1, np.int64)
+        bound = bind.bind(touched, Times(never, never, never, np.zeros(1, np.int64)), self.lifetimes)
+        duration = max(1, round(moved / self.device.dram_bytes_per_s * 1e9))
+        footprint = self._footprint(bound, np.zeros((1, 3), np.int32))
+        self.writer.add_launch(
+            Launch(
+                footprint=footprint, operands=bound.operands, kernel=name, fingerprint=name, grid=(1, 1, 1),
+                block=(1, 1, 1), duration_ns=duration, timing="modelled", coverage="exact", stream=self._stream(event),
+                graph=event["graph"], **self._marks,
+            )
+        )  # fmt: skip
+
+    def _stream(self, event: dict[str, Any]) -> int:
+        return self._streams.setdefault(event["stream"], len(self._streams))
+
+
+def _mixed(geometry: Geometry, here: Times) -> bool:
+    """Whether entries of several launches were taken for one, or those of one for several."""
+    return int(here.blocks.sum()) != geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
+
+
+def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
+    """Loads, stores, atomics and bulk copies of a launch, with their modes."""
+    kind = raw.kinds(entries)
+    out: list[tuple[int, Strided]] = []
+    accesses, bulk = entries[kind == raw.ACCESS], entries[kind == raw.RANGE]
+    window, tile = raw.low(accesses), _tiles(accesses, geometry)
+    first = accesses["payload"][:, 3].astype(np.int64)
+    for mode in (READ, WRITE, ATOMIC):
+        found = [runs.from_masks(tile, window, accesses["payload"][:, mode], first, granule)]
+        mine = bulk[bulk["payload"][:, 1] == mode]
+        if len(mine):
+            start, size = raw.low(mine), mine["payload"][:, 0].astype(np.int64)
+            found.append(_united(_tiles(mine, geometry), start, start + size, mine["payload"][:, 3].astype(np.int64)))
+        out += [(mode, bind.from_runs(f, lifetimes)) for f in found if len(f)]
+    return out
+
+
+def tensor_loads(entries: raw.Entries, geometry: Geometry, seen: writes.Maps) -> tuple[Strided, bool]:
+    """What loads through tensor maps read, and whether some of it stands for a whole tensor."""
+    kind = raw.kinds(entries)
+    head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
+    empty = np.empty(0, np.int64)
+    parts = [Strided(empty, empty, empty, empty.reshape(0, 2), empty.reshape(0, 2), empty)]
+    whole = False
+    if len(head) == len(tail) and len(head):
+        address = raw.low(head)
+        coordinates = np.column_stack([head["payload"], tail["payload"][:, :1]]).astype(np.uint32).view(np.int32)
+        rows = np.column_stack([address, _tiles(head, geometry), coordinates.astype(np.int64)])
+        rows, index = np.unique(rows, axis=0, return_index=True)
+        first = tail["payload"][index, 3].astype(np.int64)
+        for map_address in np.unique(rows[:, 0]).tolist():
+            map_ = seen.loaded.get(map_address)
+            mine = np.flatnonzero(rows[:, 0] == map_address)
+            if map_ is None:
+                continue
+            whole |= map_.im2col
+            found = tensormap.boxes(map_, rows[mine, 2:])
+            load = mine[found.load]
+            parts.append(Strided(rows[load, 1], found.address, found.length, found.count, found.stride, first[load]))
+    return bind.join(parts), whole
+
+
+def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
+    return np.minimum(geometry.tile_of(entries["block"].astype(np.int64)), geometry.tiles - 1)
+
+
+def _united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
+    """Ranges that may overlap as runs that do not."""
+    order = np.lexsort((start, tile))
+    tile, start, end, first = tile[order], start[order], end[order], first[order]
+    # Ends of earlier ranges of the same tile: tiles are kept apart by adding more than any address.
+    apart = tile << 50
+    reach = np.maximum.accumulate(end + apart)
+    heads = np.flatnonzero(np.append(True, (start + apart)[1:] > reach[:-1]))
+    last = np.append(heads[1:], len(tile)) - 1
+    return Runs(tile[heads], start[heads], reach[last] - apart[heads], np.minimum.reduceat(first, heads))
+
+
+def _outside(ranges: Ints, covered: Runs) -> int:
+    """Bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
+    before = np.concatenate([[0], np.cumsum(covered.end - covered.start)])
+
+    def inside(address: Ints) -> Ints:
+        at = np.searchsorted(covered.start, address, side="right")
+        into = np.where(
+            at > 0, np.minimum(address, covered.end[np.maximum(at - 1, 0)]) - covered.start[np.maximum(at - 1, 0)], 0
+        )
+        return np.asarray(before[np.maximum(at - 1, 0)] + into)
+
+    total = int((ranges[:, 1] - ranges[:, 0]).sum())
+    return total - int((inside(ranges[:, 1]) - inside(ranges[:, 0])).sum()) if len(covered) else total
+
+
+def _rectangle(address: int, event: dict[str, Any], pitch: str, size: int) -> Strided:
+    width, height, depth = event["width"], max(1, event["height"]), max(1, event["depth"])
+    rows = height * depth
+    if not width or rows == 1 or event[pitch] == width:
+        width, rows = size, 1
+    count, stride = np.array([[rows, 1]]), np.array([[event[pitch] if rows > 1 else 0, 0]])
+    one = np.ones(1, np.int64)
+    return Strided(one * 0, one * address, one * width, count, stride, -one)
+
+
+def _spilled_pages(
+    events: list[dict[str, Any]], live: list[tuple[int, int]]
+) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Live memory whose folded pages are marked, by mode."""
+    out = []
+    for mode, key in ((READ, "read"), (WRITE, "written")):
+        pages = np.array([e["page"] for e in events if e["e"] == "spilled_page" and e[key]], np.int64)
+        ranges = []
+        for base, end in live:
+            page = np.arange(base // raw.SPILL_PAGE_BYTES, -(-end // raw.SPILL_PAGE_BYTES))
+            page = page[np.isin(page % raw.SPILL_PAGES, pages)]
+            low, high = page * raw.SPILL_PAGE_BYTES, (page + 1) * raw.SPILL_PAGE_BYTES
+            ranges += list(zip(np.maximum(low, base).tolist(), np.minimum(high, end).tolist(), strict=True))
+        out.append((mode, ranges))
+    return out

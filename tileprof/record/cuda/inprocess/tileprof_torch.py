@@ -1,0 +1,135 @@
+# ruff: noqa: INP001, PLC0415, PTH118, PTH123, SLF001 - runs inside other programs: a script that imports little, and late
+"""Names for what PyTorch does, inside the recorded program: operators, modules, parameters, tensors' lifetimes.
+
+Waits for torch to be imported. Everything goes to the injection library as events among its own, in order; what
+the caching allocator did is taken from its own history when the program ends. Nothing here runs on the GPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+import time
+from typing import Any
+
+_MOST_ALLOCATIONS = 4_000_000
+
+
+def start() -> None:
+    """Install the hooks as soon as torch has been imported."""
+    sys.meta_path.insert(0, _AfterTorch())
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Finds torch as everyone would, and adds one step after its import."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _Hooks(module).install()
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+class _Hooks:
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
+        self.folder = os.path.join(os.environ["TILEPROF_RAW"], f"process-{os.getpid()}")
+        self.modules: dict[int, str] = {}
+        self.path: list[str] = []
+        self.handles: list[Any] = []
+        self.mode: Any = None
+
+    def install(self) -> None:
+        self.torch.cuda._lazy_call(self.remember_allocations)
+        module = self.torch.nn.modules.module
+        self.handles += [
+            module.register_module_forward_pre_hook(self.enter),
+            module.register_module_forward_hook(self.leave, always_call=True),
+        ]
+        self.mode = self.dispatch_mode()
+        self.mode.__enter__()
+        compile_ = self.torch.compile
+
+        def compile_after(*arguments: Any, **options: Any) -> Any:
+            self.step_aside()
+            return compile_(*arguments, **options)
+
+        self.torch.compile = compile_after
+
+    def step_aside(self) -> None:
+        """The compiler does not look into code that runs under hooks and modes: leave it alone."""
+        if self.mode is not None:
+            self.mode.__exit__(None, None, None)
+            self.mode = None
+            for handle in self.handles:
+                handle.remove()
+            self.say(e="complaint", text="torch.compile is used: launches carry no operator and module names")
+
+    def dispatch_mode(self) -> Any:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        hooks = self
+
+        class Marks(TorchDispatchMode):
+            def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+                hooks.say(e="mark", op=function.name(), module=hooks.path[-1] if hooks.path else "")
+                return function(*arguments, **(options or {}))
+
+        return Marks()
+
+    # ---- modules and parameters
+
+    def enter(self, module: Any, _: Any) -> None:
+        if not self.path:
+            self.learn(module)
+        self.path.append(self.modules.get(id(module), type(module).__name__))
+
+    def leave(self, *_: Any) -> None:
+        if self.path:
+            self.path.pop()
+
+    def learn(self, root: Any) -> None:
+        """Names below a module that is called from outside any other; again each time, parameters may have moved."""
+        for name, module in root.named_modules():
+            self.modules.setdefault(id(module), name)
+        for kind, found in (("parameter", root.named_parameters()), ("parameter", root.named_buffers())):
+            for name, tensor in found:
+                if tensor.is_cuda:
+                    self.say(e="describe", address=tensor.data_ptr(), name=name, kind=kind)
+
+    # ---- the caching allocator
+
+    def remember_allocations(self) -> None:
+        self.torch.cuda.memory._record_memory_history(
+            enabled="all", context=None, stacks="python", max_entries=_MOST_ALLOCATIONS
+        )
+        atexit.register(self.write_allocations)
+
+    def write_allocations(self) -> None:
+        rows = [
+            [e["action"], e["addr"], e["size"], e["time_us"]]
+            for trace in self.torch.cuda.memory._snapshot()["device_traces"]
+            for e in trace
+            if e["action"] in {"alloc", "free_completed"}
+        ]
+        with open(os.path.join(self.folder, "allocator.json"), "w", encoding="utf-8") as file:
+            json.dump(rows, file)
+
+    def say(self, **event: Any) -> None:
+        event["t"] = time.time_ns()
+        self.library.tileprof_event(json.dumps(event)[1:-1].encode())

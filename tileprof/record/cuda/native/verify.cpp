@@ -1,0 +1,64 @@
+// The write check: what changed in memory over a launch, to be compared with what was recorded as written. It copies
+// all device memory before and after every launch and is meant for tests and for `tileprof doctor`.
+#include "verify.h"
+
+#include <string.h>
+
+#include <map>
+#include <vector>
+
+#include "log.h"
+#include "recorder.h"
+
+namespace tileprof {
+
+namespace {
+
+constexpr uint64_t kMostBytes = 4ull << 30;
+constexpr size_t kUnit = 4;  // bytes compared at once
+
+std::map<uint64_t, std::vector<char>> before;
+
+bool copy(uint64_t address, std::vector<char>* out) {
+    return api.sanitizerMemcpyDeviceToHost(out->data(), reinterpret_cast<void*>(address), out->size(), nullptr) ==
+           SANITIZER_SUCCESS;
+}
+
+}  // namespace
+
+void remember_memory() {
+    before.clear();
+    uint64_t total = 0;
+    for (const auto& [address, bytes] : recorder.allocations()) {
+        total += bytes;
+        if (total > kMostBytes) return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
+        std::vector<char> content(bytes);
+        if (copy(address, &content)) before[address] = std::move(content);
+    }
+}
+
+void report_changes(uint32_t launch) {
+    std::string ranges;
+    for (const auto& [address, old] : before) {
+        std::vector<char> now(old.size());
+        if (!copy(address, &now)) continue;
+        uint64_t start = 0, end = 0;
+        auto put = [&] {
+            if (end > start) ranges += (ranges.empty() ? "[" : ",[") + std::to_string(start) + "," + std::to_string(end) + "]";
+        };
+        for (size_t at = 0; at < old.size(); at += kUnit) {
+            size_t n = std::min(kUnit, old.size() - at);
+            if (memcmp(old.data() + at, now.data() + at, n) == 0) continue;
+            if (address + at != end) {
+                put();
+                start = address + at;
+            }
+            end = address + at + n;
+        }
+        put();
+    }
+    before.clear();
+    log_.event("\"e\":\"changed\",\"launch\":%u,\"ranges\":[%s]", launch, ranges.c_str());
+}
+
+}  // namespace tileprof

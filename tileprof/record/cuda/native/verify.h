@@ -1,0 +1,12 @@
+// The write check (verify.cpp), around an API call that launches a kernel. The caller has waited for the GPU.
+#pragma once
+
+#include <stdint.h>
+
+namespace tileprof {
+
+void remember_memory();
+// An event with the ranges of device memory that changed since.
+void report_changes(uint32_t launch);
+
+}  // namespace tileprof

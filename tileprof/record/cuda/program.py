@@ -1,0 +1,58 @@
+"""Running the recorded program: one pass of it, with the injection library and the hooks in its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tileprof.errors import UserError
+from tileprof.record.cuda.build import Built
+from tileprof.record.cuda.locate import Sanitizer
+from tileprof.record.cuda.settings import Settings
+
+INPROCESS = Path(__file__).parent / "inprocess"
+INJECTION = "CUDA_INJECTION64_PATH"
+
+
+def command_of(words: tuple[str, ...]) -> list[str]:
+    """What to execute: a program, or a Python script that is none by itself."""
+    found = shutil.which(words[0])
+    if found is None and words[0].endswith(".py") and Path(words[0]).is_file():
+        return [sys.executable, *words]
+    if found is None:
+        raise UserError(f"{words[0]} is no program and no Python script.")
+    return [found, *words[1:]]
+
+
+def refuse_taken() -> None:
+    """Raise `UserError` when another tool already injects itself into CUDA programs of this environment."""
+    taken = os.environ.get(INJECTION)
+    if taken:
+        raise UserError(f"{INJECTION} is already set to {taken}: another tool records this program. Unset it first.")
+
+
+def environment(
+    pass_: str, raw: Path, built: Built, sanitizer: Sanitizer, settings: Settings, *, skip: int, count: int | None
+) -> dict[str, str]:
+    """The environment of one pass."""
+    out = {**os.environ, "TILEPROF_RAW": str(raw)}
+    out["PYTHONPATH"] = os.pathsep.join([str(INPROCESS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if pass_ == "time":  # noqa: S105 - the name of a pass over the program
+        return out | {"TILEPROF_TIME": "1"}
+    out |= settings.environment(pass_, skip=skip, count=count)
+    out |= {INJECTION: str(built.library), "TILEPROF_PATCHES": str(built.patches)}
+    out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
+    return out | ({"TILEPROF_HOOKS": "1"} if settings.hooks and pass_ == "accesses" else {})  # noqa: S105 - as above
+
+
+def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:
+    """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the terminal."""
+    if visible:
+        return subprocess.run(command, env=variables, check=False).returncode
+    with log.open("wb") as out:
+        return subprocess.run(
+            command, env=variables, check=False, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+        ).returncode

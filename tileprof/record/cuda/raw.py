@@ -1,0 +1,131 @@
+"""What the injection library leaves behind: the Python mirror of native/records.h, and how to read it.
+
+    <raw>/process-<pid>/events.jsonl     launches, allocations, copies, complaints, in issue order
+                        entries.bin      32-byte records of what blocks touched, in no order
+                        owners-<n>.bin   who wrote each granule, int32, where replays told
+
+Each process that used CUDA has a folder. A killed process leaves what it had copied.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+
+VERSION: Final = 1
+
+ENTRY: Final = np.dtype([("key", "<u8"), ("block", "<u4"), ("launch", "<u4"), ("payload", "<u4", 4)])
+
+ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
+"""Kinds of entries; the top four bits of ``key``."""
+
+KIND_SHIFT: Final = 60
+GENERATION_SHIFT: Final = 48
+LOW_MASK: Final = (1 << GENERATION_SHIFT) - 1
+LAST_GENERATION: Final = (1 << (KIND_SHIFT - GENERATION_SHIFT)) - 1
+SPILL_PAGE_BYTES: Final = 1 << 21
+SPILL_PAGES: Final = 1 << 20
+
+NOBODY, SEVERAL = -1, -2
+"""Owners of granules that no cluster or more than one wrote."""
+
+Entries = NDArray[np.void]
+
+
+@dataclass(slots=True)
+class Process:
+    """The records of one process. ``entries`` are sorted by launch and generation."""
+
+    folder: Path
+    events: list[dict[str, Any]]
+    entries: Entries
+    _starts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def granule(self) -> int:
+        return int(self.events[0].get("granule", 1))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the process ended by itself, all records copied."""
+        return bool(self.events) and self.events[-1]["e"] == "end"
+
+    def of(self, launch: int, generation: int) -> Entries:
+        """The entries of a launch."""
+        first, end = self._starts.get((launch, generation), (0, 0))
+        return self.entries[first:end]
+
+    def owners(self, name: str) -> NDArray[np.int32]:
+        """One file of owners."""
+        return np.fromfile(self.folder / name, dtype="<i4")
+
+
+def processes(folder: Path) -> list[Process]:
+    """Every process that recorded under ``folder``, in order of process id. Raises UserError when there is none."""
+    found = [read(p) for p in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2]))]
+    found = [p for p in found if p.events]
+    if not found:
+        raise UserError(
+            "The program ran, but the recorder inside it never started: it used no CUDA, or CUDA was initialised "
+            "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that)."
+        )
+    return found
+
+
+def read(folder: Path) -> Process:
+    """One process's records. Raises UserError for records of another version or a recorder that failed to start."""
+    events = list(_events(folder / "events.jsonl"))
+    for event in events:
+        if event["e"] == "failed":
+            raise UserError(f"The CUDA recorder could not start in process {folder.name}: {event['why']}.")
+        if event["e"] == "start" and event["version"] != VERSION:
+            raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
+    path = folder / "entries.bin"
+    entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
+    return grouped(folder, events, entries)
+
+
+def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Process:
+    """A process with its entries sorted by launch and generation. Unused room in the arena (launch 0) is left out."""
+    entries = entries[entries["launch"] != 0]
+    order_of = entries["launch"].astype(np.uint64) << np.uint64(12) | generations(entries)
+    order = np.argsort(order_of, kind="stable")
+    entries, order_of = entries[order], order_of[order]
+    values, firsts = np.unique(order_of, return_index=True)
+    ends = np.append(firsts[1:], len(entries))
+    starts = {
+        (int(v) >> 12, int(v) & LAST_GENERATION): (int(f), int(e)) for v, f, e in zip(values, firsts, ends, strict=True)
+    }
+    return Process(folder, events, entries, starts)
+
+
+def kinds(entries: Entries) -> NDArray[np.uint64]:
+    """The kind of each entry."""
+    return np.asarray(entries["key"] >> np.uint64(KIND_SHIFT))
+
+
+def generations(entries: Entries) -> NDArray[np.uint64]:
+    """Which of the graph's nodes with the same kernel each entry belongs to."""
+    return np.asarray(entries["key"] >> np.uint64(GENERATION_SHIFT) & np.uint64(LAST_GENERATION))
+
+
+def low(entries: Entries) -> NDArray[np.int64]:
+    """The low key bits of each entry: window, SM or address."""
+    return np.asarray(entries["key"] & np.uint64(LOW_MASK)).astype(np.int64)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    out = []
+    for line in path.read_bytes().splitlines():
+        try:
+            out.append(json.loads(line))
+        except ValueError:
+            break  # the last line of a killed process
+    return out

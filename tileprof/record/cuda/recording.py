@@ -1,0 +1,196 @@
+"""Recording a program on a real GPU: check the machine, run the passes, turn what they left into a trace."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tileprof.devices import Device, get
+from tileprof.errors import UserError
+from tileprof.record.cuda import allocator, build, gpu, join, locate, program, raw, tensormap
+from tileprof.record.cuda.decode import Decoder, Timed
+from tileprof.record.cuda.settings import Settings
+from tileprof.record.cuda.tiles import Times
+from tileprof.trace import TraceWriter
+from tileprof.trace.schema import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tileprof.record import Options
+
+_HOPPER = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What the passes beside the one that the trace is made from say, by ordinal of a launch."""
+
+    timed: dict[int, Timed]
+    blocks: dict[int, Times]
+    notes: tuple[str, ...] = ()
+
+
+def record(options: Options, settings: Settings | None = None) -> int:
+    """Run the program once a pass and write the trace at ``options.output``; the program's exit code.
+
+    Raises `UserError` before the program starts when this machine cannot record, and afterwards when it did not use
+    CUDA. A program of several processes gives a trace each; the ones with fewer launches are named after their
+    process.
+    """
+    settings = settings or Settings()
+    program.refuse_taken()
+    command = program.command_of(options.program)
+    found = gpu.gpus()[0]
+    gpu.supported(found)
+    sanitizer = locate.sanitizer()
+    built = build.build(found.architecture)
+    if "accesses" in settings.passes and int(found.architecture[3:-1]) >= _HOPPER:
+        tensormap.calibrate(gpu.driver())
+    device = _device(found)
+    passes = [p for p in ("accesses", "blocks", "time") if p in settings.passes]
+    with _raw_folder(settings) as folder:
+        exit_code = 0
+        for number, pass_ in enumerate(passes):
+            place = folder / pass_
+            place.mkdir()
+            variables = program.environment(
+                pass_, place, built, sanitizer, settings, skip=options.skip, count=options.count
+            )
+            code = program.run(command, variables, visible=number == 0, log=place / "output.txt")
+            if number == 0:
+                exit_code = code
+            elif code != exit_code:
+                _say(
+                    f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
+                )
+        convert(folder, passes, options, device, exit_code)
+    return exit_code
+
+
+def convert(folder: Path, passes: list[str], options: Options, device: Device, exit_code: int) -> list[Path]:
+    """The traces of the raw records in ``folder``, one a process, the one with the most launches first."""
+    main = next((p for p in ("accesses", "blocks") if p in passes), None)
+    if main is None:
+        raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
+    processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
+    others = raw.processes(folder / "blocks") if main == "accesses" and "blocks" in passes else []
+    others.sort(key=lambda p: -_launches(p))
+    timings = join.time_passes(folder / "time") if "time" in passes else []
+    written = []
+    for number, process in enumerate(p for p in processes if _launches(p)):
+        process.events = allocator.merged(process.events, process.folder)
+        extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
+        path = options.output if number == 0 else _beside(options.output, process)
+        _summary(path, _write(process, extra, replace(options, output=path), device, exit_code), extra)
+        written.append(path)
+    if not written:
+        raise UserError("The program used CUDA but launched no kernel that was to be recorded.")
+    return written
+
+
+def _write(process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int) -> Decoder:
+    writer = TraceWriter(
+        options.output,
+        recorder="cuda",
+        command=options.program,
+        device=device,
+        granule=process.granule,
+        force=options.force,
+    )
+    with writer:
+        decoder = Decoder(process, writer, device, extra.timed, extra.blocks)
+        decoder.run()
+        for note in extra.notes:
+            writer.note(note)
+        writer.close(exit_code)
+    return decoder
+
+
+def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.TimePass], passes: list[str]) -> Extra:
+    reference = join.Reference.of(process)
+    notes, timed, blocks = [], {}, {}
+    if other is not None:
+        keys, times = join.block_times(other)
+        matched = join.match(reference, keys, "blocks")
+        blocks = {ordinal: times[row] for ordinal, row in matched.found.items()}
+        notes.append(matched.report)
+    if timings and timings[0].rows:
+        rows = timings[0].rows
+        matched = join.match(reference, timings[0].keys, "time")
+        start = min(r["begin"] for r in rows)
+        for ordinal, row in matched.found.items():
+            r = rows[row]
+            timed[ordinal] = Timed(r["begin"] - start, r["end"] - r["begin"], r["registers"], r["shared"])
+        notes.append(matched.report)
+    elif timings:
+        notes.append(
+            f"CUPTI did not start ({timings[0].failure}); durations come from block times under instrumentation"
+        )
+    elif "time" in passes:
+        notes.append(
+            "the time pass saw no kernel: it needs a Python program and cupti-python; "
+            "durations come from block times under instrumentation"
+        )
+    return Extra(timed, blocks, tuple(n for n in notes if n))
+
+
+def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
+    coverage = decoder.coverage
+    total = sum(coverage.values())
+    shares = ", ".join(f"{coverage[c] / total:.1%} {c}" for c in ("exact", "inferred", "conservative") if coverage[c])
+    _say(
+        f"{path} is recorded; of {total:,} bytes written: {shares}" if total else f"{path} is recorded; no writes were"
+    )
+    if decoder.checked:
+        missed = sum(decoder.unrecorded.values())
+        _say(f"write check: {decoder.checked:,} bytes changed, {missed:,} of them outside every recorded write")
+    for note in extra.notes:
+        _say(note)
+    _say(f"next: tileprof report {path}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"tileprof: {text}\n")
+
+
+def _launches(process: raw.Process) -> int:
+    return sum(e["e"] == "launch" for e in process.events)
+
+
+def _beside(path: Path, process: raw.Process) -> Path:
+    stem = path.name.removesuffix(SUFFIX)
+    return path.with_name(f"{stem}-{process.folder.name}{SUFFIX}")
+
+
+def _device(found: gpu.Gpu) -> Device:
+    try:
+        return get(found.name)
+    except UserError:
+        words = found.name.replace("NVIDIA", "").split()
+        for word in words:
+            try:
+                return get(word)
+            except UserError:
+                continue
+        raise
+
+
+@contextmanager
+def _raw_folder(settings: Settings) -> Iterator[Path]:
+    if settings.raw is not None:
+        if settings.raw.exists() and any(settings.raw.iterdir()):
+            raise UserError(f"{settings.raw} is not empty; raw records go to a folder of their own.")
+        settings.raw.mkdir(parents=True, exist_ok=True)
+        yield settings.raw.resolve()
+        return
+    folder = Path(tempfile.mkdtemp(prefix="tileprof-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

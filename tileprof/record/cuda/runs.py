@@ -1,0 +1,127 @@
+"""Bit masks to runs of bytes, runs to strided boxes: pure arithmetic on columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Contiguous bytes ``[start, end)`` that a tile touches, first at ``first`` (ns); sorted by tile and start."""
+
+    tile: Ints
+    start: Ints
+    end: Ints
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.tile)
+
+
+def from_masks(tile: Ints, window: Ints, mask: NDArray[np.uint32], first: Ints, granule: int) -> Runs:
+    """Runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address space.
+
+    Rows of the same tile and window are united. Runs continue across windows.
+    """
+    used = mask != 0
+    tile, window, mask, first = tile[used], window[used], mask[used], first[used]
+    if not len(tile):
+        return Runs(tile, window, window, first)
+    order = np.lexsort((window, tile))
+    tile, window, mask, first = tile[order], window[order], mask[order], first[order]
+    new = np.flatnonzero(np.append(True, (tile[1:] != tile[:-1]) | (window[1:] != window[:-1])))
+    tile, window = tile[new], window[new]
+    mask, first = np.bitwise_or.reduceat(mask, new), np.minimum.reduceat(first, new)
+
+    bits = np.unpackbits(mask.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, bitorder="little").astype(bool)
+    follows = np.append(False, (tile[1:] == tile[:-1]) & (window[1:] == window[:-1] + 1))
+    before = np.empty_like(bits)
+    before[:, 1:] = bits[:, :-1]
+    before[0, 0] = False
+    before[1:, 0] = bits[:-1, 31] & follows[1:]
+    after = np.empty_like(bits)
+    after[:, :-1] = bits[:, 1:]
+    after[-1, -1] = False
+    after[:-1, 31] = bits[1:, 0] & follows[1:]
+    row, column = np.nonzero(bits & ~before)
+    last_row, last_column = np.nonzero(bits & ~after)
+    start = (window[row] * 32 + column) * granule
+    end = (window[last_row] * 32 + last_column + 1) * granule
+    # The earliest of the rows that a run covers; reduceat takes [row, last_row + 1) at the even places.
+    edges = np.minimum(np.stack([row, last_row + 1], axis=1).ravel(), len(first) - 1)
+    earliest = np.minimum.reduceat(first, edges)[::2]
+    earliest = np.minimum(earliest, first[last_row])
+    return Runs(tile[row], start, end, earliest)
+
+
+def cut(runs: Runs, edges: Ints) -> Runs:
+    """The same bytes, with runs cut at the sorted addresses ``edges``."""
+    lowest = np.searchsorted(edges, runs.start, side="right")
+    highest = np.searchsorted(edges, runs.end, side="left")
+    pieces = highest - lowest + 1
+    if (pieces == 1).all():
+        return runs
+    row = np.repeat(np.arange(len(runs)), pieces)
+    index = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    edge = lowest[row] + index
+    start = np.where(index == 0, runs.start[row], edges[np.maximum(edge - 1, 0)])
+    end = np.where(index == pieces[row] - 1, runs.end[row], edges[np.minimum(edge, len(edges) - 1)])
+    return Runs(runs.tile[row], start, end, runs.first[row])
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Strided boxes at absolute addresses; ``count`` and ``stride`` are ``[boxes, 2]``, inner level first."""
+
+    tile: Ints
+    address: Ints
+    length: Ints
+    count: Ints
+    stride: Ints
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.tile)
+
+
+def boxes(runs: Runs, group: Ints | None = None) -> Strided:
+    """The same bytes as few strided boxes, exactly. Runs of different ``group`` (a buffer, say) do not share a box."""
+    group = np.zeros(len(runs), np.int64) if group is None else group
+    ones, zeros = np.ones(len(runs), np.int64), np.zeros(len(runs), np.int64)
+    shape = np.stack([runs.tile, group, runs.end - runs.start, ones, zeros, ones, zeros], axis=1)
+    start, first = runs.start, runs.first
+    for level in (0, 1):
+        head, count, stride = _fold(shape, start)
+        if len(head):
+            first = np.minimum.reduceat(first, head)
+        start, shape = start[head], shape[head]
+        shape[:, 3 + 2 * level] = count
+        shape[:, 4 + 2 * level] = stride
+    return Strided(shape[:, 0], start, shape[:, 2], shape[:, [3, 5]], shape[:, [4, 6]], first)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _fold(shape: Ints, start: Ints) -> tuple[Ints, Ints, Ints]:
+    """Greedily, rows of equal shape at a constant distance: index of the first, how many, the distance."""
+    rows = len(start)
+    head, count, stride = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
+    out, i = 0, 0
+    while i < rows:
+        n, step = 1, 0
+        while i + n < rows and (shape[i + n] == shape[i]).all():
+            distance = start[i + n] - start[i + n - 1]
+            if n == 1:
+                step = distance
+            elif distance != step:
+                break
+            n += 1
+        head[out], count[out], stride[out] = i, n, step if n > 1 else 0
+        out += 1
+        i += n
+    return head[:out], count[:out], stride[:out]

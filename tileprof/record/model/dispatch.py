@@ -1,0 +1,82 @@
+"""Where operators come from: a dispatch mode in every thread of the program."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tileprof.record.model import fake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tileprof.record.model.session import Session
+
+
+class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
+    """Hands operators of one thread to the session."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+        self._computing = 0
+        """Operators of this thread so far that computed something."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No wrapper around `__torch_dispatch__`: it would import the compiler and lengthen every traceback."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        session, kwargs = self._session, kwargs or {}
+        if not session.active or func.namespace == "prim":  # prim: questions about a tensor's metadata
+            return func(*args, **kwargs)
+        plain = torch.Tensor.__torch_dispatch__
+        kinds = {t for t in types if getattr(t, "__torch_dispatch__", plain) is not plain}
+        if kinds and not (session.fake and fake.only_fake(kinds)):
+            if fake.only_fake(kinds):  # the program traces itself with fake tensors: nothing runs
+                return func(*args, **kwargs)
+            return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
+        operator = session.operator(func)
+        path = session.modules.here()
+        if operator.composite:
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        values = session.before(operator, args, kwargs)
+        computing = self._computing
+        if operator.explicit:
+            with self:
+                result = func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)  # noqa: SLF001
+            if self._computing != computing:  # its parts were seen; one that shows none computes by itself
+                return result
+        else:
+            result = func(*args, **kwargs)
+        self._computing += session.after(operator, args, kwargs, result, path, values)
+        return result
+
+
+def each_thread(enter: Callable[[ExitStack], None]) -> Callable[[], None]:
+    """Run every thread that starts from now on inside what ``enter`` enters; returns what ends that."""
+    original = threading.Thread._bootstrap  # type: ignore[attr-defined]  # noqa: SLF001 - `run` may be overridden
+
+    def bootstrap(thread: threading.Thread) -> None:
+        with ExitStack() as stack:
+            enter(stack)
+            original(thread)
+
+    threading.Thread._bootstrap = bootstrap  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def end() -> None:
+        threading.Thread._bootstrap = original  # type: ignore[attr-defined]  # noqa: SLF001
+
+    return end

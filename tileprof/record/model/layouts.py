@@ -1,0 +1,68 @@
+"""Tensors as layouts: the key under which equal calls share their plan, and the operands that tile models see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tileprof.record.model.call import Operand
+from tileprof.record.model.storage import parts
+
+_ALIGNMENT_BYTES = 16
+"""The widest load of a thread; buffers themselves are aligned to 512 bytes."""
+
+
+def _alignment(tensor: torch.Tensor) -> int:
+    offset = tensor.storage_offset() * tensor.element_size()
+    return min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES
+
+
+def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> bool:
+    """Append all tensors in ``value`` to ``tensors``, and a hashable description of it to ``key``.
+
+    False where a tensor is not strided: its components stand for it, and tile models do not know it.
+    """
+    if isinstance(value, torch.Tensor):
+        pieces = parts(value)
+        for piece in pieces:
+            key.append((piece.shape, piece.stride(), piece.dtype, _alignment(piece)))
+            tensors.append(piece)
+        return len(pieces) == 1 and pieces[0] is value
+    if isinstance(value, list | tuple):
+        key.append(len(value))
+        strided = True
+        for one in value:
+            strided = flatten(one, tensors, key) and strided
+        return strided
+    try:
+        hash(value)
+        key.append(value)
+    except TypeError:
+        key.append(repr(value))
+    return True
+
+
+def as_operands(value: Any, operands: list[Operand]) -> Any:
+    """``value`` with each tensor replaced by its operand, which is appended to ``operands``; lists for tuples.
+
+    The order is that of `flatten`: an operand's ``ref`` is its tensor's place there.
+    """
+    if isinstance(value, torch.Tensor):
+        made = [_operand(piece, len(operands) + n) for n, piece in enumerate(parts(value))]
+        operands += made
+        return made[0] if len(made) == 1 else made
+    if isinstance(value, list | tuple):
+        return [as_operands(v, operands) for v in value]
+    return value
+
+
+def _operand(tensor: torch.Tensor, ref: int) -> Operand:
+    return Operand(
+        shape=tuple(tensor.shape),
+        strides=tuple(tensor.stride()),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        itemsize=tensor.element_size(),
+        alignment=_alignment(tensor),
+        ref=ref,
+    )
