@@ -16,6 +16,7 @@ sustained rate. A launch takes as long as list scheduling its tiles, in dispatch
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -24,12 +25,13 @@ import numpy as np
 from tileprof.devices import occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.call import Scratch
+from tileprof.trace.footprint import READ
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.call import Kernel
+    from tileprof.record.model.call import Kernel, Operand
 
 BLOCK_NS: Final = 1000.0
 """What a block costs beside its work: start, one unhidden load and one store of some 500 ns each, the latency
@@ -82,15 +84,27 @@ def model(kernel: Kernel, device: Device) -> Duration:
 
 
 def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
-    """Bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size)."""
+    """Bytes each tile moves ``[tiles]``, and distinct bytes of the launch (at most an operand's size).
+
+    A conservative footprint says that every tile may touch an operand whole; the kernel moves it once all the same.
+    """
     boxes = kernel.footprint.boxes
-    volume = boxes.length * boxes.count_0.astype(np.int64) * boxes.count_1
+    volume = (boxes.length * boxes.count_0.astype(np.int64) * boxes.count_1).astype(np.float64)
+    slot = boxes.operand * 2 + (boxes.mode != READ)
+    by_slot = np.bincount(slot, weights=volume, minlength=2 * len(kernel.operands))
+    sizes = np.repeat([float(o.bytes if isinstance(o, Scratch) else _bytes(o)) for o in kernel.operands], 2)
+    distinct = np.minimum(by_slot[: len(sizes)], sizes)
+    if kernel.coverage == "conservative":
+        volume *= (distinct / np.maximum(by_slot[: len(sizes)], 1.0))[slot]
     touched = np.bincount(boxes.tile, weights=volume, minlength=kernel.footprint.tiles)
-    by_slot = np.bincount(
-        boxes.operand * 2 + (boxes.mode != 0), weights=volume, minlength=2 * len(kernel.operands)
-    ).reshape(-1, 2)
-    sizes = np.array([o.bytes if isinstance(o, Scratch) else o.numel * o.itemsize for o in kernel.operands], float)
-    return touched.astype(np.float64), float(np.minimum(by_slot[: len(sizes)], sizes[:, None]).sum())
+    return touched, float(distinct.sum())
+
+
+def _bytes(operand: Operand) -> int:
+    """Distinct bytes of a view, at most: repeated dimensions (stride 0) and overlapping windows count once."""
+    dimensions = [(n, s) for n, s in zip(operand.shape, operand.strides, strict=True) if s]
+    elements = math.prod(n for n, _ in dimensions)
+    return min(elements, 1 + sum((n - 1) * s for n, s in dimensions)) * operand.itemsize
 
 
 def _makespan(tile_ns: NDArray[np.float64], slots: int) -> float:

@@ -73,3 +73,22 @@ def test_the_makespan_is_that_of_greedy_list_scheduling(lives, slots):
     for life in lives:
         ends[ends.index(min(ends))] += life
     assert duration._makespan(np.array(lives), slots) == pytest.approx(max(ends))
+
+
+def test_a_broadcast_operand_crosses_dram_once():
+    kernel = _kernel(1000)
+    repeated = Operand((1000, 512), (0, 1), "uint8", 1)
+    boxes = Boxes.of(tile=kernel.footprint.block[:, 0], operand=0, mode=READ, offset=0, length=512)
+    broadcast = replace(kernel, operands=(repeated,), footprint=Footprint(kernel.footprint.block, boxes))
+    assert duration._traffic(broadcast)[1] == 512
+    assert duration._traffic(kernel)[1] == 512_000
+
+
+def test_a_conservative_launch_moves_an_operand_once_not_once_a_tile():
+    exact = _kernel(4096, 1024)
+    boxes = replace(exact.footprint.boxes, offset=np.zeros(4096, np.int64), length=np.full(4096, 4096 * 1024))
+    rough = replace(exact, footprint=replace(exact.footprint, boxes=boxes), coverage="conservative")
+    assert duration.model(rough, H200).launch_ns == duration.model(exact, H200).launch_ns
+    assert (
+        duration.model(replace(rough, coverage="exact"), H200).launch_ns > 100 * duration.model(exact, H200).launch_ns
+    )
