@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
 
-.PHONY: help install demo test lint bench format typing-links clean
+.PHONY: help install demo test browser lint bench format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,8 +25,14 @@ demo: $(INSTALLED) ## record a GPT-2 on the CPU, print the report, write the pag
 	@echo "The page: $(abspath $(DEMO)/gpt2.html)"
 
 # Left out by marker: what needs an NVIDIA GPU, and what measures.
-test: $(INSTALLED) ## the whole suite
+test: $(INSTALLED) browser ## the whole suite
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not benchmark" $(PYTEST_ARGS)
+
+# The page is tested in a real browser; without one these tests are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "No chromium here: the tests of the page in a browser will be skipped" >&2
 
 lint: $(INSTALLED) typing-links ## style, format and types
 	$(BIN)/ruff check .

@@ -162,7 +162,8 @@ function drawTiles(c, table, x) {
   const [top, right] = [lanesView.toScreen(0, 0)[1], lanesView.width];
   const { left } = lanesView.margin;
   const high = ky / table.slots;
-  const gap = high > 4 ? 1 : 0;
+  // One of sixteen slots would be a tenth of a pixel: a tile stays visible, zooming in shows its true share.
+  const shown = high > 4 ? high - 1 : Math.max(high, Math.min(ky / 2, 1));
   let drawn = 0;
   for (let t = 0; t < table.tiles; t++) {
     const from = x + table.begin[t] * TENTH_NS * kx;
@@ -170,7 +171,7 @@ function drawTiles(c, table, x) {
     if (from > right || from + wide < left) continue;
     const y = top + table.sm[t] * ky + table.slot[t] * high;
     if (y > lanesView.height || y + high < lanesView.margin.top) continue;
-    c.fillRect(from, y, Math.max(wide - (wide > 8 ? 1 : 0), 0.5), high - gap);
+    c.fillRect(from, y, Math.max(wide - (wide > 8 ? 1 : 0), 0.5), shown);
     drawn++;
   }
   return drawn;
