@@ -66,8 +66,11 @@ def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:
     return Lanes(sms, slot, begin, end, max(opened.values(), default=1))
 
 
-def busy_share(lanes: Lanes, *, sms: int, bins: int) -> NDArray[np.float64]:
-    """How full each SM is over time, ``[sms, bins]``: slot-time in use over slot-time there is, 0 to 1."""
+def busy_share(lanes: Lanes, *, sms: int, bins: int, weight: ArrayLike = 1.0) -> NDArray[np.float64]:
+    """How full each SM is over time, ``[sms, bins]``: slot-time in use over slot-time there is, 0 to 1.
+
+    ``weight`` (of all tiles, or ``[tiles]``): slots that a tile holds.
+    """
     share = np.zeros((sms, bins))
     span = float(lanes.end_ns.max()) if len(lanes.end_ns) else 0.0
     if span <= 0:
@@ -76,7 +79,8 @@ def busy_share(lanes: Lanes, *, sms: int, bins: int) -> NDArray[np.float64]:
     # Slot-time before each bin's right edge, as a piecewise linear function of the edge: slopes are differenced.
     used = np.zeros((sms, bins + 1))
     slope = np.zeros((sms, bins + 2))
-    for sign, at in ((1.0, begin), (-1.0, end)):
+    held = np.broadcast_to(np.asarray(weight, np.float64), begin.shape)
+    for sign, at in ((held, begin), (-held, end)):
         whole = np.minimum(at.astype(np.int64), bins)
         np.add.at(used, (lanes.sm, whole), sign * (whole + 1 - at))
         np.add.at(slope, (lanes.sm, whole + 1), sign)

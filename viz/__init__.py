@@ -1,5 +1,7 @@
-"""Pages that show a tile graph: the launch graph, the tile matrix of a pair, and the lanes of SMs over time."""
+"""Pages that show a tile graph: launches, the tiles of a pair, the lanes of SMs over time, and what schedulers would gain."""
 
+from tileprof.viz.overlay import Overlay, PairOverlay
 from tileprof.viz.page import page
+from tileprof.viz.study import Study, study
 
-__all__ = ["page"]
+__all__ = ["Overlay", "PairOverlay", "Study", "page", "study"]

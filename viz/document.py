@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from tileprof.trace.schema import COVERAGES, TIMINGS
 from tileprof.viz.fold import fold_launches
 from tileprof.viz.lanes import lane_tables
+from tileprof.viz.overlay import Overlay, overlay_table
 from tileprof.viz.pack import Packed, pack, packed_bytes, printable
 from tileprof.viz.relations import relation_tables
+from tileprof.viz.schedules import gain_tables
+from tileprof.viz.study import Study
+from tileprof.viz.uses import use_tables
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -54,8 +58,12 @@ class Strings:
         return self.place[text]
 
 
-def document(graph: TileGraph, report: Report | None = None) -> dict[str, Any]:
-    """Everything a page shows of a tile graph; ``report`` adds its gains where it has them."""
+def document(
+    graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+) -> dict[str, Any]:
+    """Everything a page shows of a tile graph; ``report`` adds its gains where it has them, ``study`` schedules and other GPU
+    sizes, ``policy`` what its waits cover.
+    """
     launches = graph.trace.launches
     notes: list[str] = []
     strings = Strings()
@@ -71,10 +79,15 @@ def document(graph: TileGraph, report: Report | None = None) -> dict[str, Any]:
         "strings": strings.texts,
         "notes": notes,
     }
-    spent = _size(value)
-    lanes = lane_tables(graph.trace, shown, budget=(PAGE_BYTES - spent) // 2, notes=notes)
-    relations = relation_tables(graph, pairs, budget=PAGE_BYTES - spent - _size(lanes), notes=notes)
-    return value | lanes | relations
+    value |= use_tables(graph.trace, shown, strings.codes, notes)
+    left = PAGE_BYTES - _size(value)
+    value |= gain_tables(graph, report, study or Study((), (), ()), budget=left // 4, notes=notes)
+    if policy is not None:
+        tiles = np.diff(graph.tile_base).tolist()
+        left = PAGE_BYTES - _size(value)
+        value["policy"] = overlay_table(policy, pairs, tiles, budget=left // 3, notes=notes)
+    value |= lane_tables(graph.trace, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
+    return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
 
 
 def _timed(launches: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

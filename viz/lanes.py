@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.durations import SPREAD, Durations, tile_durations
 from tileprof.analysis.timeline import Lanes, busy_share, dispatch, recorded
 from tileprof.viz.pack import pack, packed_bytes
+from tileprof.viz.uses import tile_bytes
 
 if TYPE_CHECKING:
     from tileprof.trace import Trace
@@ -124,13 +125,14 @@ def _aggregated(lanes: Lanes, sms: int) -> dict[str, Any]:
 def _grids(
     trace: Trace, launches: pd.DataFrame, budget: int, notes: list[str]
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Tile coordinates of each footprint: ``x``, ``y``, ``z`` columns in dispatch order."""
+    """Tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, and bytes ``read`` and ``written``."""
     tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
     grids: list[dict[str, Any]] = []
     place: dict[int, int] = {}
+    moved = tile_bytes(trace)
     for footprint in tiles.index.tolist():
         block = trace.footprint(int(footprint)).block
-        grid = {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")}
+        grid = {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")} | moved.get(int(footprint), {})
         if _bytes(grid) > budget:
             continue
         budget -= _bytes(grid)

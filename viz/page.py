@@ -14,20 +14,28 @@ from tileprof.viz.pack import inert_json
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.report import Report
+    from tileprof.viz.overlay import Overlay
+    from tileprof.viz.study import Study
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
 # its marks go blank beyond a million, while a pair of launches can have more tiles than that.
-SCRIPTS = ("data", "state", "canvas", "fold", "layout", "graph", "matrix", "lanes", "main")
+SCRIPTS = (
+    "data", "state", "canvas", "fold", "layout", "graph", "ranking", "matrix", "simulated", "lanes", "tiles", "gain", "sizes",
+    "main",
+)  # fmt: skip
 """Parts of the page's program, in the order in which they are joined into one module."""
 
 
-def page(graph: TileGraph, report: Report | None = None) -> str:
+def page(
+    graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+) -> str:
     """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
 
-    ``report`` adds what overlap could gain, in all and for each pair. Names in the trace are untrusted:
-    they reach the page as inert JSON and are only ever shown as text.
+    ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU; ``policy`` lays
+    a policy over the dependencies. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown
+    as text.
     """
-    value = document(graph, report)
+    value = document(graph, report, study, policy)
     script, style = _asset(*(f"{name}.js" for name in SCRIPTS)), _asset("page.css")
     policy = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "

@@ -41,13 +41,10 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
     blocks: dict[int, dict[str, Any]] = {}
     coarse = missing = 0
     for left, block in zip(range(len(used) - 1, -1, -1), used, strict=True):
-        relation = graph.blocks[block]
-        value = _whole(relation) if len(relation.parent) <= _TOO_MANY else None
-        if value is None or _bytes(value) > budget - left * _COARSE_BYTES:
-            value, coarse = _aggregated(relation, int(tiles[producer_of[block]])), coarse + 1
-        if _bytes(value) > budget:
-            value, missing = {"left_out": True}, missing + 1
-        budget -= _bytes(value)
+        producers = int(tiles[producer_of[block]])
+        value, size = fitted(graph.blocks[block], producers, budget, reserved=left * _COARSE_BYTES)
+        coarse, missing = coarse + ("counts" in value), missing + ("left_out" in value)
+        budget -= size
         blocks[block] = value
     if coarse:
         notes.append(
@@ -58,6 +55,20 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
         notes.append(f"{missing:,} of {len(used):,} tile relations did not fit in this page and are left out.")
     renumbered = {block: i for i, block in enumerate(blocks)}
     return {"links": _links(links, renumbered), "blocks": list(blocks.values())}
+
+
+def fitted(block: EdgeBlock, producers: int, budget: int, *, reserved: int = 0) -> tuple[dict[str, Any], int]:
+    """One relation for the browser and its bytes: whole within ``budget - reserved``, counted on a grid within ``budget``, else
+    ``{"left_out": True}``.
+    """
+    if len(block.parent) <= _TOO_MANY:
+        value = whole(block)
+        if _bytes(value) <= budget - reserved:
+            return value, _bytes(value)
+    value = _aggregated(block, producers)
+    if _bytes(value) > budget:
+        value = {"left_out": True}
+    return value, _bytes(value)
 
 
 def _links(links: pd.DataFrame, renumbered: dict[int, int]) -> dict[str, Packed]:
@@ -73,7 +84,8 @@ def _bytes(value: dict[str, Any]) -> int:
     return sum(packed_bytes(v) for v in value.values() if isinstance(v, dict)) + 40
 
 
-def _whole(block: EdgeBlock) -> dict[str, Any]:
+def whole(block: EdgeBlock) -> dict[str, Any]:
+    """A relation with every edge."""
     return {
         "set_of": pack(block.set_of, delta=True),
         "indptr": pack(block.indptr, delta=True),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled
+from tileprof.analysis.bounds.compiled import compiled, internal, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors, successors
 
 
@@ -23,7 +23,20 @@ def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArra
     free their slots together, before any of them is given away.
     """
     sizes, size_of = np.unique(units, return_inverse=True)
-    return _run(p, successors(p), sizes, size_of.astype(np.int64), capacity)
+    tiles = np.diff(p.tile_base)
+    ends = np.full(p.tiles, np.inf)
+    if not p.tiles:
+        return ends
+    s = successors(p)
+    parents, waits = _counters(p, s)
+    room = np.bincount(size_of, tiles, len(sizes)).astype(np.int64)
+    running = min(p.tiles, capacity // int(sizes[0])) + 1
+    _loop(
+        p, s, sizes, size_of.astype(np.int64), np.repeat(np.arange(len(tiles), dtype=np.int32), tiles), parents, waits,
+        np.empty(p.tiles, np.int64), np.concatenate([[0], np.cumsum(room)]), np.zeros(len(sizes), np.int64),
+        np.empty(running), np.empty(running, np.int64), ends, capacity,
+    )  # fmt: skip
+    return ends
 
 
 @compiled
@@ -48,7 +61,7 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
     return ends
 
 
-@compiled
+@internal
 def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int) -> None:
     """Into a heap of (key, item), least first; ties by item."""
     at = size
@@ -61,7 +74,7 @@ def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: f
     keys[at], items[at] = key, item
 
 
-@compiled
+@internal
 def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None:
     """Drop the least of a heap of ``size``; its last element takes the hole."""
     key, item = keys[size - 1], items[size - 1]
@@ -82,7 +95,7 @@ def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None
     keys[at], items[at] = key, item
 
 
-@compiled
+@internal
 def _push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
     at = size
     while at > 0:
@@ -94,7 +107,7 @@ def _push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
     heap[at] = tile
 
 
-@compiled
+@internal
 def _pop_tile(heap: NDArray[np.int64], size: int) -> None:
     tile = heap[size - 1]
     at = 0
@@ -127,30 +140,31 @@ def _counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.
     return parents, waits
 
 
-@compiled
-def _run(
-    p: Problem, s: Successors, sizes: NDArray[np.int64], size_of: NDArray[np.int64], capacity: int
-) -> NDArray[np.float64]:
-    parents, waits = _counters(p, s)
+@without_allocation
+def _loop(
+    p: Problem,
+    s: Successors,
+    sizes: NDArray[np.int64],
+    size_of: NDArray[np.int64],
+    launch_of: NDArray[np.int32],
+    parents: NDArray[np.int32],
+    waits: NDArray[np.int32],
+    ready: NDArray[np.int64],
+    heap_at: NDArray[np.int64],
+    waiting: NDArray[np.int64],
+    keys: NDArray[np.float64],
+    items: NDArray[np.int64],
+    ends: NDArray[np.float64],
+    capacity: int,
+) -> None:
+    """``ready`` holds one heap of ready tiles a size (at ``heap_at``), so that small tiles can pass a large one."""
     tiles = p.tile_base[-1]
-    ends = np.full(tiles, np.inf)
-    launch_of = np.empty(tiles, np.int32)
-    room = np.zeros(len(sizes), np.int64)
-    for i in range(len(p.launch)):
-        launch_of[p.tile_base[i] : p.tile_base[i + 1]] = i
-        room[size_of[i]] += p.tile_base[i + 1] - p.tile_base[i]
-    # One heap of ready tiles a size, so that small tiles can pass a large one that does not fit.
-    heap_at = np.zeros(len(sizes) + 1, np.int64)
-    heap_at[1:] = np.cumsum(room)
-    ready, waiting = np.empty(tiles, np.int64), np.zeros(len(sizes), np.int64)
+    busy, free, now = 0, capacity, 0.0
     for t in range(tiles):
         if waits[t] == 0:
             k = size_of[launch_of[t]]
             _push_tile(ready[heap_at[k] : heap_at[k + 1]], waiting[k], t)
             waiting[k] += 1
-    running = min(tiles, capacity // max(sizes.min(), 1) + 1) if len(sizes) else 0
-    keys, items, busy = np.empty(running + 1), np.empty(running + 1, np.int64), 0
-    free, now = capacity, 0.0
     while True:
         while True:  # dispatch
             best, of = tiles, -1
@@ -167,7 +181,7 @@ def _run(
             _push(keys, items, busy, ends[best], best)
             busy += 1
         if busy == 0:
-            return ends
+            return
         now = keys[0]
         while busy > 0 and keys[0] == now:
             t = items[0]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled
+from tileprof.analysis.bounds.compiled import without_allocation
 from tileprof.analysis.bounds.problem import Problem
 
 
@@ -55,15 +55,32 @@ def tails(p: Problem) -> NDArray[np.float64]:
     return tail
 
 
-@compiled
 def _forward(p: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    tiles = p.tile_base[-1]
-    ends = np.empty(tiles)  # ready-gated
-    inside = np.empty(tiles)  # wait-inside
-    need = np.zeros(tiles, np.float32)  # when in its work a tile last waits
-    heads = np.zeros(len(p.launch))
-    most = max(1, p.sets.max()) if len(p.sets) else 1
-    ready_of, begin_of, need_of, longest = np.empty(most), np.empty(most), np.empty(most, np.float32), np.empty(most)
+    """Ready-gated ends, wait-inside ends, heads."""
+    ends, inside, need = np.empty(p.tiles), np.empty(p.tiles), np.zeros(p.tiles, np.float32)
+    heads, a_set = np.zeros(len(p.launch)), np.empty((4, int(p.sets.max(initial=1))))
+    _walk(p, ends, inside, need, heads, a_set)
+    return ends, inside, heads
+
+
+def _backward(p: Problem, tail: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least tail of each launch; ``tail`` ``[tiles]`` starts at zero and is filled in."""
+    tails = np.zeros(len(p.launch))
+    _walk_back(p, tail, tails, np.empty(int(p.sets.max(initial=1))))
+    return tails
+
+
+@without_allocation
+def _walk(
+    p: Problem,
+    ends: NDArray[np.float64],
+    inside: NDArray[np.float64],
+    need: NDArray[np.float32],
+    heads: NDArray[np.float64],
+    a_set: NDArray[np.float64],
+) -> None:
+    """``need``: when in its work a tile last waits; ``a_set``: scratch, four values a set."""
+    ready_of, begin_of, need_of, longest = a_set[0], a_set[1], a_set[2], a_set[3]
     for c in range(len(p.launch)):
         base, count = p.tile_base[c], p.tile_base[c + 1] - p.tile_base[c]
         life = p.ns[p.ns_at[c] : p.ns_at[c] + count]
@@ -93,21 +110,17 @@ def _forward(p: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64], NDAr
                 if s >= 0:
                     ends[base + t] = max(ends[base + t], ready_of[s])
                     inside[base + t] = max(inside[base + t], begin_of[s])
-                    need[base + t] = max(need[base + t], need_of[s])
+                    need[base + t] = max(need[base + t], np.float32(need_of[s]))
         head = np.inf
         for t in range(count):
             head = min(head, ends[base + t])
             ends[base + t] += life[t]
             inside[base + t] += life[t]
         heads[c] = head if count else 0.0
-    return ends, inside, heads
 
 
-@compiled
-def _backward(p: Problem, tail: NDArray[np.float64]) -> NDArray[np.float64]:
-    tails = np.zeros(len(p.launch))
-    most = max(1, p.sets.max()) if len(p.sets) else 1
-    follows = np.empty(most)
+@without_allocation
+def _walk_back(p: Problem, tail: NDArray[np.float64], tails: NDArray[np.float64], follows: NDArray[np.float64]) -> None:
     for c in range(len(p.launch) - 1, -1, -1):
         base, count = p.tile_base[c], p.tile_base[c + 1] - p.tile_base[c]
         least = np.inf
@@ -126,4 +139,3 @@ def _backward(p: Problem, tail: NDArray[np.float64]) -> NDArray[np.float64]:
                 for e in range(p.indptr[p.set_at[r] + s], p.indptr[p.set_at[r] + s + 1]):
                     parent = producer_base + p.parent[p.entry_at[r] + e]
                     tail[parent] = max(tail[parent], follows[s])
-    return tails

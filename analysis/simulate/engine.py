@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled
+from tileprof.analysis.bounds.compiled import compiled, internal, without_allocation
 from tileprof.analysis.bounds.listing import _counters, _pop, _pop_tile, _push, _push_tile
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Plan
@@ -46,7 +46,13 @@ class Outcome(NamedTuple):
     ended: int
 
 
-@compiled
+@internal
+def _take(free: Ints, sm: int, demand: Ints, times: int) -> None:
+    for r in range(len(demand)):
+        free[sm, r] -= times * demand[r]
+
+
+@internal
 def _best_sm(free: Ints, demand: Ints) -> int:
     best, most = -1, -1
     for sm in range(free.shape[0]):
@@ -61,21 +67,21 @@ def _best_sm(free: Ints, demand: Ints) -> int:
     return best
 
 
-@compiled
-def _place(free: Ints, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
+@internal
+def _place_anywhere(free: Ints, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
     """Take room for all blocks of a tile, or none."""
     for b in range(blocks):
         sm = _best_sm(free, demand)
         if sm < 0:
             for done in range(b):
-                free[places[done]] += demand
+                _take(free, places[done], demand, -1)
             return False
-        free[sm] -= demand
+        _take(free, sm, demand, 1)
         places[b] = sm
     return True
 
 
-@compiled
+@internal
 def _known_end(p: Problem, link: int, s: int, life: float, ends: Floats, signal_ns: float) -> float:
     """How early a consumer's tile can end for the parents in one set, all of which have ended."""
     r = p.relation[link]
@@ -110,6 +116,8 @@ class _State(NamedTuple):
     to_start: Ints
     free: Ints
     """``[SMs, resources]``"""
+    freed: Ints
+    """SMs freed since a tile of the launch ``n[_BLOCKED]`` found no room, a stack."""
     row: NDArray[np.int32]
     """``[tiles]`` row of ``places`` while a tile runs."""
     places: NDArray[np.int32]
@@ -122,14 +130,63 @@ class _State(NamedTuple):
     """Launches whose last gate has opened, a stack."""
 
 
-_EVENTS, _READY, _OPENED, _ROWS, _ENTERED, _UNDER_WAY, _ENDED = range(7)
+_EVENTS, _READY, _OPENED, _ROWS, _ENTERED, _UNDER_WAY, _ENDED, _BLOCKED, _FREED = range(9)
 
 
-@compiled
+@internal
+def _best_freed_sm(z: _State, demand: Ints) -> int:
+    """As `_best_sm`, when no SM but those freed since can have room."""
+    best, most = -1, -1
+    for k in range(z.n[_FREED]):
+        sm = z.freed[k]
+        if z.free[sm, 0] > most or (z.free[sm, 0] == most and sm < best):
+            fits = True
+            for r in range(len(demand)):
+                fits = fits and z.free[sm, r] >= demand[r]
+            if fits:
+                best, most = sm, z.free[sm, 0]
+    return best
+
+
+@internal
+def _place(z: _State, launch: int, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
+    """Take room for all blocks of a tile, or none.
+
+    After a launch's tile has found no room, the next attempt looks at the SMs that were freed since only.
+    """
+    if blocks == 1 and z.n[_BLOCKED] == launch:
+        sm = _best_freed_sm(z, demand)
+        if sm < 0:
+            z.n[_FREED] = 0
+            return False
+        _take(z.free, sm, demand, 1)
+        places[0] = sm
+        return True
+    if _place_anywhere(z.free, demand, blocks, places):
+        return True
+    z.n[_BLOCKED], z.n[_FREED] = launch, 0
+    return False
+
+
+@internal
+def _free(z: _State, sm: int, demand: Ints) -> None:
+    _take(z.free, sm, demand, -1)
+    if z.n[_FREED] == len(z.freed):
+        z.n[_BLOCKED], z.n[_FREED] = -1, 0  # too many to remember: look at all
+    z.freed[z.n[_FREED]] = sm
+    z.n[_FREED] += 1
+
+
 def run(p: Problem, s: Successors, plan: Plan, room: Room) -> Outcome:
     """Run a plan to its end or until nothing can happen any more (``ended`` is then less than the tiles)."""
-    tiles, launches = p.tile_base[-1], len(p.launch)
     z = _begun(p, s, plan, room)
+    _loop(p, s, plan, room, z)
+    return Outcome(z.begin, z.end, z.sm, z.open_ns, int(z.n[_ENDED]))
+
+
+@without_allocation
+def _loop(p: Problem, s: Successors, plan: Plan, room: Room, z: _State) -> None:
+    tiles, launches = p.tile_base[-1], len(p.launch)
     now = 0.0
     while True:
         _enter_and_open(plan, z, now, tiles)
@@ -138,7 +195,7 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room) -> Outcome:
             if z.n[_OPENED] > 0:
                 continue
         if z.n[_EVENTS] == 0:
-            return Outcome(z.begin, z.end, z.sm, z.open_ns, z.n[_ENDED])
+            return
         now, item = z.keys[0], z.items[0]
         _pop(z.keys, z.items, z.n[_EVENTS])
         z.n[_EVENTS] -= 1
@@ -177,7 +234,8 @@ def _begun(p: Problem, s: Successors, plan: Plan, room: Room) -> _State:
     running = room.sms * room.capacity[0]
     widest = max(1, room.cluster.max()) if launches else 1
     opened = np.empty(launches + 1, np.int64)
-    n = np.zeros(7, np.int64)
+    n = np.zeros(9, np.int64)
+    n[_BLOCKED] = -1
     n[_ROWS] = running
     for i in range(launches):
         if gates[i] == 0:
@@ -186,25 +244,25 @@ def _begun(p: Problem, s: Successors, plan: Plan, room: Room) -> _State:
     return _State(
         n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
         launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
-        count.copy(), free, np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
+        count.copy(), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
         np.empty(2 * tiles + launches + 1), np.empty(2 * tiles + launches + 1, np.int64), np.empty(tiles + 1, np.int64), opened,
     )  # fmt: skip
 
 
-@compiled
+@internal
 def _schedule(z: _State, when: float, item: int) -> None:
     _push(z.keys, z.items, z.n[_EVENTS], when, item)
     z.n[_EVENTS] += 1
 
 
-@compiled
+@internal
 def _make_ready(p: Problem, z: _State, tile: int) -> None:
     i = z.launch_of[tile]
     _push_tile(z.ready, z.n[_READY], z.first_key[i] + tile - p.tile_base[i])
     z.n[_READY] += 1
 
 
-@compiled
+@internal
 def _pass_gate(z: _State, launch: int) -> None:
     z.gates[launch] -= 1
     if z.gates[launch] == 0:
@@ -212,7 +270,7 @@ def _pass_gate(z: _State, launch: int) -> None:
         z.n[_OPENED] += 1
 
 
-@compiled
+@internal
 def _enter_and_open(plan: Plan, z: _State, now: float, tiles: int) -> None:
     while plan.window > 0 and z.n[_ENTERED] < len(z.gates) and z.n[_UNDER_WAY] < plan.window:
         _pass_gate(z, z.n[_ENTERED])
@@ -224,19 +282,19 @@ def _enter_and_open(plan: Plan, z: _State, now: float, tiles: int) -> None:
         _schedule(z, max(now + plan.gap_ns[i], plan.issue_ns[i]), tiles + i)
 
 
-@compiled
+@internal
 def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
     life: float = p.ns[p.ns_at[launch] + tile - p.tile_base[launch]] + plan.overhead_ns[launch]
     return life
 
 
-@compiled
+@internal
 def _dispatch(p: Problem, plan: Plan, room: Room, z: _State, now: float) -> None:
     while z.n[_READY] > 0:
         i = z.launch_of_key[z.ready[0]]
         t = p.tile_base[i] + z.ready[0] - z.first_key[i]
         row = z.rows[max(z.n[_ROWS] - 1, 0)]
-        if z.n[_ROWS] == 0 or not _place(z.free, room.demand[i], room.cluster[i], z.places[row]):
+        if z.n[_ROWS] == 0 or not _place(z, i, room.demand[i], room.cluster[i], z.places[row]):
             return
         _pop_tile(z.ready, z.n[_READY])
         z.n[_READY] -= 1
@@ -258,7 +316,7 @@ def _dispatch(p: Problem, plan: Plan, room: Room, z: _State, now: float) -> None
                 _pass_gate(z, plan.started[k])
 
 
-@compiled
+@internal
 def _end_is_known(p: Problem, plan: Plan, z: _State, launch: int, tile: int) -> None:
     """A running tile waits for nothing any more."""
     z.end[tile] = z.begin[tile] + _life(p, plan, launch, tile)
@@ -267,7 +325,7 @@ def _end_is_known(p: Problem, plan: Plan, z: _State, launch: int, tile: int) -> 
     _schedule(z, z.end[tile], tile)
 
 
-@compiled
+@internal
 def _launch_opens(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> None:
     z.open_ns[launch] = now
     tiles, launches = len(z.begin), len(z.gates)
@@ -280,7 +338,7 @@ def _launch_opens(p: Problem, plan: Plan, z: _State, now: float, launch: int) ->
         _launch_ends(p, plan, z, now, launch)
 
 
-@compiled
+@internal
 def _launch_ends(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> None:
     z.grid_end[launch] = now
     z.n[_UNDER_WAY] -= 1
@@ -295,12 +353,12 @@ def _launch_ends(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> 
                     _end_is_known(p, plan, z, c, t)
 
 
-@compiled
+@internal
 def _tile_ends(p: Problem, s: Successors, plan: Plan, room: Room, z: _State, now: float, tile: int) -> None:
     i = z.launch_of[tile]
     z.n[_ENDED] += 1
     for b in range(room.cluster[i]):
-        z.free[z.places[z.row[tile], b]] += room.demand[i]
+        _free(z, z.places[z.row[tile], b], room.demand[i])
     z.rows[z.n[_ROWS]] = z.row[tile]
     z.n[_ROWS] += 1
     z.to_end[i] -= 1
@@ -320,7 +378,7 @@ def _tile_ends(p: Problem, s: Successors, plan: Plan, room: Room, z: _State, now
                 _set_ends(p, s, plan, z, now, link, k)
 
 
-@compiled
+@internal
 def _set_ends(p: Problem, s: Successors, plan: Plan, z: _State, now: float, link: int, k: int) -> None:
     """All parents of one set have ended: its tiles wait for one thing less."""
     r, c = p.relation[link], p.consumer[link]

@@ -80,9 +80,11 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
         assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
 
 
-def test_children_and_threads_and_exit_handlers(tmp_path):
+def test_children_threads_exit_handlers_and_another_folder(tmp_path):
     text = """
-import atexit, os, threading, torch
+import atexit, os, sys, threading, torch
+os.chdir("/")
+sys.stderr = open(os.devnull, "w")
 atexit.register(lambda: torch.ones(3).tan())
 if (pid := os.fork()) == 0:
     torch.ones(3).cosh()
@@ -94,6 +96,7 @@ raise SystemExit(5)
 """
     ended = _run(tmp_path, _script(tmp_path, text))
     assert ended.returncode == 5, ended.stderr
+    assert "wrote infer.tileprof:" in ended.stderr
     trace = tileprof.load(tmp_path / "infer.tileprof")
     assert trace.complete
     assert trace.manifest["exit_code"] == 5

@@ -11,10 +11,12 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.analysis.bounds import Bounds
+    from tileprof.analysis.bounds import Bounds, Machine
+    from tileprof.analysis.opportunities import Opportunity
     from tileprof.analysis.simulate import Schedule
 
 SCHEMA, VERSION = "tileprof simulation", 1
+_MOST_ADVICE = 6
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -24,6 +26,7 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="another GPU, tile durations as recorded")
     parser.add_argument("--sms", type=int, metavar="N", help="a GPU with so many SMs")
+    parser.add_argument("--advice", action="store_true", help="simulate dependent pairs too and say what to do first")
     parser.add_argument("--json", action="store_true", help="for programs; keys as in Schedule.to_json, with bounds")
 
 
@@ -45,16 +48,22 @@ def _run(options: Namespace) -> int:
     stream = simulator.run(SCHEDULERS["stream"])
     schedules = [simulator.run(chosen, text) for text, chosen in wanted]
     bounds = bounder.of(stream.time_ns)
+    advice = None
+    if options.advice:
+        from tileprof.analysis.opportunities import opportunities  # noqa: PLC0415 - heavy
+        from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
+
+        advice = opportunities(build_report(graph, machine), simulator)
     if options.json:
-        json.dump(
-            _json(options.trace, machine.device.name, machine.sms, schedules, bounds),
-            sys.stdout,
-            indent=1,
-            allow_nan=False,
-        )
+        answer = _json(options.trace, machine, schedules, bounds)
+        if advice is not None:
+            answer["opportunities"] = [o.to_json() for o in advice]
+        json.dump(answer, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         _print(schedules, stream, bounds, None if bounder.replayed else _recorded_ns(trace.launches))
+        if advice is not None:
+            _print_advice(advice)
     return 1 if any(s.deadlock for s in schedules) else 0
 
 
@@ -64,12 +73,12 @@ def _recorded_ns(launches: Any) -> float:
     return recorded_ns(launches)
 
 
-def _json(trace: str, device: str, sms: int, schedules: list[Schedule], bounds: Bounds) -> dict[str, Any]:
+def _json(trace: str, machine: Machine, schedules: list[Schedule], bounds: Bounds) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "version": VERSION,
         "trace": trace,
-        "device": {"name": device, "sms": sms},
+        "device": {"name": machine.device.name, "sms": machine.sms},
         "stream_ns": bounds.recorded_ns,
         "schedules": [s.to_json() for s in schedules],
         "bounds": bounds.to_json(),
@@ -93,7 +102,7 @@ def _print(schedules: list[Schedule], stream: Schedule, bounds: Bounds, recorded
         if s.deadlock:
             table.add_row(Text(plain(s.scheduler)), Text("deadlock", style="bold red"))
             continue
-        saved = percent(1 - s.time_ns / stream.time_ns) if stream.time_ns > 0 else "-"
+        saved = f"{100 * (1 - s.time_ns / stream.time_ns):.1f}%" if stream.time_ns > 0 else "-"
         cells = (duration(s.time_ns), saved, percent(s.busy), duration(s.waiting_ns), duration(s.gap_ns))
         table.add_row(*map(Text, (plain(s.scheduler), *cells)))
     for name, ns in ((f"bound: {bounds.binding}", bounds.bound_ns), ("bound, ready-gated", bounds.ready_ns)):
@@ -114,11 +123,31 @@ def _print(schedules: list[Schedule], stream: Schedule, bounds: Bounds, recorded
             f"Stream order as simulated is {duration(stream.time_ns)}; recorded were {duration(recorded_ns)} ({off:+.1%})."
         )
     lines.append(
-        "Tiles last as recorded, whatever runs beside them. Costs of signals, posts and checks are assumed where no source"
+        "Tiles last as recorded, whatever runs beside them. Costs of signals, posts and checks are assumed where no source is "
+        "named: tileprof.analysis.simulate.schedulers lists each scheduler's options and sources."
     )
-    lines.append("is named: each scheduler's options and sources are in tileprof.analysis.simulate.schedulers.")
     for line in lines:
         console.print(Text(line, style="dim"))
+
+
+def _print_advice(advice: list[Opportunity]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - heavy, and not needed for --help
+    from rich.text import Text  # noqa: PLC0415 - likewise
+
+    from tileprof.cli.report_text import duration, plain  # noqa: PLC0415 - likewise
+
+    console = Console(highlight=False)
+    console.print(
+        Text("\nWhat to do first" if advice else "\nNothing that could be done today saves 0.1% of the program."),
+        style="bold",
+    )
+    for o in advice[:_MOST_ADVICE]:
+        where = "the whole program"
+        if o.producers:
+            times = f" (\N{MULTIPLICATION SIGN}{o.times})" if o.times > 1 else ""
+            where = f"launches {o.producers[0]} → {o.consumers[0]}{times}: {plain(o.names[0])} → {plain(o.names[1])}"
+        console.print(Text(f"{o.scheduler} saves {duration(o.saves_ns)} (at most {duration(o.bound_ns)}): {where}"))
+        console.print(Text(f"    because {o.because}; held back: {o.held_back}", style="dim"))
 
 
 VERB = Verb("simulate", "run schedulers on a recorded program", _prepare, _run)

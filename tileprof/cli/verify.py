@@ -33,6 +33,7 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--launches", metavar="N,N,…", help="the launches that the stages are (default: those that the policy names)")
     add("--pair", metavar="P:C", help="the same for two stages")
     add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
+    add("--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy")
     add("--json", action="store_true", help="for programs: schema in tileprof.policy.judge")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
 
@@ -54,7 +55,7 @@ def _run(options: Namespace) -> int:
     graph = build_graph(load(options.trace))
     launches = launches_of(options, graph)
     if policy is None:
-        launches, graph, policy = _shipped(name, graph, launches, fused=options.fuse)
+        launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named(policy))
     found = judge(policy, graph, launches)
@@ -78,17 +79,18 @@ def _load(name: str) -> Policy | None:
 
 
 def _shipped(
-    name: str, graph: TileGraph, launches: list[int] | None, *, fused: bool
+    name: str, options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[list[int], TileGraph, Policy]:
     from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.shipped import Shipped, shipped_policy  # noqa: PLC0415 - likewise
     from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
 
+    shipped = Shipped.parse(name, options.rows)
     pair = list(best_pair(graph)) if launches is None else launches
     if len(pair) != 2:
         raise UserError(f"{name} is for a producer and a consumer; {len(pair)} launches are given")
-    graph = fuse(graph, pair) if fused else graph
-    return pair, graph, shipped_policy(Shipped.parse(name), graph, *pair)
+    graph = fuse(graph, pair) if options.fuse else graph
+    return pair, graph, shipped_policy(shipped, graph, *pair)
 
 
 def _named(policy: Policy) -> list[int]:

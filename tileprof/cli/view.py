@@ -1,4 +1,4 @@
-"""``tileprof view``: one self-contained HTML page of a trace."""
+"""``tileprof view``: one self-contained HTML page of a trace, with a policy laid over it if there is one."""
 
 from __future__ import annotations
 
@@ -7,40 +7,83 @@ import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.viz import Overlay
+
 
 def _prepare(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
-    parser.add_argument("-o", "--output", metavar="PAGE", help="where to write the page (default: TRACE's name, .html)")
-    parser.add_argument("--force", action="store_true", help="overwrite the page if it exists")
-    parser.add_argument("--open", action="store_true", help="show the page in the browser")
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
+    add("policy", nargs="?", metavar="POLICY", help="a policy (.json) or dependencies written by hand (.dep) to check")
+    add("--launches", metavar="N,N,…", help="the launches that the policy's stages are (default: those that it names)")
+    add("--pair", metavar="P:C", help="the same for two stages")
+    add("-o", "--output", metavar="PAGE", help="where to write the page (default: TRACE's name, .html)")
+    add("--force", action="store_true", help="overwrite the page if it exists")
+    add("--open", action="store_true", help="show the page in the browser")
+    add("--quick", action="store_true", help="simulate nothing: no schedulers, no other sizes of GPU")
 
 
 def _run(options: Namespace) -> int:
     source = Path(options.trace)
     target = Path(options.output) if options.output else Path(source.resolve().name).with_suffix(".html")
-    if target.is_dir():
-        raise UserError(f"{target} is a folder; name the page to write, for example -o {target / 'page.html'}")
-    if target.exists() and not options.force:
-        raise UserError(f"Will not overwrite {target} without --force")
-    if not target.resolve().parent.is_dir():
-        raise UserError(f"There is no folder {target.parent} to write {target.name} into")
+    _check_target(target, force=options.force)
+    if options.policy is None and (options.launches or options.pair):
+        raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
-    from tileprof.viz import page  # noqa: PLC0415 - likewise
+    from tileprof.viz import page, study  # noqa: PLC0415 - likewise
 
     graph = build_graph(load(source))
-    text = page(graph, build_report(graph))
+    policy = _overlay(options, graph) if options.policy else None
+    text = page(graph, build_report(graph), None if options.quick else study(graph), policy)
     _write(target, text)
     print(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)", file=sys.stderr)
     if options.open:
         webbrowser.open(target.resolve().as_uri())
     return 0
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    if target.is_dir():
+        raise UserError(f"{target} is a folder; name the page to write, for example -o {target / 'page.html'}")
+    if target.exists() and not force:
+        raise UserError(f"Will not overwrite {target} without --force")
+    if not target.resolve().parent.is_dir():
+        raise UserError(f"There is no folder {target.parent} to write {target.name} into")
+
+
+def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
+    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.coverage import pair_waits  # noqa: PLC0415 - likewise
+    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - likewise
+    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
+    from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - likewise
+
+    name = options.policy
+    policy = load_dependencies(name) if name.endswith(".dep") else load_policy(name)
+    launches = launches_of(options, graph)
+    verdict = verify(policy, graph, launches)
+    waits = pair_waits(policy, graph, verdict, launches)
+    return Overlay(
+        name=Path(name).name,
+        sound=verdict.sound,
+        reasons=verdict.never,
+        launches=launches if launches is not None else [int(s.launch or 0) for s in policy.stages],
+        needed=len(verdict.missing) + verdict.covered,
+        missing=len(verdict.missing),
+        waits=int(verdict.excess["waits"].sum()),
+        excess=int(verdict.excess["excess_tiles"].sum()),
+        pairs=[PairOverlay(w.producer, w.consumer, w.awaited, w.missing) for w in waits],
+    )
 
 
 def _write(target: Path, text: str) -> None:

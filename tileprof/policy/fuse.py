@@ -17,25 +17,11 @@ from numpy.typing import NDArray
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.bare import link_frame, relation
+from tileprof.policy.between import between
 
 I64 = NDArray[np.int64]
 _Reached = dict[int, NDArray[np.int64]]
 """By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
-
-
-def between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
-    """Launches that are not among ``launches``, depend on one of them and are needed by a later one, in order."""
-    links = graph.links[~graph.links["reuse"]]
-    chosen, last = set(launches), max(launches)
-    after = set(launches)
-    for p, c in sorted(zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True), key=lambda e: e[1]):
-        if p in after and c <= last:
-            after.add(c)
-    before = set(launches)
-    for p, c in sorted(zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True), reverse=True):
-        if c in before:
-            before.add(p)
-    return sorted((after & before) - chosen)
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:

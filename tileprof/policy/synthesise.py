@@ -22,6 +22,7 @@ from tileprof.policy.grouping import edge_for, groupings
 from tileprof.policy.guarantees import Guarantees
 from tileprof.policy.lower import lower_edge
 from tileprof.policy.predict import Prediction, Predictor
+from tileprof.policy.residency import kept_out
 from tileprof.policy.tiles import grid_of, tile_numbers
 from tileprof.policy.verify import verify
 
@@ -73,7 +74,7 @@ def synthesise(
         raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
     whole = predict(policy, chosen)
     notes = _notes(graph, chosen, verdict.renamable, renamed=renamed)
-    options = _options(graph, chosen)
+    options = _options(policy, graph)
     return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
 
 
@@ -146,12 +147,9 @@ def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, c
     return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
 
 
-def _options(graph: TileGraph, launches: list[int]) -> Options:
-    """The wait kernel goes where all stages fit on the device together: then no block can keep another out."""
-    rows = graph.launches.iloc[launches]
-    sms = graph.trace.device.sms
-    share = sum(t / (sms * max(1, b)) for t, b in zip(rows["tiles"], rows["blocks_per_sm"], strict=True))
-    return Options(wait_kernel=share > 1.0)
+def _options(policy: Policy, graph: TileGraph) -> Options:
+    """The wait kernel goes where no block can keep out another that it waits for."""
+    return Options(wait_kernel=bool(kept_out(policy, graph.trace.device.sms)))
 
 
 def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:

@@ -20,9 +20,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.ranges import ragged
+from tileprof.policy.between import between
 from tileprof.policy.format import Policy, PolicyError
 from tileprof.policy.guarantees import Guarantees
 from tileprof.policy.lower import Waits, lower
+from tileprof.policy.residency import kept_out
 from tileprof.policy.tiles import grid_of, tile_numbers
 
 if TYPE_CHECKING:
@@ -150,33 +152,15 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
     return said
 
 
-def _early(policy: Policy, graph: TileGraph) -> list[str]:
-    """Without a wait kernel, a consumer's blocks may be taken first; they must leave room for the producers."""
-    if policy.options.wait_kernel:
-        return []
-    sms = graph.trace.device.sms
-    said = []
-    for edge in policy.edges:
-        blocks, each = policy.stages[edge.consumer].tiles, policy.stages[edge.consumer].blocks_per_sm
-        if each and blocks >= sms * each:
-            said.append(
-                f"{policy.stages[edge.consumer].name} has {blocks} blocks and {sms} SMs hold {sms * each}: without a wait kernel it can "
-                f"fill the device before {policy.stages[edge.producer].name} starts, and both wait for ever"
-            )
-    return said
+def _early(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
+    return () if policy.options.wait_kernel else kept_out(policy, graph.trace.device.sms)
 
 
 def _between(graph: TileGraph, bound: list[int]) -> list[str]:
     """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
-    if len(bound) < 2:
-        return []
-    links = graph.links[~graph.links["reuse"]]
-    outside = set(range(bound[0] + 1, bound[-1])) - set(bound)
-    after = links[links["producer"].isin(bound) & links["consumer"].isin(outside)]
-    before = links[links["producer"].isin(outside) & links["consumer"].isin(bound)]
     return [
         f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it to the policy"
-        for launch in sorted(set(after["consumer"]) & set(before["producer"]))
+        for launch in between(graph, bound)
     ]
 
 

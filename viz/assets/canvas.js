@@ -4,9 +4,10 @@ const INK = {};
 const PALETTE = {
   light: {
     page: "#ffffff", ink: "#1b2330", soft: "#5c6675", line: "#d9dde3", box: "#f3f5f8", node: "#ffffff", idle: "#f1e7d8", gap: "#fafbfc",
-    focus: "#0b62a8", found: "#ffe08a", muted: "#c3cad4", producer: "#0072b2", consumer: "#d55e00", arrow: "#1b2330",
+    focus: "#0b62a8", found: "#ffe08a", muted: "#c3cad4", missing: "#c8102e", excess: "#8d96a3", free: "#007a5a", producer: "#0072b2", consumer: "#d55e00", arrow: "#1b2330",
     RAW: "#0072b2", WAR: "#e08a00", WAW: "#b0558b",
     kernels: ["#8fb3d1", "#e3b778", "#8dc3ae", "#c9a3bd", "#b5b98a", "#a9aebb"],
+    parts: { work: "#0072b2", wait: "#b0558b", idle: "#f0c987", gap: "#c3cad4", beside: "#6d7684" },
     patterns: {
       one_to_one: "#0072b2", one_to_many: "#0072b2", many_to_one: "#0072b2", group: "#009e73", window: "#2aa5e0", row: "#e08a00",
       column: "#e08a00", strided: "#b0558b", all_to_all: "#d55e00", irregular: "#6d7684", independent: "#b8bfc9",
@@ -14,9 +15,10 @@ const PALETTE = {
   },
   dark: {
     page: "#191f28", ink: "#e6eaf0", soft: "#98a4b3", line: "#3d4856", box: "#1f2731", node: "#262f3b", idle: "#332e28", gap: "#161b23",
-    focus: "#6cb6ff", found: "#6a5410", muted: "#56616f", producer: "#4aa8e8", consumer: "#ff8a3d", arrow: "#e6eaf0",
+    focus: "#6cb6ff", found: "#6a5410", muted: "#56616f", missing: "#ff5d6c", excess: "#7d8896", free: "#3fd0a0", producer: "#4aa8e8", consumer: "#ff8a3d", arrow: "#e6eaf0",
     RAW: "#4aa8e8", WAR: "#f0a73a", WAW: "#d58ab8",
     kernels: ["#6396c0", "#c0914a", "#5fa68c", "#b083a3", "#9a9e63", "#858d9c"],
+    parts: { work: "#4aa8e8", wait: "#d58ab8", idle: "#8a6b34", gap: "#4b5664", beside: "#98a4b3" },
     patterns: {
       one_to_one: "#4aa8e8", one_to_many: "#4aa8e8", many_to_one: "#4aa8e8", group: "#2fc79a", window: "#7fd0ff", row: "#f0a73a",
       column: "#f0a73a", strided: "#d58ab8", all_to_all: "#ff7a45", irregular: "#98a4b3", independent: "#5c6675",
@@ -37,9 +39,10 @@ function setTheme(name) {
 }
 
 class Surface {
-  // `axes`: "both" zooms x and y together, "free" too but each axis may have its own scale, "x" zooms x (y with Shift).
-  constructor(canvas, { axes, draw, hover, click, margin = { left: 0, top: 0 }, limits = [1e-4, 60] }) {
-    Object.assign(this, { canvas, axes, draw, hover, click, margin, limits });
+  // `axes`: "both" zooms x and y together, "free" too but each axis may have its own scale, "x" zooms x (y with Shift),
+  // "y" zooms y (x with Shift). `take(x, y)` may claim a drag that begins there, and then gets its moves.
+  constructor(canvas, { axes, draw, hover, click, take, margin = { left: 0, top: 0 }, limits = [1e-4, 60] }) {
+    Object.assign(this, { canvas, axes, draw, hover, click, take, margin, limits });
     this.context = canvas.getContext("2d");
     this.view = { x: 0, y: 0, kx: 1, ky: 1 };
     this.width = this.height = 0;
@@ -97,7 +100,7 @@ class Surface {
     const v = this.view;
     if (this.axes === "both") v.kx = v.ky = clamp(v.kx * factor);
     else if (this.axes === "free") [v.kx, v.ky] = [clamp(v.kx * factor), clamp(v.ky * factor)];
-    else if (vertical) v.ky = Math.min(Math.max(v.ky * factor, 0.01), 200);
+    else if (vertical !== (this.axes === "y")) v.ky = Math.min(Math.max(v.ky * factor, 0.01), 200);
     else v.kx = clamp(v.kx * factor);
     v.x = sx - this.margin.left - x * v.kx;
     v.y = sy - this.margin.top - y * v.ky;
@@ -132,10 +135,10 @@ class Surface {
 
   press(event) {
     if (event.button !== 0) return;
-    this.drag = { from: this.at(event), last: this.at(event), far: false };
+    this.drag = { from: this.at(event), last: this.at(event), far: false, taken: Boolean(this.take?.(...this.at(event))) };
     this.canvas.setPointerCapture(event.pointerId);
     this.canvas.addEventListener("pointerup", (e) => {
-      const clicked = this.drag && !this.drag.far;
+      const clicked = this.drag && !this.drag.far && !this.drag.taken;
       this.drag = null;
       if (clicked) this.click(...this.at(e), e);
     }, { once: true });
@@ -148,6 +151,7 @@ class Surface {
       showTip(this.hover(x, y), event.clientX, event.clientY);
       return;
     }
+    if (this.drag.taken) return void this.take(x, y, true);
     const [fx, fy] = this.drag.from;
     if (Math.hypot(x - fx, y - fy) > 3) this.drag.far = true;
     if (!this.drag.far) return;

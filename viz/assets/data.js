@@ -53,6 +53,8 @@ const grids = keeper(doc.grids);
 const launches = await unpackTable(doc.launches);
 const pairs = await unpackTable(doc.pairs);
 const links = await unpackTable(doc.links);
+const uses = await unpackTable(doc.uses);
+const buffers = await unpackTable(doc.buffers);
 const laneOf = await unpack(doc.lane_of);
 const gridOf = await unpack(doc.grid_of);
 const launchCount = launches.tiles.length;
@@ -72,6 +74,12 @@ for (let i = 0; i < links.block.length; i++) {
   if (!linksOf.has(key)) linksOf.set(key, []);
   linksOf.get(key).push(i);
 }
+
+const usesOf = Array.from({ length: launchCount }, () => []);
+uses.launch.forEach((launch, i) => usesOf[launch].push(i));
+const tileBase = new Float64Array(launchCount + 1);
+for (let i = 0; i < launchCount; i++) tileBase[i + 1] = tileBase[i] + launches.tiles[i];
+const hasLanes = (schedule) => "sm" in schedule.lanes || "share" in schedule.lanes;
 
 const number = (n) => Math.round(n).toLocaleString("en-US");
 const short = (n) => Number(n.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 2 });

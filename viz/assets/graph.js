@@ -107,12 +107,15 @@ function drawBoxName(c, box) {
   const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches");
   const countWidth = c.measureText(count).width;
   const head = fitted(c, name, box.w - 24 - countWidth);
+  const width = c.measureText(head + count).width;
+  // A box that begins left of the window keeps its name in sight.
+  const x = Math.min(Math.max(box.ax + 12, 12 - graphView.view.x / graphView.view.kx), box.ax + box.w - 12 - width);
   c.save();
   c.fillStyle = INK.box; // edges that enter the box pass behind its name
   c.globalAlpha = 0.85;
-  c.fillRect(box.ax + 8, box.ay + 7, c.measureText(head + count).width + 8, 20);
+  c.fillRect(x - 4, box.ay + 7, width + 8, 20);
   c.restore();
-  c.fillText(head + count, box.ax + 12, box.ay + 17);
+  c.fillText(head + count, x, box.ay + 17);
 }
 
 function edgeWidth(edge) {
@@ -127,8 +130,9 @@ function drawEdge(c, edge, chosen) {
   const touches = state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
   const lit = chosen || hovered === edge;
   c.globalAlpha = lit ? 1 : state.pair ? 0.3 : touches ? 0.85 : 0.22;
-  c.strokeStyle = c.fillStyle = patternColour(name);
-  c.lineWidth = edgeWidth(edge) + (lit ? 2 : 0);
+  const misses = edge.pairs.some(missesSome);
+  c.strokeStyle = c.fillStyle = misses ? INK.missing : patternColour(name);
+  c.lineWidth = edgeWidth(edge) + (lit || misses ? 2 : 0);
   c.setLineDash(pairs.reuse_only[edge.pair] ? [1, 4] : DASHES[name] ?? []);
   c.stroke(edge.path.path);
   c.setLineDash([]);
@@ -248,6 +252,7 @@ function edgeLines(edge) {
     `${doc.strings[pairs.pattern[i]]} · ${hazardWords(i)} · ${number(pairs.edges[i])} edges · ${size(pairs.bytes[i])}`,
   ];
   if (pairs.gain_ns[i] > 0) lines.push(`could gain up to ${duration(pairs.gain_ns[i])}`);
+  if (edge.pairs.some(missesSome)) lines.push("the policy misses waits here");
   if (pairs.reuse_only[i]) lines.push("only because memory was handed out again");
   if (edge.around) lines.push("from one copy of the layer to a later one");
   if (edge.pairs.length > 1) lines.push(`stands for ${number(edge.pairs.length)} pairs, ${size(edge.bytes)}`);
@@ -264,7 +269,8 @@ function clickGraph(x, y) {
   if (!hit) return select({});
   if (hit.boxed) return toggleGroup(hit);
   if ("launch" in hit) return select({ launch: hit.launch });
-  select({ pair: [pairs.producer[hit.pair], pairs.consumer[hit.pair]] });
+  const i = hit.pairs.find((p) => overlayOf.has(p)) ?? hit.pair;
+  select({ pair: [pairs.producer[i], pairs.consumer[i]] });
 }
 
 // Opening keeps the header that was clicked under the pointer.

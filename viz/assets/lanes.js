@@ -1,7 +1,7 @@
 // View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
 
 const lanesView = new Surface(document.querySelector("#lanes canvas"), {
-  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, margin: { left: 52, top: 38 }, limits: [1e-9, 40],
+  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, take: scrub, margin: { left: 52, top: 38 }, limits: [1e-9, 40],
 });
 const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
 const MOST_ARROWS = 300;
@@ -18,6 +18,10 @@ const lastEnd = () => {
   return end;
 };
 const rowCount = Math.max(doc.summary.sms, 1);
+// Recorded lanes above; below a strip of words, those of the chosen schedule, if any.
+const stripRows = () => 20 / Math.max(lanesView.view.ky, 1e-6);
+const simulatedRow = () => rowCount + stripRows();
+const laneHeight = () => (state.beside ? (lanesView.plotHeight - 20) / 2 : lanesView.plotHeight);
 
 // Kernels with most time have colours of their own, the rest share the last.
 const kernelColour = (() => {
@@ -38,20 +42,21 @@ lanesView.fit = () => {
   const [from, to] = lanesWindow();
   const pad = (to - from) * 0.03;
   const kx = (lanesView.plotWidth - 8) / (to - from + 2 * pad);
-  lanesView.view = { kx, ky: lanesView.plotHeight / rowCount, x: -(from - pad) * kx, y: 0 };
+  lanesView.view = { kx, ky: laneHeight() / rowCount, x: -(from - pad) * kx, y: 0 };
   lanesView.touched = false;
   lanesView.redraw();
 };
 
 lanesView.keep = () => {
   const { view: v, plotHeight: h, plotWidth: w } = lanesView;
-  v.ky = Math.max(v.ky, h / rowCount);
-  v.y = Math.min(Math.max(v.y, h - rowCount * v.ky), 0);
+  v.ky = Math.max(v.ky, laneHeight() / rowCount);
+  const rows = state.beside ? simulatedRow() + rowCount : rowCount;
+  v.y = Math.min(Math.max(v.y, h - rows * v.ky), 0);
   v.x = Math.min(Math.max(v.x, w * 0.2 - lastEnd() * v.kx), w * 0.8);
 };
 
 async function showLanes() {
-  const key = state.pair ? state.pair.join(",") : String(state.launch);
+  const key = (state.pair ? state.pair.join(",") : String(state.launch)) + "," + (state.beside !== "");
   if (key !== lanesShown) {
     lanesShown = key;
     lanesView.fit();
@@ -118,9 +123,95 @@ function drawLanes(c) {
   lanesAggregated = false;
   for (const launch of seen) left -= drawLaunch(c, launch, left);
   drawFlow(c);
+  if (state.beside) drawBeside(c);
+  drawTime(c);
   c.restore();
   drawLaneAxes(c, seen);
   sayLanes();
+}
+
+function drawBeside(c) {
+  const { margin: m, plotWidth: w, plotHeight: h } = lanesView;
+  const y = lanesView.toScreen(0, rowCount)[1];
+  c.fillStyle = INK.gap;
+  c.fillRect(m.left, y, w, m.top + h - y);
+  drawSimulated(c, simulatedRow());
+  if (state.tile) drawChosenSimulated(c);
+  c.fillStyle = INK.page;
+  c.fillRect(m.left, y, w, 20);
+  const schedule = doc.schedules[scheduleAt()];
+  const table = simulated();
+  const shift = table ? simulatedShift(table) : 0;
+  const moved = shift ? `, moved by ${shift > 0 ? "+" : "−"}${duration(Math.abs(shift))} to begin with the selection` : "";
+  c.font = `600 11px ${FONT}`;
+  c.fillStyle = INK.ink;
+  c.textAlign = "left";
+  c.textBaseline = "middle";
+  c.fillText(fitted(c, `${schedule.name}, simulated: ${duration(schedule.time_ns)} in all${moved}`, w - 8), m.left + 4, y + 10);
+}
+
+function drawChosenSimulated(c) {
+  const table = simulated();
+  if (!table?.top) return;
+  const box = simulatedBox(table, tileBase[state.tile[0]] + state.tile[1], simulatedRow(), simulatedShift(table));
+  c.strokeStyle = INK.arrow;
+  c.lineWidth = 2;
+  c.strokeRect(box.x - 1, box.y - 1, Math.max(box.w, 2) + 2, Math.max(box.h, 2) + 2);
+}
+
+// A drag along the axis scrubs: the moment it points to is kept, and the tile graph shows it too.
+function scrub(x, y, moving = false) {
+  if (!launchCount || (!moving && (y >= lanesView.margin.top || x < lanesView.margin.left))) return false;
+  setTime(Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd()));
+  return true;
+}
+
+function setTime(time) {
+  state.time = time;
+  writeHash();
+  lanesView.redraw();
+  tilesView.redraw();
+}
+
+function stepTime(steps) {
+  const step = lanesView.plotWidth / lanesView.view.kx / 100;
+  setTime(Math.min(Math.max((state.time ?? -lanesView.view.x / lanesView.view.kx) + steps * step, 0), lastEnd()));
+}
+
+function drawTime(c) {
+  if (state.time === null) return;
+  const x = lanesView.toScreen(state.time, 0)[0];
+  c.strokeStyle = INK.arrow;
+  c.lineWidth = 1;
+  c.setLineDash([4, 3]);
+  c.beginPath();
+  c.moveTo(x, lanesView.margin.top);
+  c.lineTo(x, lanesView.height);
+  c.stroke();
+  c.setLineDash([]);
+}
+
+// Tiles of each band that run at the kept moment.
+function runningWords() {
+  let [count, known] = [0, true];
+  const names = new Set();
+  for (let i = 0; i < launchCount; i++) {
+    if (state.time < startOf(i) || state.time >= endOf(i)) continue;
+    names.add(shortKernel(i));
+    const table = laneTables.ready(laneOf[i]);
+    if (!table?.sm) known = false;
+    const at = (state.time - startOf(i)) / TENTH_NS;
+    for (let t = 0; t < table?.sm?.length; t++) if (table.begin[t] <= at && at < table.begin[t] + table.life[t]) count++;
+  }
+  const words = [`at ${duration(state.time)}: ${names.size ? `${known ? plural(count, "tile") : "tiles"} of ${[...names].join(", ")}` : "no tile runs"}`];
+  const table = state.beside && simulated();
+  if (table?.top) {
+    const at = state.time - simulatedShift(table);
+    let beside = 0;
+    for (let t = 0; t < table.end.length; t++) if (table.begin[t] <= at && at < table.end[t]) beside++;
+    words.push(`${number(beside)} in ${state.beside}`);
+  }
+  return words.join(", ");
 }
 
 function launchColour(i) {
@@ -202,9 +293,9 @@ function loadOf(table) {
   return { load: load.map((v) => Math.min(v / (rowCount * table.slots), 1)), span: span * TENTH_NS };
 }
 
-function drawShares(c, table, x) {
+function drawShares(c, table, x, first = 0) {
   const { kx, ky } = lanesView.view;
-  const top = lanesView.toScreen(0, 0)[1];
+  const top = lanesView.toScreen(0, first)[1];
   const wide = (table.end * kx) / table.bins;
   for (let row = 0; row < table.rows; row++) {
     for (let k = 0; k < table.bins; k++) {
@@ -289,15 +380,27 @@ function drawLaneAxes(c, seen) {
   c.textAlign = "right";
   c.textBaseline = "middle";
   const rows = Math.max(niceStep(22 / v.ky), 1);
-  for (let row = 0; row < rowCount; row += rows) {
-    const y = lanesView.toScreen(0, row + 0.5)[1];
-    if (y > m.top + 4 && y < height - 4) c.fillText("SM " + row, m.left - 7, y);
+  const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
+  for (const first of state.beside ? [0, simulatedRow()] : [0]) {
+    for (let row = 0; row < rowCount; row += rows) {
+      const y = lanesView.toScreen(0, first + row + 0.5)[1];
+      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText("SM " + row, m.left - 7, y);
+    }
   }
+  if (state.time === null) return;
+  const x = lanesView.toScreen(state.time, 0)[0];
+  if (x < m.left) return;
+  c.fillStyle = INK.arrow;
+  c.beginPath();
+  c.moveTo(x, m.top);
+  c.lineTo(x - 5, m.top - 8);
+  c.lineTo(x + 5, m.top - 8);
+  c.fill();
 }
 
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
-  const says = [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
+  const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
   if (lanesAggregated) says.push("aggregated, zoom in for single tiles");
   if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
   else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${plural(laneFlow.children.length, "child", "children")}`);
@@ -307,6 +410,7 @@ function sayLanes() {
 function hitLanes(sx, sy) {
   if (sx < lanesView.margin.left || sy < lanesView.margin.top) return null;
   const [time, row] = lanesView.toWorld(sx, sy);
+  if (row >= rowCount) return state.beside ? hitSimulated(time, row - simulatedRow()) : null;
   let launch = null;
   for (let i = 0; i < launchCount; i++) {
     if (time < startOf(i) || time > endOf(i)) continue;
@@ -332,17 +436,24 @@ function hoverLanes(x, y) {
   return [
     `${shortKernel(launch)}, tile ${tile} ${coordinates(launch, tile)}`,
     `launch ${launch} · ${shortModule(launch) || text(launches.op, launch)}`,
-    `SM ${table.sm[tile]}, slot ${table.slot[tile]} · begins ${duration(table.begin[tile] * TENTH_NS)} into the launch, takes ${duration(table.life[tile] * TENTH_NS)}`,
-  ];
+    table?.sm ? `SM ${table.sm[tile]}, slot ${table.slot[tile]} · begins ${duration(table.begin[tile] * TENTH_NS)} into the launch, takes ${duration(table.life[tile] * TENTH_NS)}` : "",
+    besideWords(launch, tile),
+  ].filter(Boolean);
+}
+
+function besideWords(launch, tile) {
+  const life = state.beside ? simulatedLife(launch, tile) : null;
+  return life ? `${state.beside}: ${duration(life[0])} to ${duration(life[1])}` : "";
 }
 
 function clickLanes(x, y) {
   const hit = hitLanes(x, y);
   if (!hit) return select({});
-  const pair = state.pair?.includes(hit.launch) ? state.pair : null;
+  const chosen = state.chain ?? state.pair;
+  const pair = chosen?.includes(hit.launch) ? state.pair : null;
   const tile = hit.tile === null ? null : [hit.launch, hit.tile];
-  if (pair) return select({ pair, launch: hit.launch, tile });
+  if (pair) return select({ pair, chain: state.chain, launch: hit.launch, tile });
   // A click must not jump away from what was clicked: the window stays while tiles are followed.
-  lanesShown = String(hit.launch);
+  lanesShown = `${hit.launch},${state.beside !== ""}`;
   select({ launch: hit.launch, tile });
 }

@@ -1,6 +1,6 @@
 // The header, the keyboard, and the first drawing.
 
-const panels = { graph: graphView, matrix: matrixView, lanes: lanesView };
+const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
 let active = "graph";
 
 function showSummary() {
@@ -16,8 +16,16 @@ function showSummary() {
   facts.push(fact("pairs", compact(s.pairs)), fact("edges", compact(s.edges)));
   for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches) facts.push(fact("accesses", "exact"));
+  if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
+}
+
+function verdict(p) {
+  const words = p.sound ? "sound" : p.missing ? `UNSOUND: ${number(p.missing)} of ${number(p.needed)} dependencies missing` : "UNSOUND";
+  const excess = p.excess ? `, ${number(p.excess)} tiles awaited in excess` : "";
+  const title = `${plural(p.needed, "dependency", "dependencies")} between its launches, ${plural(p.waits, "wait")}`;
+  return make("span", [document.createTextNode(`${p.name}: `), make("b", words), document.createTextNode(excess)], { class: p.sound ? "good" : "bad", id: "verdict", title });
 }
 
 // What overlap could make of it: no schedule is faster than the bound, and a greedy one reaches the other end.
@@ -43,21 +51,35 @@ function bar(...lengths) {
   return svg;
 }
 
+// What makes the picture wrong or partial is a warning; what merely explains it waits behind a button.
 function showNotes(s) {
-  const notes = [];
-  if (!s.complete) notes.push("Partial trace: recording ended early, and what is shown ends with it.");
-  if (!s.launches) notes.push("The trace holds no launches: there is nothing to draw.");
-  else if (!s.accesses) notes.push("The trace holds no accesses: dependencies are unknown, not absent.");
-  if (s.coverage.conservative) notes.push(`${number(s.coverage.conservative)} launches are conservative: what they really touch is unknown, so they depend on more than they need.`);
+  const warnings = [];
+  if (!s.complete) warnings.push("Partial trace: recording ended early, and what is shown ends with it.");
+  if (!s.launches) warnings.push("The trace holds no launches: there is nothing to draw.");
+  else if (!s.accesses) warnings.push("The trace holds no accesses: dependencies are unknown, not absent.");
+  if (s.coverage.conservative) warnings.push(`${plural(s.coverage.conservative, "launch is", "launches are")} conservative: what they really touch is unknown, so they depend on more than they need.`);
+  if (doc.policy && !doc.policy.sound) warnings.push(...doc.policy.reasons.map((reason) => `The policy is unsound: ${reason}.`));
+  const notes = [...doc.notes];
   if (s.granule > 1) notes.push(`Accesses were recorded in granules of ${s.granule} bytes: dependencies are a superset.`);
-  notes.push(...doc.notes, ...s.reasons);
+  (s.complete ? notes : warnings).push(...s.reasons);
   const box = document.getElementById("notes");
-  box.hidden = !notes.length;
-  if (notes.length === 1) box.replaceChildren(make("p", notes[0]));
-  else if (notes.length) {
-    const list = make("ul", notes.slice(1).map((n) => make("li", n)));
-    box.replaceChildren(make("details", [make("summary", `${notes[0]} (${notes.length - 1} more)`), list]));
+  box.hidden = !warnings.length;
+  if (warnings.length === 1) box.replaceChildren(make("p", warnings[0]));
+  else if (warnings.length) {
+    const list = make("ul", warnings.slice(1).map((n) => make("li", n)));
+    box.replaceChildren(make("details", [make("summary", `${warnings[0]} (${warnings.length - 1} more)`), list]));
   }
+  const button = document.getElementById("said");
+  button.hidden = !notes.length;
+  button.textContent = plural(notes.length, "note");
+  button.addEventListener("click", () => showWords("Notes", make("ul", notes.map((n) => make("li", n)))));
+}
+
+function showWords(title, content, dialog = document.getElementById("words")) {
+  const close = make("button", "Close", { type: "button" });
+  close.addEventListener("click", () => dialog.close());
+  dialog.replaceChildren(make("h2", title), content, close);
+  dialog.showModal();
 }
 
 function addButtons() {
@@ -77,34 +99,61 @@ function addButtons() {
     panel.addEventListener("pointerdown", () => (active = name));
     panel.addEventListener("focusin", () => (active = name));
   }
+  for (const name of ["gain", "sizes"]) {
+    const made = make("button", [icon("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9")], { type: "button", title: "This view alone (f)", "aria-label": "This view alone" });
+    made.addEventListener("click", () => showOnly(name));
+    document.querySelector(`#${name} .buttons`).append(made);
+    document.getElementById(name).addEventListener("pointerdown", () => (active = name));
+  }
+  for (const nav of document.querySelectorAll(".tabs")) {
+    nav.append(...Object.entries(TABS).map(([name, label]) => {
+      const tab = make("button", label, { type: "button", "data-tab": name });
+      tab.addEventListener("click", () => showTab(name));
+      return tab;
+    }));
+  }
 }
 
+function showTab(name) {
+  state.tab = active = name;
+  changed();
+}
+
+// The four views of the upper right take turns; the one in front is shown alone.
 function showOnly(name) {
   const main = document.querySelector("main");
-  if (main.dataset.only === name) delete main.dataset.only;
-  else main.dataset.only = name;
+  const panel = name in TABS ? "work" : name;
+  if (main.dataset.only === panel) delete main.dataset.only;
+  else main.dataset.only = panel;
+}
+
+function fillBeside() {
+  const choice = document.getElementById("beside");
+  const ran = doc.schedules.filter(hasLanes);
+  choice.parentElement.hidden = !ran.length;
+  choice.replaceChildren(make("option", "nothing", { value: "" }), ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })));
+  choice.addEventListener("change", () => chooseBeside(choice.value));
 }
 
 const KEYS = [
   ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window"],
   ["Enter", "show the heaviest pair of the selected launch"], ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found"], ["f", "this view alone, and back"],
-  ["1  2  3", "launches, tiles, timeline"], ["t", "dark or light"], ["Esc", "step back: view, tile, pair, launch, search"],
+  ["1  2  3", "launches, tiles of a pair, timeline"], ["4  5  6", "tile graph, gain, what if"],
+  ["b", "another scheduler beside the recorded timeline"], [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"], ["t", "dark or light"], ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"],
 ];
 
 function showKeys() {
-  const dialog = document.getElementById("keys");
-  const close = make("button", "Close", { type: "button" });
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", "Keys"), make("dl", KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])), close);
-  dialog.showModal();
+  showWords("Keys", make("dl", KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])), document.getElementById("keys"));
 }
 
 // Esc undoes one thing at a time, the last made first.
 function stepBack() {
-  if (document.querySelector("main").dataset.only) return showOnly(document.querySelector("main").dataset.only);
-  if (state.tile) return select({ pair: state.pair, launch: state.launch });
+  if (document.querySelector("main").dataset.only) return delete document.querySelector("main").dataset.only;
+  if (state.time !== null) return setTime(null);
+  if (state.tile) return select({ pair: state.pair, chain: state.chain, launch: state.launch });
+  if (state.chain) return select({ pair: state.pair });
   if (state.pair) return select({ launch: null });
   if (state.launch !== null) return select({});
   search("");
@@ -127,27 +176,34 @@ const STEPS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDo
 
 const ACTIONS = {
   "/": () => document.getElementById("search").select(),
-  "+": () => panels[active].zoom(1.3), "=": () => panels[active].zoom(1.3), "-": () => panels[active].zoom(1 / 1.3),
-  0: () => panels[active].fit(), f: () => showOnly(active), t: toggleTheme, "?": showKeys, Escape: stepBack,
-  1: () => focusPanel("graph"), 2: () => focusPanel("matrix"), 3: () => focusPanel("lanes"),
+  "+": () => panels[active]?.zoom(1.3), "=": () => panels[active]?.zoom(1.3), "-": () => panels[active]?.zoom(1 / 1.3),
+  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, "?": showKeys, Escape: stepBack,
+  1: () => focusPanel("graph"), 2: () => focusPanel("matrix"), 3: () => focusPanel("lanes"), 4: () => focusPanel("tiles"),
+  5: () => showTab("gain"), 6: () => showTab("sizes"), b: nextBeside, ",": () => stepTime(-1), ".": () => stepTime(1),
   o: () => {
     const box = state.launch !== null && nodeFor(state.launch).parent;
     if (box?.group) toggleGroup(box);
   },
 };
 
+function nextBeside() {
+  const names = ["", ...doc.schedules.filter(hasLanes).map((s) => s.name)];
+  chooseBeside(names[(names.indexOf(state.beside) + 1) % names.length]);
+}
+
 function focusPanel(name) {
   active = name;
+  if (name in TABS) showTab(name);
   document.querySelector(`#${name} canvas`).focus();
 }
 
 function pressKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.getElementById("keys").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
   const { key } = event;
   if (key in STEPS) {
     if (active === "graph") walkGraph(key);
-    else panels[active].pan(STEPS[key][0] * 60, STEPS[key][1] * 40);
+    else panels[active]?.pan(STEPS[key][0] * 60, STEPS[key][1] * 40);
   } else if (key === "Enter" && event.target instanceof HTMLCanvasElement && state.launch !== null && !state.pair) {
     const i = [heaviestPair(state.launch, "consumer"), heaviestPair(state.launch, "producer")].find((p) => p >= 0);
     if (i !== undefined) select({ pair: [pairs.producer[i], pairs.consumer[i]] });
@@ -160,6 +216,8 @@ function toggleTheme() {
   setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   buildLegend();
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
+  showGain();
+  showSizes();
 }
 
 let drawnAs = "";
@@ -181,7 +239,13 @@ function refresh() {
   if (state.launch !== null && state.launch !== lastLaunch) showNode(state.launch);
   lastLaunch = state.launch;
   graphView.redraw();
+  document.querySelector("main").dataset.tab = state.tab;
+  for (const tab of document.querySelectorAll(".tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
+  document.getElementById("beside").value = state.beside;
   showMatrix();
+  showTiles();
+  showGain();
+  showSizes();
   showLanes();
 }
 
@@ -192,6 +256,7 @@ function start() {
   showSummary();
   buildLegend();
   addButtons();
+  fillBeside();
   const box = document.getElementById("search");
   box.addEventListener("input", () => search(box.value));
   box.addEventListener("keydown", (event) => {
@@ -220,4 +285,4 @@ function start() {
 
 start();
 // For the console and for tests: where things are on the screen, and what is selected.
-window.tileprof = { doc, laneTables, laneOf, startOf, state, select, views: panels, launches, pairs, matrix, drawing: () => drawing, nodeFor };
+window.tileprof = { doc, laneTables, laneOf, startOf, state, select, views: panels, launches, pairs, matrix, chain, simulated, simulatedRow, drawing: () => drawing, nodeFor };

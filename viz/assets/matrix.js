@@ -1,6 +1,11 @@
 // View 2: the tiles of a pair, producers down and consumers across.
 
-const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", error: "" };
+const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };
+
+// A policy over the relations: `overlayOf` gives, by pair, what its waits await and what they miss.
+const overlays = keeper((doc.policy?.pairs ?? []).flatMap((p) => [p.awaited ?? {}, p.missing ?? {}]));
+const overlayOf = new Map((doc.policy?.pairs ?? []).map((p, i) => [p.pair, { awaited: p.awaited && 2 * i, missing: p.missing && 2 * i + 1 }]));
+const missesSome = (pair) => Number.isInteger(overlayOf.get(pair)?.missing);
 const matrixView = new Surface(document.querySelector("#matrix canvas"), {
   axes: "free", draw: drawMatrix, hover: hoverMatrix, click: clickMatrix, margin: { left: 76, top: 44 }, limits: [1e-7, 90],
 });
@@ -42,8 +47,11 @@ async function showMatrix() {
   }));
   await Promise.all([loadGrid(from), loadGrid(to)]);
   const parts = await Promise.all(loads);
+  const overlay = overlayOf.get(pairAt.get(key)) ?? {};
+  const laid = (at) => (Number.isInteger(at) ? overlays.load(at) : null);
+  const [awaited, missing] = await Promise.all([laid(overlay.awaited), laid(overlay.missing)]);
   if (matrix.key !== key) return; // another pair was chosen meanwhile
-  Object.assign(matrix, { parts, producers: launches.tiles[from], consumers: launches.tiles[to], pair: pairAt.get(key) });
+  Object.assign(matrix, { parts, awaited, missing, producers: launches.tiles[from], consumers: launches.tiles[to], pair: pairAt.get(key) });
   matrix.coarse = parts.some((p) => p.block.counts);
   matrix.leftOut = parts.some((p) => p.block.left_out);
   orderTiles();
@@ -80,8 +88,12 @@ function drawMatrix(c) {
   c.clip();
   c.fillStyle = INK.gap;
   c.fillRect(m.left + v.x, m.top + v.y, matrix.consumers * v.kx, matrix.producers * v.ky);
-  for (const part of shownParts()) part.block.counts ? drawCoarse(c, part) : drawPart(c, part);
+  const draw = (block, colour) => block && !block.left_out && (block.counts ? drawCoarse(c, block, colour) : drawBlock(c, block, colour));
+  if (!matrix.hidden.has("excess")) draw(matrix.awaited, INK.excess); // what stays to be seen of it is excess
+  for (const part of shownParts()) draw(part.block, INK[part.hazard]);
+  if (!matrix.hidden.has("missing")) draw(matrix.missing, INK.missing);
   drawGridLines(c);
+  drawCrosses(c);
   drawChosen(c);
   c.restore();
   drawMatrixAxes(c);
@@ -100,13 +112,13 @@ function visible() {
 // Zoomed out, a cell stands for a power of two of tiles: cells keep their place while panning.
 const cellTiles = (k) => (k >= 1 ? 1 : 2 ** Math.ceil(Math.log2(1 / k)));
 
-function countCells(part) {
+function countCells(block) {
   const { c0, c1, p0, p1 } = visible();
   const [across, down] = [cellTiles(matrixView.view.kx), cellTiles(matrixView.view.ky)];
   const [left, top] = [Math.floor(c0 / across) * across, Math.floor(p0 / down) * down];
   const [wide, high] = [Math.max(Math.ceil((c1 - left) / across), 1), Math.max(Math.ceil((p1 - top) / down), 1)];
   const counts = new Uint32Array(wide * high);
-  const { set_of: setOf, indptr, parent } = part.block;
+  const { set_of: setOf, indptr, parent } = block;
   const { tile } = matrix.columns;
   const { place } = matrix.rows;
   // Where many consumers share a set, its parents are sorted into cells once: 7e6 edges cost 4 ms instead of 75.
@@ -135,16 +147,15 @@ function countCells(part) {
 
 const scratch = document.createElement("canvas");
 
-function drawPart(c, part) {
-  const cells = countCells(part);
+function drawBlock(c, block, colour) {
+  const cells = countCells(block);
   const full = Math.min(cells.across, matrix.consumers) * Math.min(cells.down, matrix.producers);
-  paint(c, cells.counts, cells.wide, cells.high, full, INK[part.hazard], [cells.left, cells.top, cells.wide * cells.across, cells.high * cells.down]);
+  paint(c, cells.counts, cells.wide, cells.high, full, colour, [cells.left, cells.top, cells.wide * cells.across, cells.high * cells.down]);
 }
 
-function drawCoarse(c, part) {
-  const { counts, rows, columns } = part.block;
+function drawCoarse(c, { counts, rows, columns }, colour) {
   const full = (matrix.consumers / columns) * (matrix.producers / rows);
-  paint(c, counts, columns, rows, full, INK[part.hazard], [0, 0, matrix.consumers, matrix.producers]);
+  paint(c, counts, columns, rows, full, colour, [0, 0, matrix.consumers, matrix.producers]);
 }
 
 // A sparse cell must not vanish: one edge in a thousand tiles is still a third of full colour.
@@ -170,6 +181,31 @@ function drawGridLines(c) {
   c.fillStyle = INK.page;
   if (kx >= 6) for (let i = c0; i <= c1; i++) c.fillRect(matrixView.toScreen(i, 0)[0] - 0.5, 0, 1, matrixView.height);
   if (ky >= 6) for (let i = p0; i <= p1; i++) c.fillRect(0, matrixView.toScreen(0, i)[1] - 0.5, matrixView.width, 1);
+}
+
+// A missing wait has a cross too: red alone is not enough of a sign.
+function drawCrosses(c) {
+  const { kx, ky } = matrixView.view;
+  const { missing } = matrix;
+  if (!missing?.parent || matrix.hidden.has("missing") || Math.min(kx, ky) < 7) return;
+  const { c0, c1, p0, p1 } = visible();
+  const r = Math.min(kx, ky, 16) / 4;
+  c.strokeStyle = INK.page;
+  c.lineWidth = 1.5;
+  c.beginPath();
+  for (let column = c0; column < c1; column++) {
+    const set = missing.set_of[matrix.columns.tile[column]];
+    for (let e = set < 0 ? 0 : missing.indptr[set]; set >= 0 && e < missing.indptr[set + 1]; e++) {
+      const row = matrix.rows.place[missing.parent[e]];
+      if (row < p0 || row >= p1) continue;
+      const [x, y] = matrixView.toScreen(column + 0.5, row + 0.5);
+      c.moveTo(x - r, y - r);
+      c.lineTo(x + r, y + r);
+      c.moveTo(x + r, y - r);
+      c.lineTo(x - r, y + r);
+    }
+  }
+  c.stroke();
 }
 
 function drawChosen(c) {
@@ -245,7 +281,22 @@ function hoverMatrix(sx, sy) {
   const [consumer, producer] = [matrix.columns.tile[cell[0]], matrix.rows.tile[cell[1]]];
   const lines = [`consumer tile ${consumer} ${coordinates(to, consumer)} of ${shortKernel(to)}`, `producer tile ${producer} ${coordinates(from, producer)} of ${shortKernel(from)}`];
   const edges = shownParts().map((part) => edgeLine(part, producer, consumer)).filter(Boolean);
-  return [...lines, ...(edges.length ? edges : ["no dependency"])];
+  return [...lines, ...(edges.length ? edges : ["no dependency"]), ...policyLines(producer, consumer, edges.length > 0)];
+}
+
+function hasEdge(block, producer, consumer) {
+  if (!block?.parent || block.set_of[consumer] < 0) return false;
+  const set = block.set_of[consumer];
+  for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++) if (block.parent[e] === producer) return true;
+  return false;
+}
+
+function policyLines(producer, consumer, needed) {
+  if (!overlayOf.has(matrix.pair)) return [];
+  if (hasEdge(matrix.missing, producer, consumer)) return ["policy: MISSING, nothing waits for it"];
+  const awaited = hasEdge(matrix.awaited, producer, consumer);
+  if (needed) return [awaited ? "policy: waited for" : "policy: covered by other waits, or by renaming"];
+  return awaited ? ["policy: excess, waited for though nothing depends on it"] : [];
 }
 
 function edgeLine({ block, hazard, reuse }, producer, consumer) {
@@ -294,7 +345,7 @@ function clickMatrix(sx, sy) {
   if (!cell) return;
   const consumer = matrix.columns.tile[cell[0]];
   const same = state.tile && state.tile[0] === state.pair[1] && state.tile[1] === consumer;
-  select({ pair: state.pair, tile: same ? null : [state.pair[1], consumer] });
+  select({ pair: state.pair, chain: state.chain, tile: same ? null : [state.pair[1], consumer] });
 }
 
 function describePair() {
@@ -318,7 +369,7 @@ function describePair() {
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
   if (pairs.gain_ns[i] > 0) parts.push(fact("gain up to", duration(pairs.gain_ns[i])));
-  if (pairs.early[i] > 0) parts.push(fact("tiles that could start early", Math.round(100 * pairs.early[i]) + "%"));
+  if (Number.isFinite(pairs.early[i])) parts.push(make("span", [document.createTextNode("start early "), make("b", earlyWords(i))], { title: earlyTitle(i) }));
   parts.push(...hazardChips());
   if (!matrix.coarse && !matrix.leftOut) parts.push(orderChoice());
   if (launches.coverage[from] === 2 || launches.coverage[to] === 2) parts.push(make("span", "conservative accesses: a superset of the real dependencies", { class: "mark" }));
@@ -333,10 +384,15 @@ function nameOf(launch, colour) {
 }
 
 function hazardChips() {
-  return [...new Set(matrix.parts.map((p) => p.hazard))].map((hazard) => {
+  const names = [...new Set(matrix.parts.map((p) => p.hazard))];
+  if (matrix.missing) names.push("missing");
+  if (matrix.awaited) names.push("excess");
+  const titles = { missing: "Dependencies that no wait of the policy covers", excess: "Tiles that the policy waits for though nothing depends on them" };
+  return names.map((hazard) => {
     const dot = make("i");
     dot.style.background = INK[hazard];
-    const chip = make("button", [dot, document.createTextNode(hazard)], { type: "button", class: "chip", title: "Show or hide", "aria-pressed": "false" });
+    const title = titles[hazard] ?? "Show or hide";
+    const chip = make("button", [dot, document.createTextNode(hazard)], { type: "button", class: "chip", title, "aria-pressed": "false" });
     chip.style.opacity = matrix.hidden.has(hazard) ? 0.45 : 1;
     chip.addEventListener("click", () => {
       if (!matrix.hidden.delete(hazard)) matrix.hidden.add(hazard);
@@ -357,48 +413,4 @@ function orderChoice() {
     matrixView.redraw();
   });
   return choice;
-}
-
-const MOST_RANKED = 100;
-
-// Without a pair: the pairs to look at first, copies of a layer together.
-function rankPairs() {
-  const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
-  const direct = (e) => pairs.direct[e.pair];
-  const rows = drawing.edges.filter(near).sort((p, q) => direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes);
-  const title = state.launch === null ? "Pairs to look at first" : `Pairs of launch ${state.launch}`;
-  document.getElementById("matrix-title").textContent = title;
-  document.getElementById("matrix-says").textContent = rows.length ? `by ${anyGain ? "what overlap could gain" : "dependent bytes"} · choose one to see its tiles` : "";
-  const list = document.getElementById("ranking");
-  if (!rows.length) return list.replaceChildren(make("p", noPairs()));
-  const head = ["pattern", "producer", "consumer", ...(anyGain ? ["start early", "gain up to"] : ["edges", "bytes"]), "copies"];
-  const body = rows.slice(0, MOST_RANKED).map(rankRow);
-  const table = make("table", [
-    make("thead", [make("tr", head.map((h, k) => make("th", h, k > 2 ? { class: "number" } : {})))]), make("tbody", body),
-  ]);
-  const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
-  list.replaceChildren(table, ...more);
-}
-
-function noPairs() {
-  if (!doc.summary.accesses) return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
-  if (!pairCount) return "No launch depends on another one.";
-  return "No pair is shown; patterns may be hidden in the legend.";
-}
-
-function rankRow(edge) {
-  const i = edge.pair;
-  const launch = (l) => make("td", [make("span", shortKernel(l)), make("span", [shortModule(l), shortOp(l)].filter(Boolean).join(" · "), { class: "module" })], { title: text(launches.kernel, l) });
-  const early = Number.isFinite(pairs.early[i]) ? Math.round(100 * pairs.early[i]) + "%" : "–";
-  const facts = anyGain ? [early, edge.gain > 0 ? duration(edge.gain) : "–"] : [number(pairs.edges[i]), size(edge.bytes)];
-  const numbers = [...facts, edge.pairs.length > 1 ? "×" + edge.pairs.length : ""];
-  const name = doc.strings[pairs.pattern[i]];
-  const row = make("tr", [
-    make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " "))]), launch(pairs.producer[i]), launch(pairs.consumer[i]),
-    ...numbers.map((n) => make("td", n, { class: "number" })),
-  ], { tabindex: "0" });
-  const choose = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
-  row.addEventListener("click", choose);
-  row.addEventListener("keydown", (e) => e.key === "Enter" && choose());
-  return row;
 }

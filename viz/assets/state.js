@@ -1,11 +1,16 @@
-// One selection, shared by all views and kept in the address bar: #launch=3, #pair=3,5, #tile=5,17, #open=0.1
+// One selection, shared by all views and kept in the address bar: #launch=3, #pair=3,5, #chain=3,5,6, #tile=5,17,
+// #open=0.1, #view=tiles, #beside=list, #time=1200 (ns)
 
-const state = { launch: null, pair: null, tile: null, copies: {}, open: new Set(), search: "" };
+const TABS = { matrix: "Pairs", tiles: "Tile graph", gain: "Gain", sizes: "What if" };
+const state = {
+  launch: null, pair: null, chain: null, tile: null, copies: {}, open: new Set(), search: "", tab: "matrix", beside: "", time: null,
+};
 const watchers = [];
 const watch = (watcher) => watchers.push(watcher);
 
 function select(change) {
-  const next = { launch: null, pair: null, tile: null, ...change };
+  const next = { launch: null, pair: null, chain: null, tile: null, ...change };
+  if (next.pair && !["matrix", "tiles"].includes(state.tab)) state.tab = "matrix";
   if (next.pair && next.launch === null) next.launch = state.launch !== null && next.pair.includes(state.launch) ? state.launch : next.pair[1];
   if (next.tile && next.launch === null) next.launch = next.tile[0];
   Object.assign(state, next);
@@ -22,6 +27,10 @@ function writeHash() {
   if (state.pair) parts.push("pair=" + state.pair.join(","));
   else if (state.launch !== null && !state.tile) parts.push("launch=" + state.launch);
   if (state.tile) parts.push("tile=" + state.tile.join(","));
+  if (state.chain) parts.push("chain=" + state.chain.join(","));
+  if (state.tab !== "matrix") parts.push("view=" + state.tab);
+  if (state.beside) parts.push("beside=" + state.beside);
+  if (state.time !== null) parts.push("time=" + Math.round(state.time));
   if (state.open.size) parts.push("open=" + [...state.open].join(","));
   if (state.search) parts.push("search=" + encodeURIComponent(state.search));
   const hash = parts.length ? "#" + parts.join("&") : "";
@@ -39,6 +48,12 @@ function readHash() {
   state.pair = pairAt.has(pair.join(",")) ? pair : null;
   state.tile = isLaunch(tile[0]) && tile[1] >= 0 && tile[1] < launches.tiles[tile[0]] ? tile.slice(0, 2) : null;
   state.launch = isLaunch(launch) ? launch : state.pair ? state.pair[1] : state.tile ? state.tile[0] : null;
+  const chain = numbers("chain");
+  state.chain = state.pair && chain.length > 1 && chain.every((i, k) => isLaunch(i) && (!k || i > chain[k - 1])) ? chain : null;
+  state.tab = Object.hasOwn(TABS, given.get("view")) ? given.get("view") : "matrix";
+  state.beside = doc.schedules.some((s) => s.name === given.get("beside") && hasLanes(s)) ? given.get("beside") : "";
+  const [time] = numbers("time");
+  state.time = Number.isFinite(time) && time >= 0 ? time : null;
   state.open = new Set((given.get("open") ?? "").split(",").filter(Boolean));
   state.search = given.get("search") ?? "";
 }

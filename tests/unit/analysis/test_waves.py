@@ -14,14 +14,18 @@ from tileprof.devices import get
 
 PAPER = Path(__file__).parents[2] / "data" / "cusync_waves.csv"
 
-FOLLOWS = {  # batch: (stream waves follow from the grids, overlapped waves do)
+FOLLOWS = {  # batch: (stream waves follow from the printed grids, overlapped waves do)
     "1-64": (True, False),  # 0.6 + 0.9 waves are 1.5; printed 1.8
     "128": (True, True),  # 0.45 + 0.9 = 1.35; printed 1.3
     "256": (True, True),
-    "512": (False, False),  # 1.2 + 1.2: 4 and 2.4; printed 6 and 4.8, which are those of the grids of 1024
+    "512": (False, False),  # 1.2 + 1.2: 4 and 2.4; printed 6 and 4.8, which are those of the grid printed for 1024
     "1024": (False, False),  # 2.4 + 2.4: 6 and 4.8; printed 5 and 3.6
     "2048": (True, True),
 }
+
+REPOSITORY_GRIDS = {"1-64": ("1x24x6", "1x48x3"), "1024": ("4x24x1", "4x48x1")}
+"""Grids that follow from the tile shapes and split-k of cuSync's own evaluation scripts (64 x 256 tiles, split-k 6 at 64 tokens;
+256 x 256, split-k 1 at 1024), where they differ from the printed ones."""
 
 
 def test_a_partial_last_wave_costs_a_whole_one():
@@ -72,7 +76,17 @@ def test_the_cusync_papers_waves_follow_from_its_grids_where_they_do(row):
     assert (abs(waves.overlapped - printed) <= 0.05 + 1e-9) == overlapped
 
 
-def test_the_papers_row_of_512_prints_what_follows_from_the_grids_of_1024():
+@pytest.mark.parametrize("batch", REPOSITORY_GRIDS)
+def test_two_more_rows_follow_from_the_grids_in_cusyncs_repository(batch):
+    row = next(r for r in paper_rows() if r["batch"] == batch)
+    tiles = tuple(math.prod(map(int, grid.split("x"))) for grid in REPOSITORY_GRIDS[batch])
+    slots = tuple(80 * int(row[f"gemm{i}_blocks_per_sm"]) for i in (1, 2))
+    waves = pair_waves(tiles, slots)
+    assert waves.stream == int(row["stream_waves_printed"])
+    assert waves.overlapped == pytest.approx(float(row["cusync_waves_printed"]))
+
+
+def test_the_papers_row_of_512_prints_what_follows_from_the_grids_printed_for_1024():
     by_batch = {row["batch"]: row for row in paper_rows()}
     tiles = tuple(math.prod(map(int, by_batch["1024"][f"gemm{i}_grid"].split("x"))) for i in (1, 2))
     waves = pair_waves(tiles, (80, 80))

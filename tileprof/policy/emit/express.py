@@ -2,7 +2,8 @@
 
 What does not fit waits for more, never for less:
 
-* a tile that awaits several semaphores of a producer gets coarser ones. Producer tiles that some consumer tile awaits together
+* a tile that awaits several semaphores of a producer gets coarser ones, unless its kernel may call ``wait`` for each of them.
+  Producer tiles that some consumer tile awaits together
   share a semaphore, and so do those that others await with one of them, until no tile awaits two: the finest grouping
   there is with one wait a tile. Overlapping windows share all of an axis;
 * a producer whose consumers use different arrays of semaphores gets one array for all, by the same rule;
@@ -53,8 +54,11 @@ class Expressed:
         return next((e for e in self.policy.edges if e.producer == stage and (stage, e.consumer) not in self.events), None)
 
 
-def express(policy: Policy) -> Expressed:
-    """The finest policy of that form which waits for everything that ``policy`` waits for, verified."""
+def express(policy: Policy, *, several: bool = False) -> Expressed:
+    """The finest policy of that form which waits for everything that ``policy`` waits for, verified.
+
+    ``several``: a tile may wait for several semaphores of its producer, one after the other.
+    """
     needed = graph_of_waits(policy)
     blocks = {
         (int(p), int(c)): needed.blocks[int(b)]
@@ -66,7 +70,7 @@ def express(policy: Policy) -> Expressed:
     edges: list[Edge] = []
     for producer in sorted({p for p, _ in kept}):
         consumers = [c for p, c in kept if p == producer]
-        own = _as_it_is(policy, producer, consumers)
+        own = _as_it_is(policy, producer, consumers, several=several)
         if own is None:
             own = _merged(policy, producer, [(c, blocks[producer, c]) for c in consumers])
             reasons.append(_merge_reason(policy, producer, consumers, own[0].count))
@@ -92,7 +96,9 @@ def _one_producer(pairs: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], 
     return [(p, c) for p, c in pairs if last[c] == p], [(p, c) for p, c in pairs if last[c] != p]
 
 
-def _as_it_is(policy: Policy, producer: int, consumers: Sequence[int]) -> tuple[Semaphores, list[Edge]] | None:
+def _as_it_is(
+    policy: Policy, producer: int, consumers: Sequence[int], *, several: bool
+) -> tuple[Semaphores, list[Edge]] | None:
     """The policy's own semaphores and waits, where cuSync can express them."""
     numbers = [n for n, e in enumerate(policy.edges) if e.producer == producer and e.consumer in consumers]
     edges = [policy.edges[n] for n in numbers]
@@ -103,8 +109,8 @@ def _as_it_is(policy: Policy, producer: int, consumers: Sequence[int]) -> tuple[
     if array.count > policy.stages[producer].tiles:
         return None
     for waits in lower(replace(policy, edges=tuple(edges))):
-        several = np.diff(waits.indptr).max(initial=0) > 1
-        if several or (waits.value > waits.posts[waits.semaphore]).any():
+        too_many = not several and np.diff(waits.indptr).max(initial=0) > 1
+        if too_many or (waits.value != waits.posts[waits.semaphore]).any():
             return None
     return array, edges
 
@@ -189,5 +195,5 @@ def _merge_reason(policy: Policy, producer: int, consumers: Sequence[int], count
     left = "one for the whole grid" if count == 1 else f"{count}"
     return (
         f"{names} may await several semaphores of {policy.stages[producer].name} at once ({kinds}), and a tile of cuSync waits for one: "
-        f"semaphores that are awaited together are one, {left}"
+        f"semaphores that are awaited together are one, {left}; --several-waits keeps them and waits for one after the other"
     )

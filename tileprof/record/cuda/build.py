@@ -53,7 +53,7 @@ def build(architecture: str) -> Built:
     """
     nvcc, compiler = locate.nvcc(), locate.host_compiler()
     tools, sanitizer = locate.cuda_include(), locate.sanitizer()
-    parts = {
+    parts: dict[str, object] = {
         "architecture": architecture,
         "nvcc": _version(nvcc),
         "compiler": _version(compiler),

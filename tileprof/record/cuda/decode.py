@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import bind, raw, runs, tensormap, writes
+from tileprof.record.cuda import bind, join, raw, runs, writes
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
@@ -55,7 +55,10 @@ class Decoder:
     _spilled: dict[int, int] = field(default_factory=dict)
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _marks: dict[str, str] = field(default_factory=dict)
+    _captured: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    _node_names: list[dict[str, str]] = field(default_factory=list)
     _start_ns: int | None = None
+    _last_end_ns: int = 0
     coverage: Counter[str] = field(default_factory=Counter)
     """Bytes written, by how they are known."""
     unrecorded: dict[int, int] = field(default_factory=dict)
@@ -63,9 +66,11 @@ class Decoder:
     checked: int = 0
 
     def __post_init__(self) -> None:
-        self.lifetimes = Lifetimes(self.writer)
+        tensors = any(e["e"] == "tensor" for e in self.process.events)
+        self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
+        self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
         self._spilled = {e["launch"]: e["accesses"] for e in self.process.events if e["e"] == "spill"}
 
     def run(self) -> None:
@@ -79,9 +84,6 @@ class Decoder:
 
     # ---- events
 
-    def _on_kernel(self, event: dict[str, Any]) -> None:
-        self._kernels[event["id"]] = event
-
     def _on_complaint(self, event: dict[str, Any]) -> None:
         self.writer.note(f"the recorder complained: {event['text']}")
 
@@ -92,8 +94,7 @@ class Decoder:
         self.lifetimes.free(event["address"])
 
     def _on_tensor(self, event: dict[str, Any]) -> None:
-        kind = event.get("kind", "unknown")
-        self.lifetimes.allocate_tensor(event["address"], event["bytes"], kind, event.get("name", ""))
+        self.lifetimes.allocate_tensor(event["address"], event["bytes"], event["kind"])
 
     def _on_untensor(self, event: dict[str, Any]) -> None:
         self.lifetimes.free_tensor(event["address"])
@@ -103,6 +104,16 @@ class Decoder:
 
     def _on_mark(self, event: dict[str, Any]) -> None:
         self._marks = {key: str(event.get(key, "")) for key in ("op", "module")}
+
+    def _on_captured(self, event: dict[str, Any]) -> None:
+        self._captured.append((event["symbol"], self._marks))
+
+    def _on_graph(self, event: dict[str, Any]) -> None:
+        """Operators and modules of a graph's nodes: those under which the same kernels were last captured."""
+        nodes = [e for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
+        symbols = [self._kernels[e["kernel"]]["symbol"] for e in nodes]
+        start = join.window(symbols, [symbol for symbol, _ in self._captured]) if symbols else None
+        self._node_names = [] if start is None else [m for _, m in self._captured[start : start + len(symbols)]]
 
     def _on_capture(self, event: dict[str, Any]) -> None:
         if not event["on"]:
@@ -129,9 +140,12 @@ class Decoder:
                 graph=event["graph"], duration_ns=timed.duration_ns, begin_ns=timed.begin_ns, timing="measured",
                 coverage=coverage, registers=registers, shared_bytes=shared,
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
-                note="; ".join(notes), **self._marks,
+                note="; ".join(notes), op=self._name(event, "op"), module=self._name(event, "module"),
             )
         )  # fmt: skip
+        self._last_end_ns = timed.begin_ns + timed.duration_ns
+        if event["graph"] >= 0:
+            self._node_names = self._node_names[1:]
         if ran.known.any():
             tile = np.flatnonzero(ran.known)
             begin = ran.begin[tile] - ran.begin[tile].min()
@@ -168,17 +182,21 @@ class Decoder:
             coverage.append("conservative")
             notes.append("nodes of this graph with the same kernel overlapped and share their accesses")
         parts = plain(entries, geometry, self.process.granule, self.lifetimes)
-        seen = writes.maps(entries)
-        loads, im2col = tensor_loads(entries, geometry, seen)
-        parts.append((READ, bind.within_buffers(loads, self.lifetimes) if len(loads) else loads))
-        if im2col:
+        seen = writes.maps(entries, tuple(kernel["parameters"]))
+        loads, unknown = tensor_loads(entries, geometry, seen)
+        parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
+        if any(load.map.im2col for load in loads):
             coverage.append("conservative")
             notes.append("im2col loads stand for the whole tensor")
+        if unknown:
+            coverage.append("conservative")
+            notes.append("loads through a tensor map that could not be decoded stand for all memory")
+            parts.append((READ, writes.whole(self.lifetimes.live(), geometry.tiles)))
         if any(base <= address < end for address in seen.loaded for base, end in self.lifetimes.live()):
             coverage.append("inferred")
             notes.append("a tensor map lies in memory that kernels may change; it was read once")
         if kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded):
-            found = self.owners.find(event["launch"], event["kernel"], geometry, seen, self.lifetimes)
+            found = self.owners.find(event["launch"], event["kernel"], geometry, seen, loads, self.lifetimes)
             mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
             parts.append((mode, bind.within_buffers(found.boxes, self.lifetimes)))
             coverage.append(found.coverage)
@@ -191,15 +209,13 @@ class Decoder:
                 "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
             )
         worst = max(coverage, key=WORST.index)
-        self.coverage[worst] += sum(int((b.length * b.count.prod(axis=1)).sum()) for m, b in parts if m != READ)
+        written = _union([boxes for mode, boxes in parts if mode != READ])
+        self.coverage[worst] += int((written.end - written.start).sum())
         return parts, worst, notes
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
-        written = [bind.expanded(boxes) for mode, boxes in parts if mode != READ and len(boxes)]
-        start = np.concatenate([w.start for w in written]) if written else np.empty(0, np.int64)
-        end = np.concatenate([w.end for w in written]) if written else np.empty(0, np.int64)
-        whole = _united(np.zeros_like(start), start, end, start) if len(start) else Runs(start, start, start, start)
+        whole = _union([boxes for mode, boxes in parts if mode != READ])
         missed = _outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
         if missed:
@@ -231,13 +247,20 @@ class Decoder:
         bound = bind.bind(touched, Times(never, never, never, np.zeros(1, np.int64)), self.lifetimes)
         duration = max(1, round(moved / self.device.dram_bytes_per_s * 1e9))
         footprint = self._footprint(bound, np.zeros((1, 3), np.int32))
+        self._last_end_ns += duration
         self.writer.add_launch(
             Launch(
                 footprint=footprint, operands=bound.operands, kernel=name, fingerprint=name, grid=(1, 1, 1),
-                block=(1, 1, 1), duration_ns=duration, timing="modelled", coverage="exact", stream=self._stream(event),
-                graph=event["graph"], **self._marks,
+                block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled", coverage="exact", stream=self._stream(event),
+                graph=event["graph"], op=self._name(event, "op"), module=self._name(event, "module"),
             )
         )  # fmt: skip
+
+    def _name(self, event: dict[str, Any], what: str) -> str:
+        """Operator or module; what runs in a graph was issued when it was captured, not now."""
+        if event["graph"] < 0:
+            return self._marks.get(what, "")
+        return self._node_names[0].get(what, "") if self._node_names and event["e"] == "launch" else ""
 
     def _stream(self, event: dict[str, Any]) -> int:
         return self._streams.setdefault(event["stream"], len(self._streams))
@@ -265,29 +288,24 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
     return out
 
 
-def tensor_loads(entries: raw.Entries, geometry: Geometry, seen: writes.Maps) -> tuple[Strided, bool]:
-    """What loads through tensor maps read, and whether some of it stands for a whole tensor."""
+def tensor_loads(entries: raw.Entries, geometry: Geometry, seen: writes.Maps) -> tuple[list[writes.Loads], bool]:
+    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown."""
     kind = raw.kinds(entries)
     head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
-    empty = np.empty(0, np.int64)
-    parts = [Strided(empty, empty, empty, empty.reshape(0, 2), empty.reshape(0, 2), empty)]
-    whole = False
-    if len(head) == len(tail) and len(head):
-        address = raw.low(head)
-        coordinates = np.column_stack([head["payload"], tail["payload"][:, :1]]).astype(np.uint32).view(np.int32)
-        rows = np.column_stack([address, _tiles(head, geometry), coordinates.astype(np.int64)])
-        rows, index = np.unique(rows, axis=0, return_index=True)
-        first = tail["payload"][index, 3].astype(np.int64)
-        for map_address in np.unique(rows[:, 0]).tolist():
-            map_ = seen.loaded.get(map_address)
-            mine = np.flatnonzero(rows[:, 0] == map_address)
-            if map_ is None:
-                continue
-            whole |= map_.im2col
-            found = tensormap.boxes(map_, rows[mine, 2:])
-            load = mine[found.load]
-            parts.append(Strided(rows[load, 1], found.address, found.length, found.count, found.stride, first[load]))
-    return bind.join(parts), whole
+    if len(head) != len(tail) or not len(head):
+        return [], len(head) != len(tail)
+    coordinates = np.column_stack([head["payload"], tail["payload"][:, :1]]).astype(np.uint32).view(np.int32)
+    rows = np.column_stack([raw.low(head), _tiles(head, geometry), coordinates.astype(np.int64)])
+    rows, index = np.unique(rows, axis=0, return_index=True)
+    first = tail["payload"][index, 3].astype(np.int64)
+    out, unknown = [], False
+    for address in np.unique(rows[:, 0]).tolist():
+        map_, mine = seen.loaded.get(address), rows[:, 0] == address
+        if map_ is None:
+            unknown = True
+        else:
+            out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 2:], first[mine]))
+    return out, unknown
 
 
 def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
@@ -304,6 +322,16 @@ def _united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
     heads = np.flatnonzero(np.append(True, (start + apart)[1:] > reach[:-1]))
     last = np.append(heads[1:], len(tile)) - 1
     return Runs(tile[heads], start[heads], reach[last] - apart[heads], np.minimum.reduceat(first, heads))
+
+
+def _union(parts: list[Strided]) -> Runs:
+    """All bytes of the boxes, whoever touches them, as disjoint runs."""
+    each = [bind.expanded(boxes) for boxes in parts if len(boxes)]
+    if not each:
+        none = np.empty(0, np.int64)
+        return Runs(none, none, none, none)
+    start, end = np.concatenate([r.start for r in each]), np.concatenate([r.end for r in each])
+    return _united(np.zeros_like(start), start, end, start)
 
 
 def _outside(ranges: Ints, covered: Runs) -> int:

@@ -1,7 +1,8 @@
 """Joining the passes: the same program ran several times, and launch n of one run is launch n of another.
 
 Launches agree when their place in issue order, kernel, grid and block agree. Where places shift, the n-th launch of a
-kernel and grid is taken for the n-th of the other run if both ran it equally often; whatever is left is reported.
+kernel and grid is taken for the n-th of the other run if both ran it equally often. A recording of a part of the program
+is looked for as a whole. Whatever is left is reported.
 """
 
 from __future__ import annotations
@@ -52,34 +53,53 @@ def key_of(symbol: str, row: dict[str, Any]) -> Key:
     return symbol, tuple(row["grid"]), tuple(row["block"])
 
 
-def match(reference: Reference, other: Sequence[Key], name: str) -> Matched:
-    """The rows of another pass, in its issue order, that belong to the launches of ``reference``."""
+def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Sequence[int] | None = None) -> Matched:
+    """The rows of another pass that belong to the launches of ``reference``.
+
+    ``ordinals`` are the places of its rows in issue order; without them the rows are all launches of the program.
+    """
+    row_of = {o: row for row, o in enumerate(range(len(other)) if ordinals is None else ordinals)}
     found = {
-        o: o for o, key in zip(reference.ordinals, reference.keys, strict=True) if o < len(other) and other[o] == key
+        o: row_of[o]
+        for o, key in zip(reference.ordinals, reference.keys, strict=True)
+        if o in row_of and other[row_of[o]] == key
     }
     missing = [(o, key) for o, key in zip(reference.ordinals, reference.keys, strict=True) if o not in found]
-    same_length = not reference.whole or len(other) == len(reference.keys)
+    same_length = len(other) == len(reference.keys) or (ordinals is None and not reference.whole)
     if not missing and same_length:
         return Matched(found)
+    if (
+        missing and not reference.whole and (start := window(reference.keys, other)) is not None
+    ):  # it may warm up differently
+        return Matched({o: start + i for i, o in enumerate(reference.ordinals)})
     rows = defaultdict(list)
     for row, key in enumerate(other):
         rows[key].append(row)
     mine = defaultdict(list)
     for ordinal, key in zip(reference.ordinals, reference.keys, strict=True):
         mine[key].append(ordinal)
-    if reference.whole:
+    if reference.whole or ordinals is not None:
         for key in {key for _, key in missing}:
             if len(mine[key]) == len(rows[key]):
                 found.update(zip(mine[key], rows[key], strict=True))
     left = [(o, key) for o, key in missing if o not in found]
-    return Matched(found, _report(reference, other, name, missing, left))
+    seen = {o: other[row][0] for o, row in row_of.items()}
+    return Matched(found, _report(reference, seen, name, missing, left))
 
 
-def _report(reference: Reference, other: Sequence[Key], name: str, missing: list[Any], left: list[Any]) -> str:
+def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
+    """Where the whole sequence of ``keys`` last stands in ``other``, None where it does not."""
+    for start in range(len(other) - len(keys), -1, -1):
+        if other[start] == keys[0] and list(other[start : start + len(keys)]) == list(keys):
+            return start
+    return None
+
+
+def _report(reference: Reference, other: dict[int, str], name: str, missing: list[Any], left: list[Any]) -> str:
     text = f"the program is not repeatable: the {name} pass saw {len(other)} launches, the accesses pass {len(reference.keys)}"
     if missing:
         ordinal, (symbol, grid, _) = missing[0]
-        seen = other[ordinal][0] if ordinal < len(other) else "no launch"
+        seen = other.get(ordinal, "no launch")
         here = reference.names.get(symbol, symbol)
         text += f"; they first differ at launch {ordinal}: {here} {grid} against {reference.names.get(seen, seen)}"
     return (
@@ -114,7 +134,7 @@ def time_passes(folder: Path) -> list[TimePass]:
     return sorted(found, key=lambda p: -len(p.rows))
 
 
-def block_times(process: raw.Process) -> tuple[list[Key], list[Times]]:
+def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     """The launches of a blocks pass, and when their tiles ran."""
     reference = Reference.of(process)
     found = []
@@ -122,4 +142,4 @@ def block_times(process: raw.Process) -> tuple[list[Key], list[Times]]:
         if event["e"] == "launch":
             entries = process.of(event["launch"], min(event["generation"], raw.LAST_GENERATION))
             found.append(times(entries, Geometry.of(event)))
-    return reference.keys, found
+    return reference, found

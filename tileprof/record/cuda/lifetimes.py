@@ -1,8 +1,9 @@
-"""Which buffer an address belongs to, at a launch: allocations in, leaves of the address space out.
+"""Which buffer an address belongs to, at a launch: allocations in, disjoint buffers of a trace out.
 
-The driver hands out large segments; a framework's allocator cuts them up. Both kinds of allocation are live at once,
-and the innermost one that holds an address is its buffer. What no allocation is known to hold (memory that was
-there before recording began, a library's own) becomes a buffer of kind "unknown" when it is first touched.
+The driver hands out segments. Without a framework each segment is a buffer. Where a framework's allocator cuts
+segments up, its tensors are the buffers, and what it leaves between them becomes one when it is first touched: a
+workspace that nobody names, or memory that a CUDA graph kept after its tensors were gone. Memory that no segment holds
+(it was there before recording began) becomes buffers of a page each.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ UNKNOWN_BYTES: Final = 2 << 20
 
 
 @dataclass(slots=True)
-class _Layer:
-    """Allocations that do not overlap, sorted by base."""
+class _Ranges:
+    """Ranges that do not overlap, sorted, with a number each."""
 
     bases: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    buffers: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
 
     def overlapping(self, base: int, end: int) -> tuple[int, int]:
         first = bisect.bisect_right(self.bases, base)
@@ -35,15 +36,29 @@ class _Layer:
         return first, bisect.bisect_left(self.bases, end, lo=first)
 
     def remove(self, first: int, last: int) -> list[int]:
-        gone = self.buffers[first:last]
-        del self.bases[first:last], self.ends[first:last], self.buffers[first:last]
+        gone = self.numbers[first:last]
+        del self.bases[first:last], self.ends[first:last], self.numbers[first:last]
         return gone
 
-    def insert(self, base: int, end: int, buffer: int) -> None:
+    def insert(self, base: int, end: int, number: int) -> None:
         at = bisect.bisect_left(self.bases, base)
         self.bases.insert(at, base)
         self.ends.insert(at, end)
-        self.buffers.insert(at, buffer)
+        self.numbers.insert(at, number)
+
+    def holding(self, address: int) -> int:
+        """Index of the range that holds an address, -1 for none."""
+        at = bisect.bisect_right(self.bases, address) - 1
+        return at if at >= 0 and address < self.ends[at] else -1
+
+    def gap(self, address: int, low: int, high: int) -> tuple[int, int]:
+        """The part of ``[low, high)`` around an address that no range holds."""
+        after = bisect.bisect_right(self.bases, address)
+        if after:
+            low = max(low, self.ends[after - 1])
+        if after < len(self.bases):
+            high = min(high, self.bases[after])
+        return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,45 +78,48 @@ class Leaves:
 
 
 class Lifetimes:
-    """Adds buffers to a trace as they are allocated, frees them, and tells whose an address is."""
+    """Adds buffers to a trace as they are allocated, frees them, and tells whose an address is.
 
-    def __init__(self, writer: TraceWriter) -> None:
+    ``tensors``: a framework's allocator will say what it makes of the segments.
+    """
+
+    def __init__(self, writer: TraceWriter, *, tensors: bool = False) -> None:
         self._writer = writer
-        self._segments, self._tensors, self._unknown = _Layer(), _Layer(), _Layer()
-        self._base_of: dict[int, int] = {}
+        self._tensors = tensors
+        self._segments, self._buffers = _Ranges(), _Ranges()
         self._leaves: Leaves | None = None
 
-    def allocate(self, base: int, size: int, *, before_start: bool = False) -> None:
+    def allocate(self, base: int, size: int) -> None:
         """The driver hands out memory."""
-        self._add(self._segments, base, size, "unknown", "", before_start=before_start)
-
-    def allocate_tensor(self, base: int, size: int, kind: str, name: str = "", *, before_start: bool = False) -> None:
-        """A framework's allocator hands out a part of a segment."""
-        self._add(self._tensors, base, size, kind, name, before_start=before_start)
+        if size > 0:
+            self._segments.remove(*self._segments.overlapping(base, base + size))
+            self._segments.insert(base, base + size, 0)
+            if not self._tensors:
+                self._add(base, base + size, "unknown")
 
     def free(self, base: int) -> None:
         """The driver takes memory back, with all that lay in it."""
-        layer = self._segments
-        at = bisect.bisect_left(layer.bases, base)
-        if at < len(layer.bases) and layer.bases[at] == base:
-            end = layer.ends[at]
-            for other in (self._tensors, self._unknown):
-                self._drop(other, *other.overlapping(base, end))
-            self._drop(layer, at, at + 1)
+        at = self._segments.holding(base)
+        if at >= 0 and self._segments.bases[at] == base:
+            self._drop(base, self._segments.ends[at])
+            self._segments.remove(at, at + 1)
+
+    def allocate_tensor(self, base: int, size: int, kind: str) -> None:
+        """A framework's allocator hands out a part of a segment."""
+        if size > 0:
+            self._add(base, base + size, kind)
 
     def free_tensor(self, base: int) -> None:
         """A framework's allocator takes a part back."""
-        at = bisect.bisect_left(self._tensors.bases, base)
-        if at < len(self._tensors.bases) and self._tensors.bases[at] == base:
-            self._drop(self._tensors, at, at + 1)
+        at = self._buffers.holding(base)
+        if at >= 0 and self._buffers.bases[at] == base:
+            self._drop(base, self._buffers.ends[at])
 
     def describe(self, address: int, *, name: str, kind: str) -> None:
         """Say what the buffer at an address holds; ignored where nothing is known to be there."""
-        for layer in (self._tensors, self._segments):
-            at = bisect.bisect_right(layer.bases, address) - 1
-            if at >= 0 and address < layer.ends[at]:
-                self._writer.describe_buffer(layer.buffers[at], name=name, kind=kind)
-                return
+        at = self._buffers.holding(address)
+        if at >= 0:
+            self._writer.describe_buffer(self._buffers.numbers[at], name=name, kind=kind)
 
     def leaves(self) -> Leaves:
         """The address space as it is now."""
@@ -110,42 +128,39 @@ class Lifetimes:
         return self._leaves
 
     def adopt(self, addresses: NDArray[np.int64]) -> None:
-        """Make buffers for the pages of ``addresses``, which are nobody's."""
-        for page in np.unique(addresses // UNKNOWN_BYTES).tolist():
-            base = page * UNKNOWN_BYTES
-            end = base + UNKNOWN_BYTES
-            first, last = self._unknown.overlapping(base, end)
-            if first == last:
-                self._add(self._unknown, base, end - base, "unknown", "", before_start=True)
+        """Make buffers for what lies at ``addresses``, which are nobody's."""
+        for address in np.unique(addresses).tolist():
+            if self._buffers.holding(address) >= 0:
+                continue  # in a buffer made for another of them
+            at = self._segments.holding(address)
+            if at >= 0:
+                low, high = self._segments.bases[at], self._segments.ends[at]
+            else:
+                page = address // UNKNOWN_BYTES * UNKNOWN_BYTES
+                low, high = self._segments.gap(address, page, page + UNKNOWN_BYTES)
+            low, high = self._buffers.gap(address, low, high)
+            self._add(low, high, "workspace" if at >= 0 else "unknown", before_start=at < 0)
 
     def live(self) -> list[tuple[int, int]]:
         """``[base, end)`` of everything that the driver has handed out."""
         return list(zip(self._segments.bases, self._segments.ends, strict=True))
 
-    def _add(self, layer: _Layer, base: int, size: int, kind: str, name: str, *, before_start: bool) -> None:
-        if size <= 0:
-            return
-        self._drop(layer, *layer.overlapping(base, base + size))
-        buffer = self._writer.add_buffer(base=base, bytes=size, kind=kind, name=name, before_start=before_start)
-        self._base_of[buffer] = base
-        layer.insert(base, base + size, buffer)
+    def _add(self, base: int, end: int, kind: str, *, before_start: bool = False) -> None:
+        self._drop(base, end)
+        buffer = self._writer.add_buffer(base=base, bytes=end - base, kind=kind, before_start=before_start)
+        self._buffers.insert(base, end, buffer)
         self._leaves = None
 
-    def _drop(self, layer: _Layer, first: int, last: int) -> None:
-        for buffer in layer.remove(first, last):
+    def _drop(self, base: int, end: int) -> None:
+        for buffer in self._buffers.remove(*self._buffers.overlapping(base, end)):
             self._writer.free_buffer(buffer)
             self._leaves = None
 
     def _build(self) -> Leaves:
-        layers = (self._unknown, self._segments, self._tensors)  # the later ones lie within the earlier
-        edges = np.unique(np.concatenate([np.array(x, np.int64) for y in layers for x in (y.bases, y.ends)] or [[0]]))
-        buffer = np.full(len(edges), -1, np.int64)
-        for layer in layers:
-            if not layer.bases:
-                continue
-            starts, ends = np.array(layer.bases, np.int64), np.array(layer.ends, np.int64)
-            holder = np.searchsorted(starts, edges, side="right") - 1
-            inside = (holder >= 0) & (edges < ends[holder])
-            buffer[inside] = np.array(layer.buffers, np.int64)[holder[inside]]
-        base = np.array([self._base_of.get(b, 0) for b in buffer.tolist()], np.int64)
+        starts, ends = np.array(self._buffers.bases, np.int64), np.array(self._buffers.ends, np.int64)
+        numbers = np.array(self._buffers.numbers, np.int64)
+        edges = np.unique(np.concatenate([starts, ends]))
+        buffer, base = np.full(len(edges), -1, np.int64), np.zeros(len(edges), np.int64)
+        at = np.searchsorted(edges, starts)
+        buffer[at], base[at] = numbers, starts
         return Leaves(edges, buffer, base)

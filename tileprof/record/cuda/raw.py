@@ -99,7 +99,7 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
     order = np.argsort(order_of, kind="stable")
     entries, order_of = entries[order], order_of[order]
     values, firsts = np.unique(order_of, return_index=True)
-    ends = np.append(firsts[1:], len(entries))
+    ends = np.append(firsts[1:], len(entries))[: len(firsts)]
     starts = {
         (int(v) >> 12, int(v) & LAST_GENERATION): (int(f), int(e)) for v, f, e in zip(values, firsts, ends, strict=True)
     }

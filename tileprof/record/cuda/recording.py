@@ -14,7 +14,7 @@ from tileprof.devices import Device, get
 from tileprof.errors import UserError
 from tileprof.record.cuda import allocator, build, gpu, join, locate, program, raw, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
-from tileprof.record.cuda.settings import Settings
+from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
 from tileprof.trace import TraceWriter
 from tileprof.trace.schema import SUFFIX
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tileprof.record import Options
-
-_HOPPER = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,10 @@ def record(options: Options, settings: Settings | None = None) -> int:
     gpu.supported(found)
     sanitizer = locate.sanitizer()
     built = build.build(found.architecture)
-    if "accesses" in settings.passes and int(found.architecture[3:-1]) >= _HOPPER:
+    if "accesses" in settings.passes and int(found.architecture[3:-1]) >= tensormap.FIRST_MAJOR:
         tensormap.calibrate(gpu.driver())
     device = _device(found)
-    passes = [p for p in ("accesses", "blocks", "time") if p in settings.passes]
+    passes: list[str] = [p for p in PASSES if p in settings.passes]
     with _raw_folder(settings) as folder:
         exit_code = 0
         for number, pass_ in enumerate(passes):
@@ -116,14 +114,14 @@ def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.T
     reference = join.Reference.of(process)
     notes, timed, blocks = [], {}, {}
     if other is not None:
-        keys, times = join.block_times(other)
-        matched = join.match(reference, keys, "blocks")
+        theirs, times = join.block_times(other)
+        matched = join.match(reference, theirs.keys, "blocks", theirs.ordinals)
         blocks = {ordinal: times[row] for ordinal, row in matched.found.items()}
         notes.append(matched.report)
     if timings and timings[0].rows:
         rows = timings[0].rows
         matched = join.match(reference, timings[0].keys, "time")
-        start = min(r["begin"] for r in rows)
+        start = min((rows[row]["begin"] for row in matched.found.values()), default=0)
         for ordinal, row in matched.found.items():
             r = rows[row]
             timed[ordinal] = Timed(r["begin"] - start, r["end"] - r["begin"], r["registers"], r["shared"])

@@ -28,6 +28,9 @@ from tileprof.errors import UserError
 ELEMENT_BYTES: Final = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 """By element type: u8 u16 u32 i32 u64 i64 f16 f32 f32-ftz f64 bf16 tf32 tf32-ftz."""
 
+FIRST_MAJOR: Final = 9
+"""Hopper's compute capability: older GPUs have no tensor maps."""
+
 SMALLEST: Final = 16
 """Bytes of a row: hardware moves no less, and words that look like a smaller tensor are something else."""
 
@@ -67,7 +70,9 @@ def decode(words: NDArray[np.uint32]) -> TensorMap | None:
     box = [(w[13] >> 24) + 1, *((w[14] >> 8 * d & 255) + 1 for d in range(dims - 1))]
     steps = [(w[13] >> 3 * d & 7) + 1 for d in range(dims)]
     sizes = [x + 1 for x in w[8 : 8 + dims]]
-    if 0 in strides or sizes[0] * element < SMALLEST:
+    if sizes[0] * element < SMALLEST or any(
+        size > 1 and not stride for size, stride in zip(sizes, strides, strict=True)
+    ):
         return None
     return TensorMap(
         base, element, tuple(sizes), tuple(strides), tuple(box), tuple(steps), bool(w[2] & 1), tuple(w[2:WORDS])

@@ -51,7 +51,7 @@ class Geometry:
         nx, ny, _ = self.clusters
         tile = np.arange(self.tiles)
         places = np.stack([tile % nx, tile // nx % ny, tile // (nx * ny)], axis=1)
-        return (places * np.array(self.cluster)).astype(np.int32)
+        return np.asarray(places * np.array(self.cluster), np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 A kernel whose machine code stores through tensor maps writes memory that its records do not show. In order: the
 owners that replays of this launch named; the owners of another launch with the same kernel, grid and maps (a node of
-a CUDA graph cannot be replayed); the whole of every tensor whose map lies among the kernel's parameters and was not
-loaded through, written by every tile.
+a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
+tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
+of the result); the whole of every tensor whose map lies among the kernel's parameters and was not loaded through,
+written by every tile.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,9 @@ from tileprof.record.cuda.tiles import Geometry
 
 Ints = NDArray[np.int64]
 
+PAGE_BYTES: Final = 4096
+"""Of the address space of kernel parameters: what the device copies whole when it meets a tensor map."""
+
 
 @dataclass(frozen=True, slots=True)
 class Maps:
@@ -29,6 +34,25 @@ class Maps:
 
     loaded: dict[int, TensorMap]
     others: list[TensorMap]
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The loads through one map: tiles, coordinates ``[loads, 5]``, and when they were first made."""
+
+    map: TensorMap
+    tile: Ints
+    coordinates: Ints
+    first: Ints
+
+    def boxes(self, of: TensorMap | None = None) -> Strided:
+        """What they read; or the same coordinates of another tensor, with this one's boxes."""
+        map_ = self.map
+        if of is not None:
+            map_ = replace(map_, base=of.base, strides=of.strides)
+        found = tensormap.boxes(map_, self.coordinates)
+        load = found.load
+        return Strided(self.tile[load], found.address, found.length, found.count, found.stride, self.first[load])
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +64,12 @@ class Found:
     note: str
 
 
-def maps(entries: raw.Entries) -> Maps:
-    """The tensor maps among a launch's entries."""
+def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0)) -> Maps:
+    """The tensor maps among a launch's entries.
+
+    ``parameters`` is where in its page the launch's parameter block begins and its size; beyond it lies what earlier
+    launches left. With size 0 all of the page counts.
+    """
     parts = entries[raw.kinds(entries) == raw.MAP]
     slots: dict[int, NDArray[np.uint32]] = {}
     loaded: set[int] = set()
@@ -52,7 +80,10 @@ def maps(entries: raw.Entries) -> Maps:
         if block == 1:
             loaded.add(slot)
     decoded = {slot: map_ for slot, words in sorted(slots.items()) if (map_ := tensormap.decode(words)) is not None}
-    return Maps({s: m for s, m in decoded.items() if s in loaded}, [m for s, m in decoded.items() if s not in loaded])
+    begin, size = parameters
+    mine = {s for s in decoded if not size or begin <= s % PAGE_BYTES < begin + size}
+    others = [m for s, m in decoded.items() if s not in loaded and s in mine]
+    return Maps({s: m for s, m in decoded.items() if s in loaded}, others)
 
 
 @dataclass(slots=True)
@@ -72,8 +103,10 @@ class Owners:
             elif event["e"] == "owned":
                 self.of_launch[event["launch"]] = event
 
-    def find(self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes) -> Found:
-        """What a launch of a kernel that stores through tensor maps wrote."""
+    def find(
+        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, loads: list[Loads], lifetimes: Lifetimes
+    ) -> Found:
+        """What a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through them."""
         why = "its stores through tensor maps could not be replayed"
         owned = self.of_launch.get(launch)
         if owned is not None:
@@ -84,10 +117,15 @@ class Owners:
                 self._remember(kernel, geometry, seen, regions)
                 return self._from_replays(regions, geometry, "exact", "")
         equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in seen.others]
-        known = [(*result, m.base) for m, result in equal if result is not None]
+        known = sorted({(*result, m.base) for m, result in equal if result is not None})
         if known:
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
-        return _everything(seen, geometry, lifetimes, why)
+        others = _inside(seen.others, lifetimes)
+        mirrored = [_mirrored(other, loads) for other in others]
+        boxes = [m for m in mirrored if m is not None]
+        if others and len(boxes) == len(others):
+            return Found(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
+        return _everything(others, geometry, lifetimes, why)
 
     def _remember(self, kernel: int, geometry: Geometry, seen: Maps, regions: list[tuple[int, int, int]]) -> None:
         for result, index, base in regions:
@@ -146,17 +184,37 @@ def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
     return Strided(tile, base, length, ones, zeros, np.full(len(tile), -1, np.int64))
 
 
-def _everything(seen: Maps, geometry: Geometry, lifetimes: Lifetimes, why: str) -> Found:
+def _inside(found: list[TensorMap], lifetimes: Lifetimes) -> list[TensorMap]:
+    """Maps of tensors that lie in memory which the driver handed out, each tensor once."""
     live = lifetimes.live()
-    inside = [
-        (m.base, m.base + m.bytes)
-        for m in seen.others
-        if any(base <= m.base and m.base + m.bytes <= end for base, end in live)
-    ]
-    if inside:
-        return Found(
-            whole(sorted(set(inside)), geometry.tiles), "conservative", f"{why}; every tile stands as writer of all"
-        )
+    inside = {m.base: m for m in found if any(base <= m.base and m.base + m.bytes <= end for base, end in live)}
+    return [inside[base] for base in sorted(inside)]
+
+
+def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
+    """The places of ``other`` at which an input of equal sizes is loaded, if each of the input's was by one tile."""
+    for load in loads:
+        map_ = load.map
+        if map_.sizes != other.sizes or map_.element != other.element or map_.im2col:
+            continue
+        places = bind.expanded(load.boxes())
+        order = np.lexsort((places.tile, places.start))
+        tile, start, end = places.tile[order], places.start[order], places.end[order]
+        again = (start[1:] == start[:-1]) & (end[1:] == end[:-1]) & (tile[1:] == tile[:-1])
+        keep = np.append(True, ~again) if len(start) else np.empty(0, bool)
+        start, end = start[keep], end[keep]
+        whole = int((end - start).sum()) == map_.element * int(np.prod(map_.sizes))
+        if whole and not (start[1:] < end[:-1]).any():
+            boxes = load.boxes(other)
+            return replace(boxes, first=np.full(len(boxes), -1, np.int64))
+    return None
+
+
+def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> Found:
+    if others:
+        ranges = [(m.base, m.base + m.bytes) for m in others]
+        return Found(whole(ranges, geometry.tiles), "conservative", f"{why}; every tile stands as writer of all")
+    live = lifetimes.live()
     return Found(
         whole(live, geometry.tiles), "conservative", f"{why}, and where they go is unknown; they stand for all memory"
     )

@@ -36,7 +36,11 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        session, kwargs = self._session, kwargs or {}
+        with self._session.turn:
+            return self._dispatch(func, types, args, kwargs or {})
+
+    def _dispatch(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = self._session
         if not session.active or func.namespace == "prim":  # prim: questions about a tensor's metadata
             return func(*args, **kwargs)
         plain = torch.Tensor.__torch_dispatch__

@@ -97,7 +97,7 @@ def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     if kernel.coverage == "conservative":
         volume *= (distinct / np.maximum(by_slot[: len(sizes)], 1.0))[slot]
     touched = np.bincount(boxes.tile, weights=volume, minlength=kernel.footprint.tiles)
-    return touched, float(distinct.sum())
+    return touched.astype(np.float64), float(distinct.sum())
 
 
 def _bytes(operand: Operand) -> int:

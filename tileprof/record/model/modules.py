@@ -146,11 +146,11 @@ class Modules:
         stack, nodes = self._here.stack, self._here.nodes
         if node is None:
             path = stack[-1] if stack else ""
-            if torch.is_grad_enabled():
-                nodes.setdefault(torch.autograd._get_sequence_nr() - 1, path)  # noqa: SLF001 - as torch.fx does
-                if len(nodes) > _NODES_KEPT:
-                    for number in list(nodes)[: _NODES_KEPT // 2]:
-                        del nodes[number]
+            # Also without gradients: a custom Function's node is made before its forward runs without them.
+            nodes.setdefault(torch.autograd._get_sequence_nr() - 1, path)  # noqa: SLF001 - as torch.fx does
+            if len(nodes) > _NODES_KEPT:
+                for number in list(nodes)[: _NODES_KEPT // 2]:
+                    del nodes[number]
             return path
         if stack:  # a checkpoint runs forward again
             return stack[-1]

@@ -6,6 +6,9 @@ import atexit
 import ctypes
 import os
 import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tileprof import devices
@@ -17,7 +20,6 @@ from tileprof.record.model.tiles import load_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tileprof.record import Options
     from tileprof.record.command import Command
@@ -34,6 +36,7 @@ class Recording:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._pid = os.getpid()
+        self._folder = Path.cwd()
         self._exit_code: int | None = None
         self._reason = "the program did not reach its end"
         self._finished = self._interrupted = False
@@ -60,13 +63,21 @@ class Recording:
             path = session.writer.abandon(reason) if reason else session.writer.close(self._exit_code or 0)
         except UserError as error:
             _say(f"the trace is not whole: {error}")
-            return
-        for line in _summary(session, path, reason, notes):
-            _say(line)
+        except Exception as error:  # noqa: BLE001 - a bug of ours, and the program's exit code stays its own
+            traceback.print_exc()
+            _say(f"the trace is not whole; this is a bug in tileprof: {error}")
+        else:
+            self._tell(path, reason, notes)
         if self._interrupted:
             # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
             # interrupt ended it; it is to end by SIGINT all the same. The hook says nothing by now.
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
+
+    def _tell(self, path: Path, reason: str, notes: list[str]) -> None:
+        if path.is_relative_to(self._folder):
+            path = path.relative_to(self._folder)
+        for line in _summary(self.session, path, reason, notes):
+            _say(line)
 
 
 def run(options: Options, command: Command) -> int:
@@ -119,4 +130,6 @@ def _nothing_seen(session: Session) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"tileprof: {text}", file=sys.stderr)  # noqa: T201 - the last words of a recording
+    """The last words of a recording; the program may have redirected or closed what it calls stderr."""
+    with suppress(OSError, ValueError):
+        print(f"tileprof: {text}", file=sys.__stderr__)

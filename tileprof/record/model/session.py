@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,7 @@ class Session:
     def __init__(self, options: Options, device: Device, command: list[str]) -> None:
         self.options, self.device, self._command = options, device, command
         self.fake = options.fake
+        self._output = options.output.absolute()  # the program may change its directory
         self.active = False
         self.failure: str | None = None
         self.seen = 0
@@ -74,12 +75,12 @@ class Session:
         self._lock = threading.RLock()
         self._progress = Progress()
         self._stack = ExitStack()
+        self.turn: AbstractContextManager[object] = threading.RLock() if options.fake else nullcontext()
+        """Held while an operator runs: PyTorch's fake mode is not made for several threads at once."""
         self._fake_mode = fake.mode() if options.fake else None
 
     def _new_writer(self, *, force: bool) -> TraceWriter:
-        return TraceWriter(
-            self.options.output, recorder="model", command=self._command, device=self.device, force=force
-        )
+        return TraceWriter(self._output, recorder="model", command=self._command, device=self.device, force=force)
 
     # ---- life
 
@@ -165,7 +166,10 @@ class Session:
         """What is known of an operator."""
         found = self._operators.get(func)
         if found is None:
-            found = describe(func) if isinstance(func, OpOverload) else higher_order(func)
+            try:
+                found = describe(func) if isinstance(func, OpOverload) else higher_order(func)
+            except RuntimeError:  # not in the dispatcher's tables
+                found = higher_order(func)
             self._operators[func] = found
         return found
 

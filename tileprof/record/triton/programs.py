@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.triton.runs import I64, boxes, joined, runs
+from tileprof.record.runs import I64, boxes, joined, runs
 from tileprof.trace.footprint import Boxes
 
 _CHUNKS = 8

@@ -16,13 +16,13 @@ def recorded(tmp_path):
     load_all()
     counted = iter(range(1000))
 
-    def record(function, **options):
+    def record(function, *, pass_session=False, **options):
         torch.manual_seed(0)
         output = tmp_path / f"{next(counted)}.tileprof"
         session = Session(Options(program=("test",), output=output, **options), devices.get("H200"), ["test"])
         session.start()
         try:
-            function()
+            function(session) if pass_session else function()
         finally:
             session.stop()
         assert session.failure is None, session.failure

@@ -217,6 +217,26 @@ def test_a_checkpoint_runs_its_modules_again_under_their_names(recorded):
     assert launches.module[launches.op == "aten::tanh_backward"].tolist() == ["1"]
 
 
+def test_backward_of_a_custom_function_belongs_to_the_module_that_called_it(recorded):
+    class Sine(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.saved_tensors[0].cos()
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            return Sine.apply(x)
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), Layer())
+    launches = recorded(lambda: net(torch.ones(2, 4)).sum().backward()).launches
+    assert launches.module[launches.op == "aten::cos"].tolist() == ["1"]
+
+
 def test_operators_inside_function_transforms_are_seen(recorded):
     def program():
         torch.func.vmap(lambda a: a.tan())(torch.ones(2, 3))
@@ -236,7 +256,8 @@ def test_inference_mode_shows_the_same_launches_as_no_grad(recorded):
     assert list(one.launches.kernel) == list(two.launches.kernel)
 
 
-def test_operators_of_other_threads_are_seen(recorded):
+@pytest.mark.parametrize("fake", [False, True])
+def test_operators_of_other_threads_are_seen(recorded, fake):
     def work():
         torch.ones(5).cos()
 
@@ -247,7 +268,7 @@ def test_operators_of_other_threads_are_seen(recorded):
         for thread in threads:
             thread.join()
 
-    assert _ops(recorded(program)).count("aten::cos") == 3
+    assert _ops(recorded(program, fake=fake)).count("aten::cos") == 3
 
 
 def test_equal_calls_share_a_footprint_and_others_do_not(recorded):

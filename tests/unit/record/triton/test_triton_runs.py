@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tileprof.record.triton.programs import ProgramLog, Span
-from tileprof.record.triton.runs import boxes, runs
+from tileprof.record.runs import boxes, runs
 from tileprof.trace.footprint import READ
 
 

@@ -14,11 +14,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _start() -> None:
     if os.environ.get("TILEPROF_TIME"):
-        import tileprof_time
+        import tileprof_time  # type: ignore[import-not-found]
 
         tileprof_time.start()
     if os.environ.get("TILEPROF_HOOKS"):
-        import tileprof_torch
+        import tileprof_torch  # type: ignore[import-not-found]
 
         tileprof_torch.start()
 

@@ -40,7 +40,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
                 execute(module)
                 _Hooks(module).install()
 
-            spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
@@ -78,6 +78,7 @@ class _Hooks:
             self.mode = None
             for handle in self.handles:
                 handle.remove()
+            self.say(e="mark", op="", module="")
             self.say(e="complaint", text="torch.compile is used: launches carry no operator and module names")
 
     def dispatch_mode(self) -> Any:
@@ -85,7 +86,7 @@ class _Hooks:
 
         hooks = self
 
-        class Marks(TorchDispatchMode):
+        class Marks(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
                 hooks.say(e="mark", op=function.name(), module=hooks.path[-1] if hooks.path else "")
                 return function(*arguments, **(options or {}))

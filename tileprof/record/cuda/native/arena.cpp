@@ -136,6 +136,15 @@ void Arena::report_spills() {
     check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
 }
 
+// How far the nodes of graphs got that share a header: what is left of `exited` belongs to a node that was not counted.
+void Arena::report_graphs() {
+    std::vector<Header> after(used_in_graphs_);
+    check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
+          "reading headers");
+    for (const Header& h : after)
+        log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"warps\":%llu", h.launch, h.generation, h.exited);
+}
+
 void Arena::drain() {
     if (!ready_ || !pending()) return;
     for (Sanitizer_StreamHandle stream : streams_) check(api.sanitizerStreamSynchronize(stream), "waiting for a stream");
@@ -148,6 +157,7 @@ void Arena::drain() {
         done += some;
     }
     if (appended > n) report_spills();
+    if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
     check(api.sanitizerMemset(count_, 0, sizeof *count_, nullptr), "clearing the record count");
     log_.event("\"e\":\"drain\",\"entries\":%llu,\"lost\":%llu", static_cast<unsigned long long>(n),

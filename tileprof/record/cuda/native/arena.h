@@ -47,6 +47,7 @@ class Arena {
     void refill();
     uint64_t count();
     void report_spills();
+    void report_graphs();
 
     CUcontext context_;
     uint32_t granule_shift_;

@@ -7,16 +7,17 @@ namespace tileprof {
 
 namespace {
 
-// Opcodes of the 16-byte instructions of sm_70 and later: the low 12 bits. These three were read off machine
-// code that ptxas makes for sm_90 from cp.async.bulk.tensor and cp.reduce.async.bulk.tensor.
-constexpr uint16_t kOpcodeMask = 0xfff, kTensorLoad = 0x5b4, kTensorStore = 0x3b5, kTensorReduce = 0x3b6;
+// Operations of the 16-byte instructions of sm_70 and later: the low 9 bits; the next three say what kinds the operands
+// are. These were read off machine code that ptxas makes for sm_90 from cp.async.bulk.tensor and
+// cp.reduce.async.bulk.tensor, with and without multicast and im2col.
+constexpr uint16_t kOpcodeMask = 0x1ff, kTensorLoad = 0x1b4, kTensorStore = 0x1b5, kTensorReduce = 0x1b6;
 constexpr size_t kInstructionBytes = 16;
 
 constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info";
 
-// Attributes of the module: records of format (4: with a size), name, size, value. This one holds a symbol and the
-// registers of a thread.
-constexpr uint8_t kSized = 4, kRegisters = 0x2f;
+// Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of these:
+// a symbol and the registers of a thread; a symbol, the offset and the size of the parameters.
+constexpr uint8_t kSized = 4, kRegisters = 0x2f, kParameters = 0x0a;
 
 void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
     uint64_t hash = 0xcbf29ce484222325ull;
@@ -33,8 +34,9 @@ void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
     kernel->fingerprint = hash;
 }
 
-void scan_info(const char* info, size_t bytes, const Elf64_Sym* symbols, size_t count, const char* strings,
-               std::map<std::string, KernelCode>* kernels) {
+// Calls found(attribute, two words of its value) for each attribute with at least as many.
+template <typename Found>
+void scan_info(const char* info, size_t bytes, Found found) {
     for (size_t at = 0; at + 4 <= bytes;) {
         uint8_t format = static_cast<uint8_t>(info[at]), attribute = static_cast<uint8_t>(info[at + 1]);
         uint16_t size;
@@ -42,9 +44,9 @@ void scan_info(const char* info, size_t bytes, const Elf64_Sym* symbols, size_t 
         at += 4;
         if (format != kSized) continue;
         uint32_t value[2];
-        if (attribute == kRegisters && at + sizeof value <= bytes) {
+        if (size >= sizeof value && at + sizeof value <= bytes) {
             memcpy(value, info + at, sizeof value);
-            if (value[0] < count) (*kernels)[strings + symbols[value[0]].st_name].registers = value[1];
+            found(attribute, value);
         }
         at += size;
     }
@@ -74,6 +76,14 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             scan_code(image + s.sh_offset, s.sh_size, &kernel);
         } else if (strncmp(name, kShared, sizeof kShared - 1) == 0) {
             kernels[name + sizeof kShared - 1].static_shared_bytes = static_cast<uint32_t>(s.sh_size);
+        } else if (strncmp(name, kInfo, sizeof kInfo - 1) == 0 && name[sizeof kInfo - 1] == '.' &&
+                   s.sh_offset + s.sh_size <= bytes) {
+            KernelCode& kernel = kernels[name + sizeof kInfo];
+            scan_info(image + s.sh_offset, s.sh_size, [&](uint8_t attribute, const uint32_t* value) {
+                if (attribute != kParameters) return;
+                kernel.parameter_offset = value[1] & 0xffff;
+                kernel.parameter_bytes = value[1] >> 16;
+            });
         } else if (strcmp(name, kInfo) == 0 && s.sh_offset + s.sh_size <= bytes) {
             info = s;
         } else if (s.sh_type == SHT_SYMTAB && s.sh_offset + s.sh_size <= bytes && s.sh_link < header.e_shnum) {
@@ -81,8 +91,11 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             strings = section(s.sh_link);
         }
     }
-    scan_info(image + info.sh_offset, info.sh_size, reinterpret_cast<const Elf64_Sym*>(image + symbols.sh_offset),
-              symbols.sh_size / sizeof(Elf64_Sym), image + strings.sh_offset, &kernels);
+    const auto* symbol = reinterpret_cast<const Elf64_Sym*>(image + symbols.sh_offset);
+    scan_info(image + info.sh_offset, info.sh_size, [&](uint8_t attribute, const uint32_t* value) {
+        if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
+            kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
+    });
     return kernels;
 }
 

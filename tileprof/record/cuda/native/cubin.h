@@ -13,6 +13,8 @@ struct KernelCode {
     uint64_t fingerprint = 0;  // hash of the machine code
     uint32_t registers = 0;
     uint32_t static_shared_bytes = 0;
+    uint32_t parameter_offset = 0;  // of the parameters in their constant bank, which begins at a page
+    uint32_t parameter_bytes = 0;
     bool tensor_load = false;
     bool tensor_store = false;   // stores that no callback reports
     bool tensor_reduce = false;  // likewise

@@ -172,10 +172,11 @@ __device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t byte
     red_or(&h->arena[at].payload[mode], bits);
 }
 
-// The last thread of a graph's node makes place for the next node.
-__device__ void end_threads(Header* h, uint32_t threads) {
-    uint64_t all = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z * (blockDim.x * blockDim.y * blockDim.z);
-    if (atomicAdd(&h->exited, static_cast<unsigned long long>(threads)) + threads < all) return;
+// The last warp of a graph's node makes place for the next node. BLOCK_EXIT is called once a warp (seen with 13.4.92).
+__device__ void end_warp(Header* h) {
+    uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
+    uint64_t all = blocks * ((blockDim.x * blockDim.y * blockDim.z + 31) / 32);
+    if (atomicAdd(&h->exited, 1ull) + 1 < all) return;
     atomicExch(&h->exited, 0ull);
     if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
 }
@@ -275,7 +276,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
             write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
                         static_cast<uint32_t>(now >> 32));
     }
-    if (h->in_graph) end_threads(h, __popc(__activemask()));
+    if (h->in_graph) end_warp(h);
     return SANITIZER_PATCH_SUCCESS;
 }
 

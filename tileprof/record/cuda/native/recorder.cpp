@@ -163,9 +163,10 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         kernel.wanted = (!options.kernel || std::regex_search(readable, *options.kernel)) &&
                         (!options.exclude || !std::regex_search(readable, *options.exclude));
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
-                   "\"registers\":%u,\"static_shared\":%u,\"tensor_load\":%d,\"tensor_store\":%d,\"tensor_reduce\":%d",
+                   "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,\"tensor_reduce\":%d",
                    kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
+                   kernel.code.parameter_offset, kernel.code.parameter_bytes,
                    kernel.code.tensor_load, kernel.code.tensor_store, kernel.code.tensor_reduce);
     }
     return kernel;
@@ -326,6 +327,8 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     }
     OpenLaunch launch = open_launch;
     open_launch = OpenLaunch{};
+    if (launch.arena == nullptr && data.symbolName != nullptr)  // captured into a graph, not launched
+        log_.event("\"e\":\"captured\",\"symbol\":%s", quoted(data.symbolName).c_str());
     if (options.verify && launch.recorded) {
         check(api.sanitizerStreamSynchronize(launch.handle), "waiting for a launch");
         report_changes(launch.launch);

@@ -85,7 +85,7 @@ struct alignas(64) Header {
     uint32_t end_value;
     uint32_t in_graph;
     uint32_t generation;   // of these nodes, how many have ended
-    unsigned long long exited;  // threads of the present one that have
+    unsigned long long exited;  // warps of the present one that have
     uint32_t unused[8];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");

@@ -28,6 +28,7 @@ constexpr int32_t kNobody = -1, kSeveral = -2;
 
 struct Region {
     uint32_t at = 0;  // of its map in the parameter block
+    bool loaded = false;  // the kernel loads through a map of the same tensor
     uint64_t base = 0, bytes = 0;
     std::vector<char> result, poison, now;
     std::vector<int32_t> owner;  // of each granule
@@ -89,14 +90,24 @@ std::vector<Region> candidates(const std::vector<char>& parameters) {
     return out;
 }
 
-bool reported_stores(const OpenLaunch& launch) {
+// What the records of the launch say: whether it stores or updates memory in a reported way, and the addresses of the
+// tensors that it loads through tensor maps.
+struct Reported {
+    bool stores = false;
+    std::vector<uint64_t> loaded;
+};
+
+Reported reported(const OpenLaunch& launch) {
+    Reported out;
     for (const Entry& e : launch.arena->peek()) {
         if (e.launch != launch.launch) continue;
         uint64_t kind = e.key >> kKindShift;
-        if (kind == kAccess && (e.payload[kWrite] | e.payload[kAtomic]) != 0) return true;
-        if (kind == kRange && e.payload[1] != kRead) return true;
+        out.stores |= kind == kAccess && (e.payload[kWrite] | e.payload[kAtomic]) != 0;
+        out.stores |= kind == kRange && e.payload[1] != kRead;
+        if (kind == kMap && e.block == 1 && (e.key & kLowMask) % 64 == 0)
+            out.loaded.push_back(static_cast<uint64_t>(e.payload[1]) << 32 | e.payload[0]);
     }
-    return false;
+    return out;
 }
 
 class Replay {
@@ -104,7 +115,7 @@ class Replay {
     Replay(const OpenLaunch& launch, bool (*again)(const void*), const void* call)
         : launch_(launch), again_(again), call_(call) {}
 
-    // An empty string, or why not. On return every region holds its result again.
+    // An empty string, or why not. On return `regions` holds those that were written, and all hold their results again.
     std::string run(std::vector<Region>* regions) {
         for (Region& r : *regions) r.save();
         std::string refused = find_written(regions);
@@ -112,7 +123,7 @@ class Replay {
         for (Region& r : saved_) r.put(r.result, launch_.handle);
         for (Region& r : *regions) r.put(r.result, launch_.handle);
         api.sanitizerStreamSynchronize(launch_.handle);
-        return refused;
+        return refused.empty() && regions->empty() ? "no tensor was found that it writes" : refused;
     }
 
    private:
@@ -124,23 +135,29 @@ class Replay {
         return ok;
     }
 
-    // Keep in `regions` those that the launch writes. Values do not matter: inputs are poisoned here too.
+    // Keep in `regions` those that the launch writes. What it loads is not poisoned: should it store where no map was
+    // found, it stores there what it had stored before.
     std::string find_written(std::vector<Region>* regions) {
-        for (Region& r : *regions) r.put(r.poison, launch_.handle);
+        for (Region& r : *regions)
+            if (!r.loaded) r.put(r.poison, launch_.handle);
         if (!once(kKeepAll, 0)) return "the launch could not be repeated";
         std::vector<Region> written;
         for (Region& r : *regions) {
             r.get();
             bool any = false;
             for (size_t g = 0; g < r.owner.size(); ++g) {
-                bool w = r.written(g);
+                bool w = !r.loaded && r.written(g);
                 any |= w;
                 if (!w) r.owner[g] = kNobody;
             }
             (any ? written : saved_).push_back(std::move(r));
         }
         *regions = std::move(written);
-        for (Region& r : saved_) r.put(r.result, launch_.handle);
+        for (Region& r : saved_) {
+            r.get();
+            if (r.loaded && r.now != r.result) return "it writes to a tensor that it also reads";
+            r.put(r.result, launch_.handle);
+        }
         return "";
     }
 
@@ -224,11 +241,21 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
         regions = candidates(parameters);
         uint64_t bytes = 0;
         for (const Region& r : regions) bytes += r.bytes;
+        Reported says = reported(launch);
+        bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
+        for (uint64_t base : says.loaded) {
+            bool found = false;
+            for (Region& r : regions)
+                if (r.base == base) found = r.loaded = true;
+            strange |= !found;
+        }
         if (regions.empty()) {
             k.refused = "no tensor map was found among the kernel's parameters";
         } else if (bytes > kMostBytes) {
             k.refused = "its tensors are larger than 1 GiB";
-        } else if (reported_stores(launch)) {
+        } else if (strange) {
+            k.refused = "it uses tensor maps that are not among its parameters";
+        } else if (says.stores) {
             k.refused = "it also stores in ways that may order its blocks or hand out work";
         } else {
             k.refused = Replay(launch, again, call).run(&regions);

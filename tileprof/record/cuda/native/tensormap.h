@@ -22,7 +22,7 @@ struct TensorMap {
         bytes = (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format];
         for (uint32_t d = 1; d < dims; ++d) {
             uint64_t stride = (static_cast<uint64_t>(w[7] >> 4 * (d - 1) & 15) << 32 | w[2 + d]) << 4;
-            if (stride == 0) return false;
+            if (stride == 0 && w[8 + d] != 0) return false;
             bytes += stride * w[8 + d];
         }
         return (static_cast<uint64_t>(w[8]) + 1) * kElementBytes[format] >= 16;

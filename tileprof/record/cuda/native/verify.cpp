@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace tileprof {
 namespace {
 
 constexpr uint64_t kMostBytes = 4ull << 30;
-constexpr size_t kUnit = 4;  // bytes compared at once
+constexpr size_t kUnit = 64;  // bytes compared at once, and one by one where they differ
 
 std::map<uint64_t, std::vector<char>> before;
 
@@ -46,14 +47,17 @@ void report_changes(uint32_t launch) {
         auto put = [&] {
             if (end > start) ranges += (ranges.empty() ? "[" : ",[") + std::to_string(start) + "," + std::to_string(end) + "]";
         };
-        for (size_t at = 0; at < old.size(); at += kUnit) {
-            size_t n = std::min(kUnit, old.size() - at);
-            if (memcmp(old.data() + at, now.data() + at, n) == 0) continue;
-            if (address + at != end) {
-                put();
-                start = address + at;
+        for (size_t unit = 0; unit < old.size(); unit += kUnit) {
+            size_t n = std::min(kUnit, old.size() - unit);
+            if (memcmp(old.data() + unit, now.data() + unit, n) == 0) continue;
+            for (size_t at = unit; at < unit + n; ++at) {
+                if (old[at] == now[at]) continue;
+                if (address + at != end) {
+                    put();
+                    start = address + at;
+                }
+                end = address + at + 1;
             }
-            end = address + at + n;
         }
         put();
     }

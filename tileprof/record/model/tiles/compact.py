@@ -15,6 +15,7 @@ from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise
 from tileprof.record.model.tiles.reduce import reduction
+from tileprof.record.model.tiles.scan import LOOK_BACK
 from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
@@ -82,7 +83,7 @@ def positions_of(
         begin, end = _found(values, lo, hi)
         for column in written:
             sketch.span(column, WRITE, tile, Span((0,), begin, end))
-        confession = {"note": "one pass: a block waits inside the launch for the blocks before it"}
+        confession = {"note": LOOK_BACK}
     return [*kernels, sketch.kernel("compact", threads=256, flops=mask.numel, rate=rate_of(mask), **confession)]
 
 
@@ -127,3 +128,24 @@ def histogram(call: Call, device: Device) -> list[Kernel]:
         *kernels,
         sketch.kernel(f"histogram<{name}>", threads=256, flops=source.numel, shared_bytes=4 * out.numel),
     ]
+
+
+@models("aten::repeat_interleave", data_dependent=True)
+def repeat_interleave(call: Call, _device: Device) -> list[Kernel]:
+    """Each number as often as ``repeats`` says: a running sum, then a warp a number; 16 of them a block."""
+    repeats, out = call["repeats"], call.outputs[0]
+    if out.numel == 0:
+        return []
+    ends = scratch(_COUNT, repeats.numel, itemsize=8)
+    kernels = elementwise("scan<cumsum>", [repeats], [ends], threads=128, each=CHUNK // 128, note=LOOK_BACK)
+    sketch = Sketch(blocks(repeats.numel, 16))
+    tile, lo, hi = ranges(repeats.numel, 16)
+    for operand in (repeats, ends):
+        sketch.span(operand, READ, tile, Span((0,), lo, hi))
+    values = known(call, repeats)
+    if values is None:
+        sketch.whole(out, WRITE)
+        return [*kernels, sketch.kernel("repeat_interleave", threads=512, **not_known("every tile writes everything"))]
+    before = np.concatenate([[0], np.cumsum(values)])
+    sketch.span(out, WRITE, tile, Span((0,), before[lo], before[hi]))
+    return [*kernels, sketch.kernel("repeat_interleave", threads=512)]

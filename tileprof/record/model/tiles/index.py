@@ -129,7 +129,15 @@ def _take(call: Call, source: Operand, dim: int, indices: Operand, device: Devic
     return _move(short(call.op), target, READ, out, WRITE, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
 
-@models("aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_", data_dependent=True)
+@models(
+    "aten::index_add",
+    "aten::index_add_",
+    "aten::index_copy",
+    "aten::index_copy_",
+    "aten::index_reduce",
+    "aten::index_reduce_",
+    data_dependent=True,
+)
 def index_add(call: Call, device: Device) -> list[Kernel]:
     """Slices added to, or copied over, the slices that the index names; additions are atomic."""
     out, source, indices = call.outputs[0], call["source"], call["index"]
@@ -138,7 +146,7 @@ def index_add(call: Call, device: Device) -> list[Kernel]:
     if source.numel == 0:
         return kernels
     target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
-    mode = ATOMIC if name.startswith("index_add") else WRITE
+    mode = WRITE if name.startswith("index_copy") else ATOMIC
     return kernels + _move(name, target, mode, source, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
 
 
@@ -151,7 +159,10 @@ def index_fill(call: Call, device: Device) -> list[Kernel]:
     if indices.numel == 0 or out.numel == 0:
         return kernels
     target = _along(call, out, call["dim"] % max(len(out.shape), 1), indices)
-    return kernels + _move(name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8)
+    value = [call["value"]] if isinstance(call["value"], Operand) else []
+    return kernels + _move(
+        name, target, WRITE, None, READ, [indices], indices.shape, ROW_CHUNK, device.sms * 8, whole=value
+    )
 
 
 def _is_mask(index: Operand | None) -> bool:

@@ -52,14 +52,19 @@ def nll_loss(call: Call, _device: Device) -> list[Kernel]:
     _pick(sketch, source, picked, tile, row)
     if weight is not None:
         _pick(sketch, weight, _classes(call, weight.strides[0]), tile, row)
+    kernels: list[Kernel] = []
     if reduced:
         sketch.whole(out, WRITE)
         sketch.whole(total, WRITE)
     else:
         sketch.elements(out, WRITE, tile, positions(out))
+        kernels = elementwise("zero_", [], [total], flops_each=0)
     confession = {} if picked is not None else not_known("every tile reads the whole input")
     threads = min(1024, max(32, rows)) if reduced else _ROWS_UNREDUCED
-    return [sketch.kernel("nll_loss_forward", threads=threads, flops=2 * rows, rate=rate_of(source), **confession)]
+    return [
+        *kernels,
+        sketch.kernel("nll_loss_forward", threads=threads, flops=2 * rows, rate=rate_of(source), **confession),
+    ]
 
 
 @models("aten::nll_loss_backward", "aten::nll_loss2d_backward", data_dependent=True)

@@ -34,8 +34,8 @@ _FLOPS = {
 }  # fmt: skip
 """Estimated operations an element: special functions cost what their fp32 instruction sequences issue; others 1, copies 0."""
 
-_OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal"}
-"""Tagged element-wise, but registered by hand: they do not read all their arguments, or draw random numbers."""
+_OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
+"""Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
 _MOVES = {"copy_", "clone", "_to_copy", "to", "contiguous", "fill", "fill_", "zero_", "zeros", "ones", "full"}
 
@@ -50,6 +50,7 @@ _OTHER_POINTWISE = (
     "__and__", "__or__", "__iand__", "__ior__", "square_", "eq_", "ne_", "lt_", "le_", "gt_", "ge_", "heaviside_", "gcd_",
     "lcm_", "copysign_", "logit_", "maximum_", "special_expit", "special_ndtr", "float_power", "hardshrink_",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "fake_quantize_per_tensor_affine_cachemask",
+    "polar", "soft_margin_loss_backward", "rsub.Tensor", "masked_fill.Tensor",
     "special_multigammaln", "special_digamma", "alias_copy", "detach_copy",
 )  # fmt: skip
 """Element-wise operators without `torch.Tag.pointwise`."""
@@ -151,9 +152,9 @@ def functional_copy(call: Call, _device: Device) -> list[Kernel]:
     "aten::_efficientzerotensor", "aten::hann_window", "aten::hamming_window",
 )  # fmt: skip
 def fill(call: Call, _device: Device) -> list[Kernel]:
-    """Kernels that only write; a fill value that is a tensor is read."""
-    value = call.arguments.get("value")
-    reads = [value] if isinstance(value, Operand) else []
+    """Kernels that only write; a value, start or end that is a tensor is read."""
+    given = (call.arguments.get(n) for n in ("value", "start", "end"))
+    reads = [v for v in given if isinstance(v, Operand)]
     return elementwise(short(call.op), reads, call.outputs[:1], flops_each=0)
 
 

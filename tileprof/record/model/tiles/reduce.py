@@ -183,6 +183,16 @@ def logsumexp(call: Call, device: Device) -> list[Kernel]:
     return kernels + elementwise("log", flat, [result], flops_each=9)
 
 
+@models("aten::equal")
+def equal(call: Call, device: Device) -> list[Kernel]:
+    """One answer for the host: an element-wise comparison, then a reduction of it."""
+    source, other = call["self"], call["other"]
+    if source.shape != other.shape or source.numel == 0:
+        return []
+    same = scratch(0, *source.shape, itemsize=1)
+    return elementwise("eq", [source, other], [same]) + reduce_all("all", same, scratch(1), device)
+
+
 def reduce_all(name: str, source: Operand, result: Operand, device: Device) -> list[Kernel]:
     """One number from everything; what a loss with ``reduction='mean'`` ends with."""
     return reduction(name, source, [replace(result, shape=(), strides=())], range(len(source.shape)), device)

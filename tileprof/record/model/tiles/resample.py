@@ -31,6 +31,9 @@ from tileprof.record.model.tiles.sketch import (
 _NEAREST_THREADS, _LINEAR_THREADS, _PAD_THREADS = 256, 1024, 256
 
 
+_NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+
+
 @dataclass(frozen=True, slots=True)
 class Map:
     """Along one axis, output ``o`` reads inputs ``low[o] <= i < high[o]``; both never fall, and so do their ranges."""
@@ -44,10 +47,11 @@ class Map:
         return bool((self.low[1:] > self.high[:-1]).any())
 
 
-def nearest_map(size: int, outputs: int, scale: float | None) -> Map:
-    """``nearest_neighbor_compute_source_index``, in float32 as the kernel computes it."""
+def nearest_map(size: int, outputs: int, scale: float | None, *, exact: bool = False) -> Map:
+    """``nearest_neighbor_compute_source_index`` (``exact``: from pixel centres), in float32 as the kernel computes it."""
     ratio = np.float32(1 / scale if scale else size / outputs)
-    low = np.minimum(np.floor(np.arange(outputs, dtype=np.float32) * ratio).astype(np.int64), size - 1)
+    at = np.arange(outputs, dtype=np.float32) + np.float32(0.5 if exact else 0)
+    low = np.minimum(np.floor(at * ratio).astype(np.int64), size - 1)
     return Map(low, low + 1)
 
 
@@ -63,14 +67,14 @@ def linear_map(size: int, outputs: int, scale: float | None, *, align_corners: b
     return Map(low, np.minimum(low + 2, size))
 
 
-@models("aten::upsample_nearest1d", "aten::upsample_nearest2d", "aten::upsample_nearest3d")
+@models(*(f"aten::{kind}{d}d" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest(call: Call, _device: Device) -> list[Kernel]:
     """One input element an output element."""
     source, out = call["self"], call.outputs[0]
     return _mapped(short(call.op), source, READ, out, WRITE, _nearest_maps(call, source, out), _NEAREST_THREADS)
 
 
-@models("aten::upsample_nearest1d_backward", "aten::upsample_nearest2d_backward", "aten::upsample_nearest3d_backward")
+@models(*(f"aten::{kind}{d}d_backward" for kind in _NEAREST for d in (1, 2, 3)))
 def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
     """An input element a thread, adding up the outputs that it became."""
     gradient, out = call["grad_output"], call.outputs[0]
@@ -81,14 +85,14 @@ def nearest_backward(call: Call, _device: Device) -> list[Kernel]:
     return _mapped(short(call.op), gradient, READ, out, WRITE, maps, _NEAREST_THREADS)
 
 
-@models("aten::upsample_bilinear2d", "aten::upsample_linear1d")
+@models("aten::upsample_bilinear2d", "aten::upsample_linear1d", "aten::upsample_trilinear3d")
 def bilinear(call: Call, _device: Device) -> list[Kernel]:
     """Two input elements an axis, weighted."""
     source, out = call["self"], call.outputs[0]
     return _mapped(short(call.op), source, READ, out, WRITE, _linear_maps(call, source, out), _LINEAR_THREADS)
 
 
-@models("aten::upsample_bilinear2d_backward", "aten::upsample_linear1d_backward")
+@models("aten::upsample_bilinear2d_backward", "aten::upsample_linear1d_backward", "aten::upsample_trilinear3d_backward")
 def bilinear_backward(call: Call, _device: Device) -> list[Kernel]:
     """Zeros, then a thread an output element adds its gradient to the inputs it came from, atomically."""
     gradient, out = call["grad_output"], call.outputs[0]
@@ -164,7 +168,8 @@ def _mapped(
 
 
 def _nearest_maps(call: Call, source: Operand, out: Operand) -> list[Map]:
-    return [nearest_map(*sizes) for sizes in _axes(call, source, out)]
+    exact = "exact" in call.op
+    return [nearest_map(*sizes, exact=exact) for sizes in _axes(call, source, out)]
 
 
 def _linear_maps(call: Call, source: Operand, out: Operand) -> list[Map]:

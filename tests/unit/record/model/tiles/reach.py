@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from tests.unit.record.model.tiles.oracle import runs_of, slot_of
+from tests.unit.record.model.tiles.oracle import slot_of
 from tileprof.devices import get
 from tileprof.record.model.call import Kernel, Operand
 from tileprof.trace.footprint import READ, WRITE
@@ -31,18 +31,29 @@ def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
 
 def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> list[int]:
     """Positions of the elements that ``tile`` touches, with repetition; only whole elements may be touched."""
-    slot = slot_of(kernel, operand)
-    found = []
-    for run in runs_of(kernel.footprint, tile, slot, mode):
-        assert run.start % operand.itemsize == 0
-        assert len(run) % operand.itemsize == 0
-        found += range(run.start // operand.itemsize, run.stop // operand.itemsize)
+    return by_tile(kernel, operand, mode)[tile]
+
+
+def by_tile(kernel: Kernel, operand: Operand, mode: int = READ) -> list[list[int]]:
+    """`elements` of all tiles; nothing of an operand that the kernel does not know."""
+    found: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
+    if not _touched(kernel, operand):
+        return found
+    b, size = kernel.footprint.boxes, operand.itemsize
+    rows = np.flatnonzero((b.operand == slot_of(kernel, operand)) & (b.mode == mode))
+    assert not (b.offset[rows] % size).any()
+    assert not (b.length[rows] % size).any()
+    for r in rows.tolist():
+        for j in range(b.count_1[r]):
+            for i in range(b.count_0[r]):
+                first = int(b.offset[r] + i * b.stride_0[r] + j * b.stride_1[r]) // size
+                found[b.tile[r]] += range(first, first + int(b.length[r]) // size)
     return found
 
 
 def assert_writes(kernel: Kernel, out: Operand, mode: int = WRITE) -> None:
     """All tiles together write every element of ``out`` once."""
-    written = [e for t in range(kernel.footprint.tiles) for e in elements(kernel, out, t, mode)]
+    written = [e for tile in by_tile(kernel, out, mode) for e in tile]
     assert sorted(written) == sorted(positions(out).flatten().tolist())
 
 
@@ -58,11 +69,13 @@ def assert_reads(
     ``needs`` has ``out``'s shape and holds positions in ``source`` (-1: nothing), or maps a mask of ``out`` to positions.
     """
     at = positions(out)
-    for tile in range(kernel.footprint.tiles):
-        mine = torch.isin(at, torch.tensor(elements(kernel, out, tile, mode), dtype=torch.int64))
+    owner = torch.full((int(at.max()) + 1,), -1)
+    for tile, written in enumerate(by_tile(kernel, out, mode)):
+        owner[written] = tile
+    for tile, read in enumerate(by_tile(kernel, source)):
+        mine = owner[at] == tile
         wanted = needs(mine) if callable(needs) else needs[mine]
-        read = set(elements(kernel, source, tile)) if _touched(kernel, source) else set()
-        assert read == set(wanted.flatten().tolist()) - {-1}, f"tile {tile}"
+        assert set(read) == set(wanted.flatten().tolist()) - {-1}, f"tile {tile}"
 
 
 def _touched(kernel: Kernel, operand: Operand) -> bool:

@@ -216,3 +216,13 @@ def test_gather_without_values_is_conservative():
     call = without_values(call_of("aten::gather", torch.rand(5, 6), 1, torch.zeros(5, 2, dtype=torch.int64)))
     [kernel] = run_model(call, H200)
     assert (kernel.coverage, len(elements(kernel, call["self"], 0))) == ("conservative", 30)
+
+
+def test_numbers_are_repeated_as_often_as_they_say():
+    repeats = torch.randint(0, 5, (100,))
+    call = call_of("aten::repeat_interleave.Tensor", repeats)
+    _, kernel = run_model(call, H200)
+    assert_writes(kernel, call.outputs[0])
+    for tile in range(kernel.footprint.tiles):
+        written = torch.tensor(elements(kernel, call.outputs[0], tile, WRITE), dtype=torch.int64)
+        assert set(torch.repeat_interleave(repeats)[written].tolist()) <= set(elements(kernel, call["repeats"], tile))

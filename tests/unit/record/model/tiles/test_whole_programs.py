@@ -1,11 +1,13 @@
-"""Every operator of ordinary programs, forward and backward, has a model that writes all its outputs and nothing else."""
+"""Every operator of ordinary programs, forward and backward, has a model; it writes all outputs and forgets no read."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.unit.record.model.tiles import watch
+from tests.unit.record.model.tiles import taint, watch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tileprof.trace.footprint import READ, WRITE
 
 VIEWLESS = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"}
 """Whole layers that the recorder takes apart before a model is asked."""
@@ -78,10 +80,11 @@ def train_cells():
 )
 def test_training_has_a_model_for_every_operator(program):
     torch.manual_seed(0)
-    seen = watch.Watch()
+    seen = watch.Watch(taints=True)
     with seen:
         program()
     assert len(seen.seen) > 20
+    assert seen.tried > 50
     assert set(seen.missing) <= VIEWLESS
 
 
@@ -111,6 +114,19 @@ def test_the_check_objects_to_a_tile_that_is_missing():
     kernels[0].footprint.boxes.length = kernels[0].footprint.boxes.length - 4
     with pytest.raises(AssertionError, match="does not write all"):
         watch.check(call, kernels)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_forgotten_read_shows_in_the_results(lost):
+    arguments = (torch.rand(30, 40), torch.rand(30, 1))
+    call = call_of("aten::mul.Tensor", *arguments)
+    kernels = run_model(call, watch.H200)
+    function, random = torch.ops.aten.mul.Tensor, np.random.default_rng(0)
+    assert taint.check(function, arguments, {}, call, kernels, random) == 2
+    boxes = kernels[0].footprint.boxes
+    boxes.mode = np.where((boxes.operand == lost) & (boxes.mode == READ), WRITE, boxes.mode).astype(np.int8)
+    with pytest.raises(AssertionError, match="which no tile read"):
+        taint.check(function, arguments, {}, call, kernels, random)
 
 
 def test_the_check_objects_to_bytes_outside_an_operand():

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.unit.record.model.tiles import taint
 from tests.unit.record.model.tiles.oracle import operand_of
 from tileprof.devices import get
 from tileprof.record.model.call import Call, Kernel, Operand, find
@@ -22,11 +23,13 @@ class Watch(TorchDispatchMode):
     """Counts operators without a model in ``missing``; raises where a model's accesses do not fit the call.
 
     Fits: all kernels together write every byte of every output (data-dependent updates excepted) and no byte
-    outside; nothing outside an operand is read.
+    outside; nothing outside an operand is read. With ``taints``, also `taint.check`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, taints: bool = False) -> None:
         super().__init__()
+        self._random = np.random.default_rng(0) if taints else None
+        self.tried = 0
         load_all()
         self.seen: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
@@ -50,6 +53,8 @@ class Watch(TorchDispatchMode):
         kernels = entry.model(call, H200)
         self.conservative[call.op] += any(k.coverage == "conservative" for k in kernels)
         check(call, kernels)
+        if self._random is not None:
+            self.tried += taint.check(func, args, kwargs, call, kernels, self._random)
         return result
 
 

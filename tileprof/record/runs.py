@@ -1,4 +1,4 @@
-"""Addresses of a Triton access as contiguous runs, and runs as strided boxes."""
+"""Addresses of an access as contiguous runs, and runs as strided boxes."""
 
 from __future__ import annotations
 

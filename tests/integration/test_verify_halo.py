@@ -1,0 +1,79 @@
+"""The convolution policies that cuSync ships omit the halo; the trace shows which tiles, and what waiting for them costs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tileprof.analysis import build_graph
+from tileprof.policy.fuse import fuse
+from tileprof.policy.judge import judge
+from tileprof.policy.shipped import Shipped, shipped_policy
+from tileprof.policy.verify import verify
+from tileprof.trace import load
+
+pytest.importorskip("torch")
+
+PIXELS = 56
+NETWORKS = {"resnet38": (3, 5), "vgg19": (0, 2)}
+"""Two 3x3 convolutions of 56 x 56 pixels with a ReLU between them, by launch."""
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def recorded(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("halo") / f"{request.param}.tileprof"
+    program = [sys.executable, "-m", f"tileprof.examples.{request.param}", "--channels-last"]
+    command = [sys.executable, "-m", "tileprof.cli", "record", "-o", path, "--", *program]
+    subprocess.run(command, check=True, capture_output=True)
+    return path, NETWORKS[request.param]
+
+
+def halo(rows):
+    """Dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry: tiles are runs of ``rows`` pixels."""
+    found = set()
+    for pixel in range(PIXELS * PIXELS):
+        y, x = divmod(pixel, PIXELS)
+        for v in range(max(0, y - 1), min(PIXELS, y + 2)):
+            for u in range(max(0, x - 1), min(PIXELS, x + 2)):
+                found.add(((v * PIXELS + u) // rows, pixel // rows))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["conv2dtile", "rowsync", "tilesync"])
+def test_the_missing_dependencies_are_the_halo(recorded, kind):
+    path, pair = recorded
+    graph = fuse(build_graph(load(path)), pair)
+    policy = shipped_policy(Shipped(kind), graph, *pair)
+    verdict = verify(policy, graph, pair)
+    rows = PIXELS * PIXELS // policy.stages[0].grid[0]
+    assert rows * policy.stages[0].grid[0] == PIXELS * PIXELS
+    wanted = halo(rows)
+    found = set(verdict.missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
+    assert found == {(p, c) for p, c in wanted if p != c}
+    assert verdict.covered == len({c for _, c in wanted})
+    assert verdict.never == ()
+    assert (verdict.missing["bytes"] > 0).all()
+
+
+def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recorded):
+    path, pair = recorded
+    graph = fuse(build_graph(load(path)), pair)
+    found = judge(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
+    assert not found.verdict.sound
+    assert verify(found.corrected, graph, pair).sound
+    assert found.corrected.prediction["policy_us"] <= found.policy_us + 0.01
+    assert found.policy_us < found.stream_us
+
+
+def test_the_command_names_the_tiles(recorded):
+    path, (producer, consumer) = recorded
+    command = [sys.executable, "-m", "tileprof.cli", "verify", "cusync:conv2dtile", path, "--pair", f"{producer}:{consumer}", "--fuse"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "UNSOUND: 386 of 484 dependencies are not waited for." in done.stdout
+    assert "… and 376 more" in done.stdout
+    assert "A sound policy for these launches" in done.stdout
+    value = json.loads(subprocess.run([*command, "--json", "--first", "3"], capture_output=True, text=True, check=False).stdout)
+    assert (value["sound"], value["missing_count"], len(value["missing"])) == (False, 386, 3)
+    assert set(value["missing"][0]) == {"producer", "consumer", "producer_tile", "consumer_tile", "hazard", "bytes"}

@@ -1,0 +1,57 @@
+"""Advice: what is found, in which order, and what is left out."""
+
+import pandas as pd
+
+from tests.unit.analysis.fakes import footprint, graph, one_to_one, trace
+from tileprof.analysis.opportunities import opportunities
+from tileprof.analysis.report import build_report
+from tileprof.analysis.simulate import Simulator
+
+
+def advice(*, tiles=5, ns=100_000.0, first=0.0, coverage="exact", reuse=False, pairs=1):
+    """Pairs of launches with partial last waves on two slots."""
+    life = footprint(tiles, duration_ns=ns)
+    took = int(ns) * -(-tiles // 2)
+    rows = [
+        {"footprint": 0, "timing": "modelled", "duration_ns": took, "begin_ns": i * (took + 100), "block_x": 256, "op": "mm",
+         "kernel": "mm", "module": f"h.{i}", "coverage": coverage}
+        for i in range(2 * pairs)
+    ]  # fmt: skip
+    t = trace(rows, {0: life})
+    t.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
+    g = graph([tiles] * len(rows), [(2 * i, 2 * i + 1, one_to_one(tiles, first=first), reuse) for i in range(pairs)], t)
+    g.pairs = g.links[["producer", "consumer", "edges", "bytes"]].assign(pattern="one_to_one", map="", reuse_only=reuse)
+    return opportunities(build_report(g), Simulator(g))
+
+
+def test_a_partial_last_wave_asks_for_tile_synchronisation_with_its_evidence():
+    (found,) = (o for o in advice() if o.producers)
+    assert found.scheduler == "cusync"
+    # 3 + 3 waves of 100 us, of which 5 remain; 200 ns a tile for posts and 700 for the poll, 50 less for the gap.
+    assert 95_000 < found.saves_ns < 100_050 <= found.bound_ns + 1
+    assert "80% of the consumer's tiles could start" in found.because
+    assert "6 waves hold 5 waves of tiles" in found.because
+
+
+def test_a_long_prologue_asks_for_dependent_launch():
+    (found,) = (o for o in advice(tiles=1, first=0.9) if o.producers)
+    assert found.scheduler == "pdl"
+
+
+def test_repetitions_add_up_and_the_largest_saving_comes_first():
+    found = advice(pairs=3)
+    assert [o.times for o in found if o.producers] == [3]
+    assert [o.saves_ns for o in found] == sorted((o.saves_ns for o in found), reverse=True)
+    assert found[0].saves_ns > 3 * 95_000
+
+
+def test_many_small_launches_ask_for_a_graph():
+    (found,) = advice(tiles=1, ns=10.0, pairs=4, first=0.0)[:1]
+    assert (found.scheduler, found.producers) == ("graph", ())
+    assert found.saves_ns == 7 * 50
+    assert "8 launches" in found.because
+
+
+def test_what_is_not_known_is_no_opportunity():
+    assert all(not o.producers for o in advice(coverage="conservative"))
+    assert all(not o.producers for o in advice(reuse=True))

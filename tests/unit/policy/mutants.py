@@ -1,0 +1,179 @@
+"""Mutants of policies, and an oracle that says which of them are harmless: one that runs the policy, tile by tile."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tileprof.analysis.graph import TileGraph
+from tileprof.policy.format import Policy, from_dict, to_dict
+from tileprof.policy.lower import lower
+from tileprof.policy.verify import verify
+
+KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "edge", "order", "early")
+
+
+def tabled(policy: Policy) -> dict[str, Any]:
+    """The policy as JSON with every wait and every post written out, so that each can be changed alone."""
+    value = to_dict(policy)
+    for edge, waits in zip(value["edges"], lower(policy), strict=True):
+        edge["waits"] = {"indptr": waits.indptr.tolist(), "semaphore": waits.semaphore.tolist()}
+        edge["value"] = waits.value.tolist()
+        value["semaphores"][edge["semaphores"]]["of"] = waits.of.tolist()
+    return value
+
+
+def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
+    """A policy that differs from the `tabled` one in one place; None where there is no such place."""
+    changed = {**value, "edges": [{**e} for e in value["edges"]], "semaphores": [{**s} for s in value["semaphores"]]}
+    number = dice.randrange(len(changed["edges"]))
+    edge = changed["edges"][number]
+    if kind == "early":
+        return from_dict({**changed, "options": {"wait_kernel": False}})
+    if kind == "edge":
+        return from_dict({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
+    if kind == "order":
+        stage = dice.randrange(len(changed["stages"]))
+        tiles = int(np.prod(changed["stages"][stage]["grid"]))
+        stages = [*changed["stages"]]
+        stages[stage] = {**stages[stage], "order": dice.sample(range(tiles), tiles)}
+        return from_dict({**changed, "stages": stages})
+    if kind == "alias":
+        array = changed["semaphores"][edge["semaphores"]] = {**changed["semaphores"][edge["semaphores"]]}
+        array["of"] = _replaced(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
+        return from_dict(changed) if array["of"] else None
+    return _of_waits(changed, edge, kind, dice)
+
+
+def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
+    indptr, semaphore = list(edge["waits"]["indptr"]), list(edge["waits"]["semaphore"])
+    values = list(edge["value"])
+    if not semaphore:
+        return None
+    count = np.prod(changed["semaphores"][edge["semaphores"]]["grid"])
+    place = dice.randrange(len(semaphore))
+    match kind:
+        case "drop":
+            del semaphore[place], values[place]
+            indptr = [n - (n > place) for n in indptr]
+        case "shift":
+            semaphore = _replaced(semaphore, dice, int(count), place)
+        case "shift all":
+            # Every tile awaits what its neighbour did.
+            rows = [slice(indptr[t], indptr[t + 1]) for t in range(len(indptr) - 1)]
+            rows = rows[1:] + rows[:1]
+            indptr = np.cumsum([0] + [r.stop - r.start for r in rows]).tolist()
+            semaphore, values = [s for r in rows for s in semaphore[r]], [v for r in rows for v in values[r]]
+        case "lower":
+            values[place] -= 1 if values[place] > 0 else 0
+        case "raise":
+            values[place] += dice.randint(1, 3)
+    if not semaphore:
+        return None
+    edge["waits"], edge["value"] = {"indptr": indptr, "semaphore": semaphore}, values
+    return from_dict(changed)
+
+
+def _replaced(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
+    """The list with one value changed to another below ``count``; empty where there is no other."""
+    if count < 2:
+        return []
+    at = dice.randrange(len(values)) if place is None else place
+    other = dice.randrange(count - 1)
+    return [other + (other >= v) if n == at else v for n, v in enumerate(values)]
+
+
+def harmful(policy: Policy, graph: TileGraph) -> bool:
+    """Whether some schedule of the policy reads too early or never ends, found by running it.
+
+    Every tile that somebody depends on is held back in turn: whoever depends on it must then not run. With nothing held back,
+    everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave a slot.
+    """
+    lowered = lower(policy)
+    absent = [(-1, -1)]
+    needed: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
+        parent, child, _ = graph.blocks[number].edges()
+        for p, c in zip(parent.tolist(), child.tolist(), strict=True):
+            needed.setdefault((producer, p), []).append((consumer, c))
+    absent += list(needed)
+    runs: list[np.ndarray] = []
+    for stage, description in enumerate(policy.stages):
+        done = np.ones((len(absent), description.tiles), bool)
+        for waits in (w for w in lowered if w.edge.consumer == stage):
+            posted = np.zeros((len(absent), len(waits.posts)), np.int64)
+            for tile, semaphore in enumerate(waits.of.tolist()):
+                posted[:, semaphore] += runs[waits.edge.producer][:, tile]
+            for tile in range(description.tiles):
+                for k in range(waits.indptr[tile], waits.indptr[tile + 1]):
+                    done[:, tile] &= posted[:, waits.semaphore[k]] >= waits.value[k]
+        for row, (held, tile) in enumerate(absent):
+            if held == stage:
+                done[row, tile] = False
+        runs.append(done)
+    if not all(done[0].all() for done in runs):
+        return True
+    if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
+        return True
+    return not policy.options.wait_kernel and _fills(policy, graph.trace.device.sms)
+
+
+def _fills(policy: Policy, sms: int) -> bool:
+    """One block an SM: waiting tiles of the stages after some producer take every SM. Blocks are taken in order, so those
+    before a waiting one come and go.
+    """
+    waiting = [0] * len(policy.stages)
+    for stage, description in enumerate(policy.stages):
+        waits = np.zeros(description.tiles, bool)
+        for w in (w for w in lower(policy) if w.edge.consumer == stage):
+            some = w.value > 0
+            owner = np.repeat(np.arange(description.tiles), np.diff(w.indptr))
+            waits[owner[some]] = True
+        waiting[stage] = int(waits.sum())
+    return any(sum(waiting[e.producer + 1 :]) >= sms for e in policy.edges)
+
+
+@dataclass
+class Tally:
+    """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass."""
+
+    made: int = 0
+    harmless: int = 0
+    caught: int = 0
+    cautious: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    slipped: list[tuple[str, Policy]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
+            f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused "
+            f"({', '.join(f'{k} {n}' for k, n in sorted(self.kinds.items()))})"
+        )
+
+    def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
+        sound, bad = verify(policy, graph, range(len(policy.stages))).sound, harmful(policy, graph)
+        self.made += 1
+        self.kinds[kind] += 1
+        if bad and sound:
+            self.slipped.append((kind, policy))
+        self.caught += bad and not sound
+        self.harmless += not bad and sound
+        self.cautious += not bad and not sound
+
+
+def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, Policy]]:
+    """``count`` mutants, of every kind in turn."""
+    value = tabled(policy)
+    if not value["edges"]:
+        return
+    for number in range(count):
+        kind = KINDS[number % len(KINDS)]
+        made = mutant(value, kind, dice)
+        if made is not None:
+            yield kind, made

@@ -1,0 +1,167 @@
+"""Counters, GraphML and Perfetto: what they hold is what the policy and the graph say."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.analysis.fakes import write_mlp
+from tileprof.analysis import build_graph
+from tileprof.analysis.graph import TileGraph
+from tileprof.errors import UserError
+from tileprof.policy.dsl import parse_dependencies
+from tileprof.policy.emit import perfetto
+from tileprof.policy.emit.counters import counters
+from tileprof.policy.emit.folder import write_folder
+from tileprof.policy.emit.graphml import graphml_files
+from tileprof.policy.emit.names import comment, identifiers, xml_text
+from tileprof.policy.emit.perfetto import perfetto_files
+from tileprof.policy.lower import lower
+from tileprof.trace import load
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> TileGraph:
+    path = write_mlp(tmp_path_factory.mktemp("emit") / "mlp.tileprof", layers=2, tokens=512, hidden=1024)
+    return build_graph(load(path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grid up 6 x 4\ngrid down 5 x 4\ndep down on up(0..5, y)",
+        "grid a 9\ngrid b 9\ngrid c 3\ndep b on a(max(0, x - 1)..min(8, x + 1))\ndep c on b(3*x..3*x + 2)\ndep c on a(8 - x)",
+    ],
+)
+def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(text: str) -> None:
+    policy = parse_dependencies("tileprof dependencies 1\n" + text).policy()
+    made = json.loads(json.dumps(counters(policy)))
+    reached = [0] * len(made["counters"])
+    done: set[tuple[int, int]] = set()
+    awaited = {(s, t): set() for s, stage in enumerate(policy.stages) for t in range(stage.tiles)}
+    for waits in lower(policy):
+        for tile in range(len(waits.indptr) - 1):
+            for k in range(waits.indptr[tile], waits.indptr[tile + 1]):
+                awaited[waits.edge.consumer, tile] |= {
+                    (waits.edge.producer, p) for p, s in enumerate(waits.of) if s == waits.semaphore[k]
+                }
+    left = list(made["groups"])
+    while left:
+        ready = [g for g in left if all(reached[c] >= v for c, v in g["waits"])]
+        assert ready, "nothing can run"
+        for group in ready:
+            left.remove(group)
+            for tile in (t for begin, end in group["tiles"] for t in range(begin, end)):
+                assert awaited[group["stage"], tile] <= done
+                done.add((group["stage"], tile))
+                for column in made["stages"][group["stage"]]["posts"]:
+                    reached[column[tile]] += 1
+    assert done == set(awaited)
+    assert reached == made["counters"]
+
+
+
+def test_graphml_holds_every_launch_and_pair(graph: TileGraph) -> None:
+    text = graphml_files(graph)["graph.graphml"]
+    read = nx.parse_graphml(text)
+    wanted = graph.to_networkx()
+    assert read.number_of_nodes() == wanted.number_of_nodes()
+    assert {(int(p), int(c)) for p, c in read.edges} == set(wanted.edges)
+    assert read.nodes["0"]["kernel"] == wanted.nodes[0]["kernel"]
+    assert len(nx.parse_graphml(graphml_files(graph, [0, 1])["graph.graphml"])) == 2
+
+
+def test_graphml_survives_names_that_xml_cannot_hold(graph: TileGraph) -> None:
+    names = ["<&\"'>\x00\x1b]]>", "\ud800x"]
+    assert [xml_text(n) for n in names] == ["<&\"'>\ufffd\ufffd]]>", "\ufffdx"]
+    element = ET.Element("a")
+    element.text = xml_text(names[0])
+    ET.fromstring(ET.tostring(element))
+
+
+def test_perfetto_holds_every_tile_on_a_lane_of_its_own(graph: TileGraph) -> None:
+    events = json.loads(perfetto_files(graph, [0, 1])["perfetto.json"])["traceEvents"]
+    tiles = [e for e in events if e.get("cat") == "tile"]
+    assert Counter(e["args"]["launch"] for e in tiles) == {0: graph.tile_base[1], 1: graph.tile_base[2] - graph.tile_base[1]}
+    for launch in (0, 1):
+        by_lane: dict[int, list[tuple[float, float]]] = {}
+        for e in (e for e in tiles if e["args"]["launch"] == launch):
+            by_lane.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"]))
+        for spans in by_lane.values():
+            spans.sort()
+            assert all(a[1] <= b[0] + 1e-6 for a, b in zip(spans, spans[1:], strict=False))
+    named = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
+    assert {e["tid"] for e in tiles} == named
+
+
+def test_perfetto_draws_a_limited_number_of_arrows_from_end_to_begin(graph: TileGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto, "MOST_ARROWS", 10)
+    events = json.loads(perfetto_files(graph)["perfetto.json"])["traceEvents"]
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert 0 < len(starts) <= 10
+    assert starts.keys() == ends.keys()
+    assert all(e["bp"] == "e" for e in ends.values())
+    tiles = [e for e in events if e.get("cat") == "tile"]
+    finish = {(e["tid"], round(e["ts"] + e["dur"], 6)) for e in tiles}
+    begin = {(e["tid"], round(e["ts"], 6)) for e in tiles}
+    assert all((e["tid"], round(e["ts"], 6)) in finish for e in starts.values())
+    assert all((e["tid"], round(e["ts"], 6)) in begin for e in ends.values())
+
+
+def test_perfetto_refuses_more_tiles_than_a_browser_shows(graph: TileGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perfetto, "MOST_TILES", 3)
+    with pytest.raises(UserError, match="choose launches"):
+        perfetto_files(graph)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text(max_size=60), max_size=12))
+def test_identifiers_are_distinct_and_plain(names: list[str]) -> None:
+    made = identifiers(names)
+    assert len({name.lower() for name in made}) == len(names)
+    for name in made:
+        assert name.isascii()
+        assert name.replace("_", "a").isalnum()
+        assert name[0].isupper() or name[0].isalpha()
+        assert "__" not in name
+
+
+@settings(max_examples=200)
+@given(st.text(max_size=300))
+def test_a_comment_stays_one_line_of_a_comment(text: str) -> None:
+    made = comment(text)
+    assert made.isascii()
+    assert made.isprintable()
+    assert len(made) <= 120
+    assert not set(made) & set("\\*/?")
+
+
+def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    write_folder(folder, {"a": "1", "b": "2"}, force=False)
+    with pytest.raises(UserError, match="Will not overwrite .*b without --force"):
+        write_folder(folder, {"c": "3", "b": "4"}, force=False)
+    assert sorted(p.name for p in folder.iterdir()) == ["a", "b"]
+    (folder / "d").mkdir()
+    with pytest.raises(UserError, match="in the way"):
+        write_folder(folder, {"a": "9", "d": "4"}, force=True)
+    assert (folder / "a").read_text() == "1"
+    write_folder(folder, {"a": "9"}, force=True)
+    assert (folder / "a").read_text() == "9"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(("where", "said"), [("file", "is a file"), ("no/such/out", "no folder")])
+def test_a_place_that_takes_no_folder_is_refused(tmp_path: Path, where: str, said: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=said):
+        write_folder(tmp_path / where, {"a": "1"}, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

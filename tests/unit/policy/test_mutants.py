@@ -1,0 +1,105 @@
+"""Whatever breaks a policy, the verifier objects."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+from graphs import Relation, graph_of
+from mutants import Tally, harmful, mutants
+from test_policy_verify import runs_without
+
+from tests.unit.analysis.fakes import write_mlp
+from tileprof.analysis import build_graph
+from tileprof.analysis.graph import TileGraph
+from tileprof.policy.synthesise import synthesise
+from tileprof.policy.verify import verify
+from tileprof.trace import load
+
+COUNT = int(os.environ.get("TILEPROF_MUTANTS", "600"))
+"""Mutants of random graphs; TILEPROF_MUTANTS=10000 takes some minutes."""
+
+EACH = 18
+
+
+def random_graph(dice: random.Random) -> TileGraph:
+    grids = [(dice.randint(1, 5), dice.randint(1, 3), dice.choice([1, 1, 2])) for _ in range(dice.randint(2, 4))]
+    tiles = [x * y * z for x, y, z in grids]
+    relation: Relation = {}
+    for consumer in range(1, len(grids)):
+        for producer in range(consumer):
+            if dice.random() < 0.6 or consumer == len(grids) - 1 == producer + 1:
+                edges = _regular(dice, tiles[producer], tiles[consumer]) if dice.random() < 0.6 else set()
+                edges |= {(dice.randrange(tiles[producer]), dice.randrange(tiles[consumer])) for _ in range(dice.randint(1, 6))}
+                relation[producer, consumer] = edges
+    return graph_of(grids, relation, sms=dice.randint(1, 40))
+
+
+def _regular(dice: random.Random, producers: int, consumers: int) -> set[tuple[int, int]]:
+    width, step = dice.randint(1, 4), dice.randint(1, 3)
+    return {((c * step + k) % producers, c) for c in range(consumers) for k in range(width)}
+
+
+def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    dice, tally = random.Random(7), Tally()
+    while tally.made < COUNT:
+        graph = random_graph(dice)
+        policy = synthesise(graph, range(len(graph.launches)))
+        assert not harmful(policy, graph)
+        for kind, changed in mutants(policy, dice, EACH):
+            tally.add(kind, changed, graph)
+    with capsys.disabled():
+        print(f"\n{tally}")
+    assert not tally.slipped, tally.slipped[0]
+    assert tally.caught > tally.made / 3
+    assert set(tally.kinds) == {"drop", "shift", "shift all", "lower", "raise", "alias", "edge", "order", "early"}
+
+
+def test_the_verifier_objects_to_every_harmful_mutant_of_a_recorded_program(tmp_path, capsys) -> None:
+    graph = build_graph(load(write_mlp(tmp_path / "mlp.tileprof", layers=1, tokens=512, hidden=512)))
+    launches = list(range(len(graph.launches)))
+    policy = synthesise(graph, launches)
+    dice, tally = random.Random(11), Tally()
+    for kind, changed in mutants(policy, dice, 90):
+        tally.add(kind, changed, graph)
+    with capsys.disabled():
+        print(f"\n{tally}")
+    assert not tally.slipped
+    assert tally.caught > tally.made / 3
+
+
+def test_the_oracle_agrees_with_one_that_looks_for_a_fixed_point() -> None:
+    dice = random.Random(3)
+    for _ in range(12):
+        graph = random_graph(dice)
+        policy = synthesise(graph, range(len(graph.launches)))
+        for kind, changed in mutants(policy, dice, 9):
+            if kind == "early":
+                continue
+            every = {(s, t) for s, stage in enumerate(changed.stages) for t in range(stage.tiles)}
+            bad = runs_without(changed, (-1, -1)) != every
+            for p, c, b in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
+                parent, child, _ = graph.blocks[b].edges()
+                for tile in set(parent.tolist()):
+                    ran = runs_without(changed, (p, tile))
+                    bad |= any((c, int(t)) in ran for t in child[parent == tile])
+            assert harmful(changed, graph) == bad
+
+
+def test_two_consumers_may_fill_a_device_that_neither_fills() -> None:
+    relation: Relation = {(0, 1): {(0, t) for t in range(3)}, (0, 2): {(0, t) for t in range(3)}}
+    graph = graph_of([(1, 1, 1), (3, 1, 1), (3, 1, 1)], relation, sms=6)
+    assert synthesise(graph, [0, 1, 2]).options.wait_kernel
+    graph = graph_of([(1, 1, 1), (3, 1, 1), (3, 1, 1)], relation, sms=7)
+    assert not synthesise(graph, [0, 1, 2]).options.wait_kernel
+
+
+def test_a_launch_between_stages_is_found_through_others() -> None:
+    steps: Relation = {(n, n + 1): {(0, 0)} for n in range(3)}
+    graph = graph_of([(1, 1, 1)] * 4, steps)
+    policy = synthesise(graph, [0, 1, 2, 3])
+    assert policy.edges
+    ends = replace(policy, stages=(policy.stages[0], policy.stages[3]), semaphores=(), edges=())
+    assert [s.split()[1] for s in verify(ends, graph).never] == ["1", "2"]

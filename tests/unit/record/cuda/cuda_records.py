@@ -1,0 +1,39 @@
+"""A process's raw records, built by hand."""
+
+import numpy as np
+
+from tileprof.record.cuda import raw
+
+KERNEL = {
+    "e": "kernel", "id": 0, "name": "k(int*)", "symbol": "_Z1kPi", "scanned": 1, "fingerprint": "00", "registers": 32,
+    "static_shared": 0, "parameters": [528, 64], "tensor_load": 0, "tensor_store": 0, "tensor_reduce": 0,
+}  # fmt: skip
+
+
+def launch(
+    number, *, kernel=0, grid=(2, 1, 1), block=(32, 1, 1), cluster=(1, 1, 1), graph=-1, generation=0, ordinal=None
+):
+    return {
+        "e": "launch", "launch": number, "kernel": kernel, "grid": list(grid), "block": list(block),
+        "cluster": list(cluster), "stream": "0x1", "context": 0, "device": 0, "graph": graph,
+        "generation": generation, "ordinal": number - 1 if ordinal is None else ordinal, "t": number * 1000,
+    }  # fmt: skip
+
+
+def entry(kind, low, block, number, payload, generation=0):
+    key = kind << raw.KIND_SHIFT | generation << raw.GENERATION_SHIFT | low
+    return (key, block, number, payload)
+
+
+def access(number, block, window, *, read=0, write=0, atomic=0, first=100, generation=0):
+    return entry(raw.ACCESS, window, block, number, (read, write, atomic, first), generation)
+
+
+def ran(number, block, begin, end, *, sm=3, generation=0):
+    return entry(raw.BLOCK, sm, block, number, (begin, 0, end, 0), generation)
+
+
+def process(tmp_path, events, entries, *, ended=True, granule=32):
+    start = {"e": "start", "version": 1, "pid": 1, "pass": "accesses", "granule": granule, "arena": 1 << 20}
+    events = [start, *events, *([{"e": "end", "t": 0}] if ended else [])]
+    return raw.grouped(tmp_path, events, np.array(entries, raw.ENTRY))

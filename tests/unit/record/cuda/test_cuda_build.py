@@ -1,0 +1,109 @@
+"""The build cache, the layout that host and device share, and that everything compiles."""
+
+import json
+import subprocess
+
+import pytest
+
+from tileprof.errors import UserError
+from tileprof.record.cuda import build, locate, raw
+
+
+def found(look):
+    try:
+        return look()
+    except UserError:
+        return None
+
+
+needs_compiler = pytest.mark.skipif(found(locate.host_compiler) is None, reason="no C++ compiler here")
+needs_everything = pytest.mark.skipif(
+    None in {found(locate.nvcc), found(locate.sanitizer), found(locate.host_compiler)},
+    reason="needs nvcc, a C++ compiler and the nvidia-cuda-sanitizer-api wheel",
+)
+
+
+def test_the_key_depends_on_every_part_and_not_on_their_order():
+    parts = {"architecture": "sm_90", "flags": ["-O2"], "sources": "x"}
+    assert build.key_of(parts) == build.key_of(dict(reversed(parts.items())))
+    keys = {build.key_of(parts | {name: "other"}) for name in parts}
+    assert len(keys | {build.key_of(parts)}) == 4
+
+
+def test_the_hash_of_files_sees_names_and_contents(tmp_path):
+    one, two = tmp_path / "a", tmp_path / "b"
+    one.write_text("x")
+    two.write_text("x")
+    assert build.hash_files([one]) != build.hash_files([two])
+    before = build.hash_files([one])
+    one.write_text("y")
+    assert build.hash_files([one]) != before
+
+
+def test_a_broken_cache_names_the_folder_to_delete(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    monkeypatch.setattr(build, "key_of", lambda _: "key")
+    monkeypatch.setattr(build, "_version", str)
+    for name in ("nvcc", "host_compiler", "cuda_include"):
+        monkeypatch.setattr(locate, name, lambda: tmp_path)
+    monkeypatch.setattr(locate, "sanitizer", lambda: locate.Sanitizer(tmp_path, tmp_path, "13.4"))
+    (tmp_path / "cuda" / "key").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"cuda/key is broken. Delete"):
+        build.build("sm_90")
+
+
+def test_a_compilers_own_words_reach_the_user(tmp_path):
+    script = tmp_path / "cc"
+    script.write_text("#!/bin/sh\necho 'x.cpp:1: no such thing' >&2\nexit 3\n")
+    script.chmod(0o755)
+    with pytest.raises(UserError, match=r"exit code 3\):\nx.cpp:1: no such thing"):
+        build._run([str(script)])
+
+
+LAYOUT = """
+#include <stdio.h>
+#include <stddef.h>
+#include "records.h"
+using namespace tileprof;
+int main() {
+    printf("{\\"size\\":%zu,\\"key\\":%zu,\\"block\\":%zu,\\"launch\\":%zu,\\"payload\\":%zu,", sizeof(Entry), offsetof(Entry, key),
+           offsetof(Entry, block), offsetof(Entry, launch), offsetof(Entry, payload));
+    printf("\\"kinds\\":[%d,%d,%d,%d,%d,%d,%d],\\"modes\\":[%d,%d,%d],", kAccess, kBlock, kExit, kTensor, kTensorTail, kMap, kRange,
+           kRead, kWrite, kAtomic);
+    printf("\\"shifts\\":[%u,%u],\\"low\\":%llu,\\"last\\":%u,\\"page\\":%u,\\"pages\\":%u}", kKindShift, kGenerationShift,
+           (unsigned long long)kLowMask, kLastGeneration, 1u << kPageShift, kPages);
+}
+"""
+
+
+@needs_compiler
+def test_python_reads_the_layout_that_the_library_writes(tmp_path):
+    source, program = tmp_path / "layout.cpp", tmp_path / "layout"
+    source.write_text(LAYOUT)
+    subprocess.run([locate.host_compiler(), "-std=c++17", f"-I{build.SOURCES}", source, "-o", program], check=True)
+    native = json.loads(subprocess.run([program], capture_output=True, check=True).stdout)
+    assert native["size"] == raw.ENTRY.itemsize
+    assert {name: raw.ENTRY.fields[name][1] for name in raw.ENTRY.names} == {n: native[n] for n in raw.ENTRY.names}
+    assert native["kinds"] == [raw.ACCESS, raw.BLOCK, raw.EXIT, raw.TENSOR, raw.TENSOR_TAIL, raw.MAP, raw.RANGE]
+    assert native["modes"] == [0, 1, 2]
+    assert native["shifts"] == [raw.KIND_SHIFT, raw.GENERATION_SHIFT]
+    assert (native["low"], native["last"]) == (raw.LOW_MASK, raw.LAST_GENERATION)
+    assert (native["page"], native["pages"]) == (raw.SPILL_PAGE_BYTES, raw.SPILL_PAGES)
+
+
+@needs_everything
+def test_library_and_patches_compile_once_and_are_then_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    built = build.build("sm_90")
+    assert built.library.stat().st_size > 0
+    assert built.patches.stat().st_size > 0
+    symbols = subprocess.run(
+        ["nm", "-D", "--defined-only", built.library], capture_output=True, text=True, check=True
+    ).stdout
+    assert {"InitializeInjection", "tileprof_capture", "tileprof_event"} <= set(symbols.split())
+    undefined = subprocess.run(["nm", "-D", "-u", built.library], capture_output=True, text=True, check=True).stdout
+    assert not [s for s in undefined.split() if s.startswith(("cu", "sanitizer"))], "linked, not resolved at run time"
+    stamp = built.library.stat().st_mtime_ns
+    assert build.build("sm_90") == built
+    assert built.library.stat().st_mtime_ns == stamp
+    assert [p.name for p in built.library.parent.parent.iterdir()] == [built.library.parent.name]

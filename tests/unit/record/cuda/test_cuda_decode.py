@@ -1,0 +1,261 @@
+"""Raw records to traces: what is said about each launch, and that nothing is lost silently."""
+
+import numpy as np
+import pytest
+from cuda_records import KERNEL, access, entry, launch, process, ran
+
+from tileprof.devices import get
+from tileprof.record.cuda import raw
+from tileprof.record.cuda.decode import Decoder, Timed
+from tileprof.record.cuda.selftest import granules
+from tileprof.trace import ATOMIC, READ, WRITE, TraceWriter, load, validate
+
+H200 = get("H200")
+ALLOC = {"e": "alloc", "address": 0x100000, "bytes": 0x10000, "device": 0, "flags": 0}
+WINDOW = 0x100000 // 1024  # of 32 granules of 32 bytes
+
+
+@pytest.fixture
+def decoded(tmp_path):
+    def make(events, entries, **options):
+        name = tmp_path / "t.tileprof"
+        timed = options.pop("timed", {})
+        with TraceWriter(name, recorder="cuda", command=["x"], device=H200, granule=32, force=True) as writer:
+            decoder = Decoder(process(tmp_path, events, entries, **options), writer, H200, timed)
+            decoder.run()
+        trace = load(name)
+        assert validate(trace) == []
+        return trace, decoder
+
+    return make
+
+
+def test_bits_become_the_granules_of_their_tiles_with_modes(decoded):
+    entries = [
+        ran(1, 0, 1000, 2000), ran(1, 1, 1500, 2500),
+        access(1, 0, WINDOW, read=0b0110, first=1500), access(1, 1, WINDOW + 1, write=1, atomic=1 << 31, first=2000),
+        access(1, 0, WINDOW, read=0b1000, first=1250),  # the same key again: the index had forgotten it
+    ]  # fmt: skip
+    trace, _ = decoded([ALLOC, KERNEL, launch(1)], entries)
+    first = 0x100000 // 32
+    want = {(0, READ, first + g) for g in (1, 2, 3)} | {(1, WRITE, first + 32), (1, ATOMIC, first + 63)}
+    assert granules(trace, 0, 32) == want
+    assert trace.accesses["first"][trace.accesses.tile == 0].tolist() == [0.25]
+    assert trace.times[["sm", "begin_ns", "end_ns"]].to_numpy().tolist() == [[3, 0, 1000], [3, 500, 1500]]
+    assert trace.launches.coverage.tolist() == ["exact"]
+
+
+def test_equal_launches_on_other_buffers_share_a_footprint(decoded):
+    events = [ALLOC, {**ALLOC, "address": 0x200000}, KERNEL, launch(1), launch(2)]
+    other = 0x200000 // 1024
+    entries = [access(n, b, w + b, write=0xFF, first=n) for n, w in ((1, WINDOW), (2, other)) for b in (0, 1)]
+    trace, _ = decoded(events, entries)
+    assert trace.launches.footprint.tolist() == [0, 0]
+    assert trace.operands.buffer.tolist() == [0, 1]
+
+
+def test_a_launch_on_swapped_operands_has_the_same_footprint_and_swapped_bindings(decoded):
+    events = [ALLOC, {**ALLOC, "address": 0x200000}, KERNEL, launch(1), launch(2)]
+    other = 0x200000 // 1024
+    entries = [access(1, 0, WINDOW, read=1), access(1, 0, other, write=1), access(2, 0, other, read=1)]
+    entries.append(access(2, 0, WINDOW, write=1))
+    trace, _ = decoded(events, entries)
+    assert trace.launches.footprint.tolist() == [0, 0]
+    first, second = (trace.operands.buffer[trace.operands.launch == n].tolist() for n in (0, 1))
+    assert first == second[::-1]
+
+
+def test_bytes_beyond_a_buffer_and_granules_across_two_are_cut_at_the_edge(decoded):
+    events = [{**ALLOC, "bytes": 48}, {**ALLOC, "address": 0x100000 + 48, "bytes": 8}, KERNEL, launch(1)]
+    trace, _ = decoded(events, [access(1, 0, WINDOW, write=0b11)])
+    rows = trace.accesses.merge(trace.operands, on="operand")
+    assert sorted(zip(rows.buffer, rows.length, strict=True)) == [(0, 48), (1, 8)]
+
+
+def test_nodes_of_a_graph_that_share_a_kernel_are_told_apart(decoded):
+    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
+    entries = [
+        item
+        for g in (0, 1)
+        for b in (0, 1)
+        for item in (ran(5, b, 1000, 1100, generation=g), access(5, b, WINDOW + g, write=1 << b, generation=g))
+    ]
+    trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
+    assert [sorted(g for *_, g in granules(trace, n, 32)) for n in (0, 1)] == [
+        [0x8000, 0x8001],
+        [0x8000 + 32, 0x8000 + 33],
+    ]
+    assert set(trace.launches.coverage) == {"exact"}
+
+
+def test_nodes_that_overlapped_share_all_their_accesses_and_say_so(decoded):
+    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
+    entries = [ran(5, b, 1000, 1100) for b in (0, 1, 0, 1)]
+    entries += [access(5, 0, WINDOW, write=1), access(5, 0, WINDOW + 1, write=1)]
+    trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
+    assert granules(trace, 0, 32) == granules(trace, 1, 32) == {(0, WRITE, 0x8000), (0, WRITE, 0x8000 + 32)}
+    assert set(trace.launches.coverage) == {"conservative"}
+    assert "overlapped" in trace.launches.note[0]
+
+
+def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(decoded):
+    big = {**ALLOC, "address": 0x40000000, "bytes": 3 << 21}
+    page = (0x40000000 >> 21) + 1
+    events = [big, KERNEL, launch(1), {"e": "spill", "launch": 1, "accesses": 7}]
+    events.append({"e": "spilled_page", "page": page % raw.SPILL_PAGES, "read": 1, "written": 0, "until": 9})
+    trace, _ = decoded(events, [])
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    rows = trace.accesses
+    assert rows["mode"].tolist() == ["read", "read"]
+    assert rows.length.tolist() == [1 << 21] * 2
+    assert trace.operands.offset.tolist() == [1 << 21]
+
+
+def test_a_killed_process_leaves_a_trace_that_says_so(decoded):
+    trace, _ = decoded([ALLOC, KERNEL, launch(1)], [access(1, 0, WINDOW, write=1)], ended=False)
+    assert any("ended early" in note for note in trace.manifest["notes"])
+
+
+def test_copies_and_memsets_are_launches_of_one_tile(decoded):
+    copy = {
+        "e": "copy", "from": 0x100000, "to": 0x108000, "bytes": 4096, "width": 4096, "height": 1, "depth": 1,
+        "from_pitch": 4096, "to_pitch": 4096, "direction": 4, "stream": "0x1", "graph": -1, "t": 1,
+    }  # fmt: skip
+    pitched = {**copy, "width": 64, "height": 3, "bytes": 192, "from_pitch": 256, "to_pitch": 128}
+    cleared = {
+        "e": "set", "to": 0x100000, "width": 10, "height": 1, "to_pitch": 0, "element": 4, "stream": "0x1", "graph": -1, "t": 1,
+    }  # fmt: skip
+    host = {**copy, "direction": 2, "from": 0x7FFF00000000}
+    trace, _ = decoded([ALLOC, copy, pitched, cleared, host], [])
+    assert trace.launches.tiles.tolist() == [1] * 4
+    assert granules(trace, 0, 4096) == {(0, READ, 0x100), (0, WRITE, 0x108)}
+    assert {(m, g * 64) for _, m, g in granules(trace, 1, 64)} == {
+        *((READ, 0x100000 + r * 256) for r in range(3)),
+        *((WRITE, 0x108000 + r * 128) for r in range(3)),
+    }
+    assert {g for *_, g in granules(trace, 2, 1)} == set(range(0x100000, 0x100000 + 40))
+    assert {m for _, m, _ in granules(trace, 3, 4096)} == {WRITE}
+
+
+def test_uninstrumented_times_win_over_block_times(decoded):
+    timed = {0: Timed(begin_ns=5, duration_ns=77, registers=40, shared_bytes=2048)}
+    trace, _ = decoded([ALLOC, KERNEL, launch(1), launch(2)], [ran(1, 0, 10, 900), ran(2, 0, 1000, 1300)], timed=timed)
+    assert trace.launches.duration_ns.tolist() == [77, 300]
+    assert trace.launches.registers.tolist() == [40, 32]
+
+
+def test_the_write_check_counts_what_changed_outside_recorded_writes(decoded):
+    changed = {"e": "changed", "launch": 1, "ranges": [[0x100000, 0x100010], [0x100020, 0x100030]]}
+    trace, decoder = decoded([ALLOC, KERNEL, launch(1), changed], [access(1, 0, WINDOW, write=1)])
+    assert decoder.checked == 32
+    assert decoder.unrecorded == {0: 16}
+    assert any("16 bytes changed" in note for note in trace.manifest["notes"])
+
+
+# ---- tensor maps
+
+PAGE = 0x7FF000000000
+
+
+def map_entries(number, slot, base, *, loaded, rows=64):
+    """A map of ``rows`` rows of 128 bytes (32 floats), boxes of 16 rows."""
+    words = np.zeros(16, "<u4")
+    words[0], words[1], words[2] = base & 0xFFFFFFFF, base >> 32, 1 << 4 | 7 << 7
+    words[3], words[8], words[9] = 128 >> 4, 31, rows - 1
+    words[13], words[14] = 31 << 24, 15
+    parts = words.reshape(4, 4).tolist()
+    return [entry(raw.MAP, slot + 16 * i, int(loaded), number, tuple(p)) for i, p in enumerate(parts)]
+
+
+def load_entries(number, slot, block, row, *, first=0):
+    return [
+        entry(raw.TENSOR, slot, block, number, (0, row, 0, 0)),
+        entry(raw.TENSOR_TAIL, slot, block, number, (0, 0, 2, first)),
+    ]
+
+
+STORES = {**KERNEL, "tensor_load": 1, "tensor_store": 1, "parameters": [528, 256]}
+LOADED, STORED = PAGE + 576, PAGE + 640
+
+
+def test_loads_through_maps_are_boxes_of_their_tiles(decoded):
+    entries = [*map_entries(1, LOADED, 0x100000, loaded=True)]
+    entries += [e for b, row in ((0, 0), (1, 56), (1, 56)) for e in load_entries(1, LOADED, b, row)]
+    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
+    assert sorted(zip(trace.accesses.tile, trace.accesses.length, trace.accesses.count_0, strict=True)) == [
+        (0, 128, 16),
+        (1, 128, 8),
+    ], "contiguous rows, clipped at the last"
+
+
+def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
+    owners = np.full(0x2000 // 16, 0, "<i4")
+    owners[256:] = 1
+    owners[0] = raw.NOBODY
+    owners.tofile(tmp_path / "owners-0.bin")
+    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, 0x2000]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    entries = map_entries(1, STORED, 0x104000, loaded=False)
+    # A node of a graph cannot be replayed: it takes what the equal launch taught.
+    events.append(launch(2, graph=0))
+    entries += [ran(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
+    trace, _ = decoded(events, entries)
+    assert trace.launches.coverage.tolist() == ["exact", "inferred"]
+    for number, base in ((0, 0x104000), (1, 0x108000)):
+        seen = granules(trace, number, 16)
+        assert {g for tile, _, g in seen if tile == 1} == set(range((base + 0x1000) // 16, (base + 0x2000) // 16))
+        assert {g for tile, _, g in seen if tile == 0} == set(range(base // 16 + 1, (base + 0x1000) // 16))
+
+
+def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
+    np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
+    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, 64]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x100000]}]
+    trace, _ = decoded(events, [])
+    assert {(t, g - 0x10000) for t, _, g in granules(trace, 0, 16)} == {(0, 0), (0, 1), (1, 1), (1, 2), (1, 3)}
+    assert trace.launches.coverage.tolist() == ["conservative"]
+
+
+def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writer(decoded):
+    entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
+    entries += [e for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, row // 32, row)]
+    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    assert trace.launches.coverage.tolist() == ["inferred"]
+    writes = {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE}
+    assert writes == {(0, 0x104), (1, 0x105)}
+
+
+def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(decoded):
+    entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
+    entries += [e for b in (0, 1) for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, b, row)]
+    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE} == {
+        (t, g) for t in (0, 1) for g in (0x104, 0x105)
+    }
+
+
+def test_what_earlier_launches_left_behind_the_parameters_is_no_tensor_of_this_one(decoded):
+    entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
+    entries += map_entries(1, PAGE + 1024, 0x108000, loaded=False)
+    entries += [e for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, 0, row)]
+    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    assert {g for _, m, g in granules(trace, 0, 4096) if m == WRITE} == {0x104, 0x105}
+
+
+def test_a_map_that_was_not_copied_makes_reads_a_superset(decoded):
+    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert trace.accesses.length.tolist() == [0x10000] * 2
+
+
+def test_graph_nodes_have_the_names_under_which_they_were_captured(decoded):
+    names = [{"e": "mark", "op": f"aten::{n}", "module": "m"} for n in ("mm", "add")]
+    captured = {"e": "captured", "symbol": "_Z1kPi"}
+    graph = {"e": "graph", "graph": 0, "exec": "0x1", "stream": "0x1"}
+    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
+    events = [ALLOC, names[0], captured, names[1], captured, graph, KERNEL, *nodes]
+    trace, _ = decoded(events, [ran(5, b, 1, 2, generation=g) for g in (0, 1) for b in (0, 1)])
+    assert trace.launches.op.tolist() == ["aten::mm", "aten::add"]

@@ -1,0 +1,62 @@
+"""Joining passes of one program."""
+
+import pytest
+from cuda_records import KERNEL, launch, process
+
+from tileprof.record.cuda import allocator, join
+
+A, B, C = (("a", (1, 1, 1), (32, 1, 1)), ("b", (1, 1, 1), (32, 1, 1)), ("c", (1, 1, 1), (32, 1, 1)))
+
+
+def reference(*keys, first=0):
+    return join.Reference(list(range(first, first + len(keys))), list(keys), whole=first == 0)
+
+
+def test_equal_runs_match_by_place_and_are_silent():
+    matched = join.match(reference(A, B, A), [A, B, A], "time")
+    assert matched == join.Matched({0: 0, 1: 1, 2: 2})
+
+
+def test_shifted_runs_match_by_kernel_where_counts_agree_and_the_rest_is_reported():
+    matched = join.match(reference(A, B, A, C), [C, A, B, A, B], "time")
+    assert matched.found == {0: 1, 2: 3, 3: 0}
+    assert "saw 5 launches" in matched.report
+    assert "1 launches have no time" in matched.report
+
+
+def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
+    matched = join.match(reference(A, B, first=7), [A, B, C, A, B, C], "time")
+    assert matched.found == {7: 3, 8: 4}
+
+
+def test_parts_of_two_passes_match_by_their_ordinals():
+    matched = join.match(reference(A, B, first=7), [A, B], "blocks", [7, 8])
+    assert matched == join.Matched({7: 0, 8: 1})
+
+
+@pytest.mark.parametrize(("keys", "start"), [([1, 2], 3), ([2], 4), ([3, 4], None), ([1, 2, 0, 1, 2, 9], None)])
+def test_a_window_is_the_last_whole_occurrence(keys, start):
+    assert join.window(keys, [1, 2, 0, 1, 2]) == start
+
+
+def test_a_reference_is_whole_only_when_every_launch_was_recorded(tmp_path):
+    events = [KERNEL, launch(1), launch(2)]
+    assert join.Reference.of(process(tmp_path, events, [])).whole
+    assert not join.Reference.of(process(tmp_path, events[:1] + events[2:], [])).whole
+
+
+def test_the_allocators_history_stands_before_the_launches_that_it_precedes(tmp_path):
+    rows = '[["alloc", 4096, 100, 1], ["free_completed", 4096, 100, 3], ["alloc", 8192, 5, 2]]'
+    (tmp_path / "allocator.json").write_text(rows)
+    events = [
+        {"e": "start"},
+        {"e": "launch", "t": 1500},
+        {"e": "kernel"},
+        {"e": "launch", "t": 2000},
+        {"e": "launch", "t": 3500},
+    ]
+    merged = [(e["e"], e.get("address")) for e in allocator.merged(events, tmp_path)]
+    launch_ = ("launch", None)
+    assert merged == [
+        ("start", None), ("tensor", 4096), launch_, ("kernel", None), ("tensor", 8192), launch_, ("untensor", 4096), launch_,
+    ]  # fmt: skip

@@ -1,0 +1,124 @@
+"""What is refused before a program runs, and with which words."""
+
+import sys
+
+import pytest
+from cuda_records import KERNEL, launch, process
+
+from tileprof.errors import UserError
+from tileprof.record.cuda import doctor, gpu, locate, program, raw
+from tileprof.record.cuda.settings import Settings
+
+
+def test_a_script_runs_with_this_python_and_a_program_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "infer.py").write_text("")
+    assert program.command_of(("infer.py", "--n", "3")) == [sys.executable, "infer.py", "--n", "3"]
+    assert program.command_of(("sh", "-c", "x"))[0].endswith("/sh")
+    with pytest.raises(UserError, match="no program and no Python script"):
+        program.command_of(("missing.py",))
+
+
+def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
+    monkeypatch.setenv(program.INJECTION, "/opt/other.so")
+    with pytest.raises(UserError, match=r"/opt/other.so: another tool"):
+        program.refuse_taken()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"passes": ("acesses",)}, "--passes takes some of accesses, blocks, time"),
+        ({"passes": ()}, "given none"),
+        ({"granule": 24}, "--granule takes a power of two"),
+        ({"arena_bytes": 10}, "--arena takes at least"),
+        ({"kernel": "("}, "--kernel '\\(' is not a regular expression"),
+    ],
+)
+def test_bad_settings_end_in_a_sentence(given, words):
+    with pytest.raises(UserError, match=words):
+        Settings(**given)
+
+
+def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
+    make = lambda name: program.environment(name, tmp_path, built, sanitizer, Settings(granule=8), skip=2, count=5)  # noqa: E731
+    accesses, time = make("accesses"), make("time")
+    assert accesses[program.INJECTION] == "/c/lib.so"
+    assert (accesses["TILEPROF_GRANULE"], accesses["TILEPROF_SKIP"], accesses["TILEPROF_COUNT"]) == ("8", "2", "5")
+    assert accesses["PYTHONPATH"].split(":") == [str(program.INPROCESS), "/mine"]
+    assert program.INJECTION not in time
+    assert time["TILEPROF_TIME"] == "1"
+    assert "TILEPROF_HOOKS" not in make("blocks")
+
+
+def test_an_old_wheel_is_refused_with_both_versions(tmp_path, monkeypatch):
+    folder = tmp_path / "compute-sanitizer"
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "sanitizer_patching.h").touch()
+    (folder / "libsanitizer-public.so").touch()
+    monkeypatch.setenv(locate.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setattr(locate, "wheel_version", lambda: "13.1.80")
+    with pytest.raises(UserError, match=r"13.1.80 is too old: before 13.3"):
+        locate.sanitizer()
+    monkeypatch.setattr(locate, "wheel_version", lambda: "13.4.92")
+    assert locate.sanitizer().library == folder / "libsanitizer-public.so"
+
+
+def test_a_missing_wheel_names_the_command_that_brings_it(monkeypatch):
+    monkeypatch.setattr(locate, "_sanitizer_folders", list)
+    with pytest.raises(UserError, match=r"pip install 'nvidia-cuda-sanitizer-api>=13.3'"):
+        locate.sanitizer()
+
+
+def test_without_a_driver_the_other_recorder_is_named(monkeypatch):
+    def missing(_):
+        raise OSError("libcuda.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
+    with pytest.raises(UserError, match="--recorder model"):
+        gpu.gpus()
+
+
+@pytest.mark.parametrize("architecture", ["sm_61", "sm_70"])
+def test_gpus_that_cannot_be_patched_are_refused(architecture):
+    with pytest.raises(UserError, match="too old for Compute Sanitizer"):
+        gpu.supported(gpu.Gpu("Old", architecture, "12.0"))
+    gpu.supported(gpu.Gpu("New", "sm_75", "12.0"))
+    gpu.supported(gpu.Gpu("Newer", "sm_100", "13.0"))
+
+
+def test_the_doctor_says_what_failed_and_skips_what_depends_on_it(monkeypatch):
+    def missing(_):
+        raise OSError("none")
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
+    found = {check.name: check for check in doctor.checks()}
+    assert not found["driver and GPU"].ok
+    assert "libcuda.so.1" in found["driver and GPU"].seen
+    assert "self-test" not in found
+
+
+def test_a_recorder_that_never_started_is_not_an_empty_trace(tmp_path):
+    with pytest.raises(UserError, match="never started"):
+        raw.processes(tmp_path)
+
+
+def test_a_recorder_that_failed_says_why(tmp_path):
+    folder = tmp_path / "process-7"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text('{"e":"failed","why":"the driver is too old"}\n')
+    with pytest.raises(UserError, match="process-7: the driver is too old"):
+        raw.processes(tmp_path)
+
+
+def test_the_last_line_of_a_killed_process_may_be_cut(tmp_path):
+    folder = tmp_path / "process-7"
+    folder.mkdir()
+    (folder / "events.jsonl").write_text('{"e":"start","version":1,"granule":32}\n{"e":"launch","la')
+    found = raw.processes(tmp_path)
+    assert [len(p.events) for p in found] == [1]
+    assert not found[0].complete
+    assert process(tmp_path, [KERNEL, launch(1)], []).complete

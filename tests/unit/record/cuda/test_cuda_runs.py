@@ -1,0 +1,99 @@
+"""Masks to runs to boxes against sets of bytes."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tileprof.record.cuda import bind, runs
+from tileprof.record.cuda.decode import _outside, _united
+
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.integers(0, 3),
+        st.one_of(st.integers(0, 2**32 - 1), st.just(2**32 - 1)),
+        st.integers(0, 99),
+    ),
+    max_size=12,
+)
+granules = st.sampled_from([1, 4, 32])
+
+
+def columns(found):
+    tile, window, mask, first = (
+        (np.array(c, np.int64) for c in zip(*found, strict=True)) if found else [np.empty(0, np.int64)] * 4
+    )
+    return tile, window, mask.astype(np.uint32), first
+
+
+def bytes_of(found):
+    return [(t, b) for t, s, e in zip(found.tile, found.start, found.end, strict=True) for b in range(s, e)]
+
+
+def masked(found, granule):
+    out = {}
+    for tile, window, mask, first in found:
+        for bit in range(32):
+            if mask >> bit & 1:
+                for b in range(granule):
+                    key = (tile, (window * 32 + bit) * granule + b)
+                    out[key] = min(first, out.get(key, 1 << 30))
+    return out
+
+
+@given(rows, granules)
+def test_runs_hold_exactly_the_bytes_of_the_masks_once_and_are_maximal(found, granule):
+    made = runs.from_masks(*columns(found), granule)
+    seen = bytes_of(made)
+    assert len(seen) == len(set(seen))
+    assert set(seen) == set(masked(found, granule))
+    ends = {(t, e) for t, e in zip(made.tile, made.end, strict=True)}
+    assert not ends & {(t, s) for t, s in zip(made.tile, made.start, strict=True)}, "neighbouring runs were not joined"
+
+
+@given(rows)
+def test_a_run_is_first_touched_no_later_than_any_byte_of_it(found):
+    made = runs.from_masks(*columns(found), 1)
+    oracle = masked(found, 1)
+    for tile, start, end, first in zip(made.tile, made.start, made.end, made.first, strict=True):
+        assert first <= min(oracle[(tile, b)] for b in range(start, end))
+
+
+@given(rows, st.lists(st.integers(0, 4 * 32 * 4), max_size=5))
+def test_cutting_keeps_the_bytes_and_leaves_no_run_across_an_edge(found, edges):
+    whole = runs.from_masks(*columns(found), 4)
+    edges = np.unique(np.array(edges, np.int64))
+    cut = runs.cut(whole, edges)
+    assert bytes_of(cut) == bytes_of(whole)
+    for start, end in zip(cut.start, cut.end, strict=True):
+        assert start < end
+        assert not ((edges > start) & (edges < end)).any()
+
+
+@settings(deadline=None)  # the first call compiles
+@given(rows, granules)
+def test_boxes_hold_exactly_the_bytes_of_the_runs(found, granule):
+    made = runs.from_masks(*columns(found), granule)
+    assert sorted(bytes_of(bind.expanded(runs.boxes(made)))) == sorted(bytes_of(made))
+
+
+def test_rows_of_a_matrix_become_one_box_and_a_stack_of_them_too():
+    start = np.array([z * 10000 + y * 256 for z in range(3) for y in range(4)], np.int64)
+    zero = np.zeros_like(start)
+    made = runs.boxes(runs.Runs(zero, start, start + 64, zero))
+    assert made.count.tolist() == [[4, 3]]
+    assert made.stride.tolist() == [[256, 10000]]
+
+
+ranges = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)).map(lambda r: (r[0], r[0] + r[1])), max_size=8)
+
+
+@given(ranges, ranges)
+def test_bytes_outside_a_union_are_counted_as_sets_count_them(covered, changed):
+    start, end = (np.array(c, np.int64) for c in zip(*covered, strict=True)) if covered else [np.empty(0, np.int64)] * 2
+    union = _united(np.zeros_like(start), start, end, start) if covered else runs.Runs(start, start, start, start)
+    inside = {b for low, high in covered for b in range(low, high)}
+    assert {b for _, b in bytes_of(union)} == inside
+    changed = sorted({b for low, high in changed for b in range(low, high)})
+    pairs = np.array([(b, b + 1) for b in changed], np.int64).reshape(-1, 2)
+    assert _outside(pairs, union) == len(set(changed) - inside)

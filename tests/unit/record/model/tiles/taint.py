@@ -1,0 +1,115 @@
+"""Soundness by experiment: change one number of an input, run the operator again, and see which outputs change.
+
+Every element that changes must be written by a tile that read the changed number, or read what such a tile wrote. A tile
+model that forgets a read is caught without anybody stating what the operator needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from tileprof.record.model.call import Call, Kernel, Scratch
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+Bytes = dict[Any, np.ndarray]
+
+
+def reached(kernels: list[Kernel], start: Bytes) -> Bytes:
+    """All bytes, by operand ref or scratch, that depend on the bytes of ``start`` according to the tiles."""
+    tainted = {k: np.unique(v) for k, v in start.items()}
+    for kernel in kernels:
+        b = kernel.footprint.boxes
+        keys = [("scratch", o.slot) if isinstance(o, Scratch) else o.ref for o in kernel.operands]
+        hit = np.zeros(kernel.footprint.tiles, bool)
+        for slot, key in enumerate(keys):
+            if key in tainted:
+                rows = np.flatnonzero((b.operand == slot) & np.isin(b.mode, (READ, ATOMIC)))
+                row, at = _expand(b, rows)
+                hit[b.tile[row[np.isin(at, tainted[key])]]] = True
+        for slot, key in enumerate(keys):
+            rows = np.flatnonzero((b.operand == slot) & np.isin(b.mode, (WRITE, ATOMIC)) & hit[b.tile])
+            if len(rows):
+                tainted[key] = np.union1d(tainted.get(key, np.empty(0, np.int64)), _expand(b, rows)[1])
+    return tainted
+
+
+def check(func: Any, args: Any, kwargs: Any, call: Call, kernels: list[Kernel], random: Any) -> int:
+    """Change random floating-point numbers of every input; returns how many were tried.
+
+    Raises AssertionError where an output changed that no tile could have changed.
+    """
+    if torch.Tag.nondeterministic_seeded in func.tags or not kernels:
+        return 0
+    inputs = call.tensors[: len(call.tensors) - len(call.outputs)]
+    originals = [call.value(o) for o in inputs]
+    tried = 0
+    # Copies may be laid out otherwise and round otherwise, so the comparison is between two runs on copies.
+    plain = _run(func, args, kwargs, originals)
+    for ref, (tensor, operand) in enumerate(zip(originals, inputs, strict=True)):
+        if tensor is None or not tensor.is_floating_point() or not tensor.numel() or _overlaps(tensor):
+            continue
+        where = tuple(int(random.integers(n)) for n in tensor.shape)
+        byte = sum(i * s for i, s in zip(where, operand.strides, strict=True)) * operand.itemsize
+        changed = [t.clone() for t in originals]
+        changed[ref][where] = float("nan")
+        again = _run(func, args, kwargs, changed)
+        start = {ref: byte + np.arange(operand.itemsize)}
+        if ref == 0 and func._schema.is_mutable and call.outputs:  # in place: the first argument is the output's memory
+            start[call.outputs[0].ref] = start[ref]
+        tainted = reached(kernels, start)
+        tried += 1
+        for out, old, new in zip(call.outputs, plain, again, strict=True):
+            if old.shape != new.shape:
+                continue
+            differs = (old != new) & ~((old != old) & (new != new))  # noqa: PLR0124 (NaN in both is no change)
+            if not differs.any():
+                continue
+            index = differs.nonzero().numpy()
+            at = index @ np.array(out.strides, np.int64) * out.itemsize if len(out.shape) else np.zeros(1, np.int64)
+            assert np.isin(at, tainted.get(out.ref, [])).all(), (
+                f"{call.op}: output changed by {where} of argument {ref}, which no tile read"
+            )
+    return tried
+
+
+def _run(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors returned for copies of ``tensors`` in place of those in the arguments."""
+    copies = [t.clone() for t in tensors]
+    returned = func(*_replace(args, iter(copies)), **_replace(kwargs, iter(copies[_count(args) :])))
+    return [t for t in (returned if isinstance(returned, list | tuple) else [returned]) if isinstance(t, torch.Tensor)]
+
+
+def _expand(b: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for r in rows:
+        at = (
+            b.offset[r]
+            + np.arange(b.count_1[r])[:, None, None] * b.stride_1[r]
+            + np.arange(b.count_0[r])[:, None] * b.stride_0[r]
+            + np.arange(b.length[r])
+        ).ravel()
+        found.append((np.full(len(at), r), at))
+    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return any(s == 0 and n > 1 for s, n in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return 1
+    return sum(_count(v) for v in value) if isinstance(value, list | tuple) else 0
+
+
+def _replace(value: Any, values: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return next(values)
+    if isinstance(value, list | tuple):
+        return type(value)([_replace(v, values) for v in value])
+    if isinstance(value, dict):
+        return {k: _replace(v, values) for k, v in value.items()}
+    return value

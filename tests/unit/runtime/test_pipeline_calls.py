@@ -1,0 +1,118 @@
+"""A policy as a callable: what it returns, when it falls back, what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from chains import attention, gated, mlp, rows
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, Stage
+from tileprof.runtime import Pipeline
+from tileprof.runtime.pipeline import FellBackWarning
+
+
+@pytest.fixture
+def pipeline(tmp_path) -> Pipeline:
+    mlp().policy().save(tmp_path / "mlp.json")
+    return Pipeline.from_policy(tmp_path / "mlp.json")
+
+
+def plain(x, w1, b1, w2):
+    return torch.nn.functional.gelu(x @ w1 + b1) @ w2 + x
+
+
+def close(value, wanted) -> bool:
+    return bool((value.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm())
+
+
+def test_a_policy_file_becomes_a_function(pipeline: Pipeline) -> None:
+    given = pipeline.example()
+    assert list(given) == ["x", "w1", "b1", "w2"]
+    wanted = plain(*given.values())
+    assert close(pipeline(*given.values()), wanted)
+    assert close(pipeline(given["x"], w2=given["w2"], b1=given["b1"], w1=given["w1"]), wanted)
+
+
+def test_inputs_may_lie_anywhere_in_their_storage(pipeline: Pipeline) -> None:
+    given = pipeline.example()
+    shifted = torch.cat([torch.full((5, 48), float("nan"), dtype=torch.float16), given["x"]])[5:]
+    assert torch.equal(pipeline(**(given | {"x": shifted})), pipeline(**given))
+
+
+def test_other_strides_run_in_stream_order_and_say_so(pipeline: Pipeline) -> None:
+    given = pipeline.example()
+    given["w1"] = given["w1"].contiguous()
+    with pytest.warns(FellBackWarning, match=r"input w1 has strides \(80, 1\); the policy is for \(1, 48\)"):
+        assert close(pipeline(**given), plain(**given))
+
+
+def test_another_number_of_tokens_runs_in_stream_order_and_says_so(pipeline: Pipeline) -> None:
+    given = pipeline.example()
+    given["x"] = torch.randn(7, 48).half()
+    with pytest.warns(FellBackWarning, match=r"input x has shape \(7, 48\); the policy is for \(40, 48\)"):
+        assert close(pipeline(**given), plain(**given))
+
+
+def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
+    policy = replace(mlp().policy(), edges=())
+    pipeline = Pipeline(policy)
+    with pytest.warns(FellBackWarning, match="the policy leaves 30 dependencies uncovered"):
+        assert close(pipeline(**pipeline.example()), plain(**pipeline.example()))
+
+
+def test_shapes_that_no_product_has_are_refused(pipeline: Pipeline) -> None:
+    given = pipeline.example() | {"x": torch.randn(7, 47).half()}
+    with (
+        pytest.warns(FellBackWarning),
+        pytest.raises(UserError, match=r"stage up cannot compute a \(7, 47\), b \(48, 80\)"),
+    ):
+        pipeline(**given)
+
+
+def test_a_part_of_a_tensor_of_another_shape_is_refused() -> None:
+    pipeline = Pipeline(gated().policy())
+    given = pipeline.example()
+    given["x"] = given["x"][:9]
+    with pytest.warns(FellBackWarning), pytest.raises(UserError, match="a stage takes a part of it"):
+        pipeline(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"x": None}, "input x is a NoneType, not a tensor"),
+        ({"q": torch.zeros(1)}, "'q' is no input; the inputs are x, w1, b1, w2"),
+        ({"x": torch.zeros(1, device="meta")}, "input x is on meta"),
+    ],
+)
+def test_what_is_no_input_is_refused(pipeline: Pipeline, change: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        pipeline(**(pipeline.example() | change))
+
+
+def test_a_missing_input_is_named(pipeline: Pipeline) -> None:
+    with pytest.raises(UserError, match="the pipeline lacks b1, w2"):
+        pipeline(*list(pipeline.example().values())[:2])
+
+
+def test_a_tensor_that_stages_write_again_keeps_its_last_value() -> None:
+    pipeline = Pipeline(attention().policy())
+    q, k, v = pipeline.example().values()
+    wanted = torch.softmax((q @ k) * 8**-0.5, dim=-1) @ v
+    assert list(pipeline.outputs) == ["y"]
+    assert close(pipeline(q, k, v), wanted)
+
+
+def test_a_stage_without_an_operator_is_named() -> None:
+    with pytest.raises(UserError, match=r"stage 0 \(up\) names no operator"):
+        Pipeline(Policy((Stage("up", (1, 1, 1)),), (), ()))
+
+
+def test_an_operator_of_another_grid_is_refused() -> None:
+    policy = rows().policy()
+    stage = replace(policy.stages[0], grid=(6, 1, 1))
+    with pytest.raises(UserError, match=r"the operator has a grid of \(7, 1, 1\) tiles, the stage \(6, 1, 1\)"):
+        Pipeline(Policy((stage, *policy.stages[1:]), (), ()))

@@ -1,0 +1,147 @@
+"""``tileprof export``: a trace's policy, or its graph, in the format of another tool."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tileprof.cli.verb import Verb
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.policy.format import Policy
+
+FORMATS = {
+    "json": ["policy.json"],
+    "cusync": ["policy.h", "example.cu", "policy.json"],
+    "counters": ["counters.json"],
+    "graphml": ["graph.graphml"],
+    "perfetto": ["perfetto.json"],
+}
+"""Files of each format."""
+
+_OF_A_GRAPH = ("graphml", "perfetto")
+
+
+def _prepare(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("source", metavar="TRACE", help="folder that `tileprof record` wrote, or dependencies written by hand (.dep)")
+    add(
+        "--format",
+        required=True,
+        choices=FORMATS,
+        help="json: the policy; cusync: a C++ header and an example for it; counters: tasks and event counters; "
+        "graphml: the graph of launches; perfetto: tiles on SM lanes",
+    )
+    add("-o", "--output", required=True, metavar="DIR", type=Path, help="folder to write into")
+    add("--force", action="store_true", help="overwrite files that exist there")
+    add("--launches", metavar="N,N,…", help="the stages of the policy (default: the pair that overlap gains most on)")
+    add("--pair", metavar="P:C", help="the same for two launches")
+    add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
+    add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
+    add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
+    add("--several-waits", action="store_true", help="cusync: a tile may wait for several semaphores, one after the other")
+
+
+def _run(options: Namespace) -> int:
+    from tileprof.policy.emit.folder import check_free, write_folder  # noqa: PLC0415 - not needed for --help
+
+    if options.several_waits and options.format != "cusync":
+        raise UserError("--several-waits is for --format cusync")
+    check_free(options.output, FORMATS[options.format], force=options.force)
+    texts = _by_hand(options) if options.source.endswith(".dep") else _of_trace(options)
+    for path in write_folder(options.output, texts, force=options.force):
+        print(path)
+    return 0
+
+
+def _by_hand(options: Namespace) -> dict[str, str]:
+    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
+
+    for name in ("launches", "pair", "module", "policy", "fuse"):
+        if getattr(options, name):
+            raise UserError(f"--{name} chooses from a trace; {options.source} is none")
+    if options.format in _OF_A_GRAPH:
+        raise UserError(f"--format {options.format} shows a trace; {options.source} is none")
+    return _texts(options, load_dependencies(options.source))
+
+
+def _of_trace(options: Namespace) -> dict[str, str]:
+    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
+    from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    graph = build_graph(load(options.source))
+    launches = launches_of(options, graph)
+    if options.format in _OF_A_GRAPH:
+        if options.policy or options.fuse:
+            raise UserError(f"--format {options.format} shows the trace; it takes neither --policy nor --fuse")
+        return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
+    policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+    return _texts(options, policy)
+
+
+def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
+    from tileprof.policy.format import load_policy  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
+
+    policy = load_policy(options.policy)
+    named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
+    found = verify(policy, fuse(graph, named) if options.fuse and named else graph, launches)
+    if not found.sound:
+        why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
+        raise UserError(
+            f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} {options.source}` names all"
+        )
+    return policy
+
+
+def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
+    from tileprof.policy.between import between  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesise import synthesise  # noqa: PLC0415 - likewise
+
+    if launches is None:
+        launches = list(best_pair(graph))
+        names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
+        print(f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap gains most there.", file=sys.stderr)
+    elif len(launches) < 2:
+        raise UserError("a policy is for at least two launches: --launches 12,13")
+    if options.fuse:
+        graph = fuse(graph, launches)
+    elif more := between(graph, launches):
+        print(
+            f"Launches {', '.join(map(str, more))} lie between, need some of these and are needed by others: they become stages too "
+            "(--fuse takes them as part of the stages instead).",
+            file=sys.stderr,
+        )
+        launches = sorted({*launches, *more})
+    return synthesise(graph, launches)
+
+
+def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
+    from tileprof.policy.emit.counters import counters_files  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - likewise
+    from tileprof.policy.format import to_dict  # noqa: PLC0415 - likewise
+
+    if options.format == "counters":
+        return counters_files(policy)
+    if options.format == "cusync":
+        texts, made = cusync_files(policy, several=options.several_waits)
+        for reason in made.reasons:
+            print(f"Over-synchronised: {reason}.", file=sys.stderr)
+        policy = made.policy
+    else:
+        texts = {}
+    return {**texts, "policy.json": json.dumps(to_dict(policy), indent=1) + "\n"}
+
+
+VERB = Verb("export", "write a policy or a graph in the format of another tool", _prepare, _run)

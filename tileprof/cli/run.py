@@ -1,0 +1,158 @@
+"""``tileprof run``: execute a policy and check what it computes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any, Final
+
+from tileprof.cli.verb import Verb
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.policy.format import Policy
+    from tileprof.runtime import Pipeline
+    from tileprof.runtime.executor import Findings
+
+TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage, PyTorch where it likes."""
+
+
+def _prepare(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("policy", metavar="POLICY", help="policy file (.json), for example from `tileprof export TRACE --format json`")
+    add(
+        "--trace",
+        metavar="TRACE",
+        help="execute over what the launches of this trace touched, without arithmetic: any kernels",
+    )
+    add("--random", type=int, default=4, metavar="N", help="random orders (default 4)")
+    add(
+        "--delayed",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tiles held back as long as the policy allows, one at a time (default 64; 0: all)",
+    )
+    add("--seed", type=int, default=0, help="seed of orders and inputs (default 0)")
+    add("--json", action="store_true", help="for programs")
+
+
+def _run(options: Namespace) -> int:
+    for name in ("random", "delayed", "seed"):
+        if getattr(options, name) < 0:
+            raise UserError(f"--{name} {getattr(options, name)}: give a number from 0")
+    from tileprof.policy.format import load_policy  # noqa: PLC0415 - heavy, and not needed for --help
+
+    policy = load_policy(options.policy)
+    found = _over_trace(policy, options) if options.trace else _over_operators(policy, options)
+    if options.json:
+        json.dump(found, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        _print(found)
+    return 0 if found["clean"] else 1
+
+
+def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
+    """Every access that the trace holds, watched in adversarial orders."""
+    from tileprof.runtime.executor import Memory, recorded, search  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    trace = load(options.trace)
+    touches = []
+    for number, stage in enumerate(policy.stages):
+        if stage.launch is None or not 0 <= stage.launch < len(trace.launches):
+            raise UserError(
+                f"stage {number} ({stage.name}) is launch {stage.launch}; the trace has {len(trace.launches)} launches"
+            )
+        footprint = trace.footprint(int(trace.launches["footprint"].iloc[stage.launch]))
+        try:
+            touches.append(recorded(footprint, trace.operands_of(stage.launch), stage.grid))
+        except UserError as error:
+            raise UserError(f"stage {number} ({stage.name}), launch {stage.launch}: {error}") from None
+    memory = Memory.build([s.tiles for s in policy.stages], touches)
+    names = {int(b): str(n) for b, n in zip(trace.buffers["buffer"], trace.buffers["name"], strict=True) if n}
+    findings = search(policy, memory, random=options.random, delayed=options.delayed or 2**62, seed=options.seed)
+    return _found(policy, findings, names)
+
+
+def _over_operators(policy: Policy, options: Namespace) -> dict[str, Any]:
+    """Real arithmetic on random inputs in plain and random orders, and the accesses in adversarial ones."""
+    from tileprof.runtime import Pipeline  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.executor import search  # noqa: PLC0415 - heavy, and not needed for --help
+
+    pipeline = Pipeline(policy)
+    names = dict(enumerate(pipeline.chain.tensors()))
+    findings = search(
+        policy, pipeline.memory, random=options.random, delayed=options.delayed or 2**62, seed=options.seed
+    )
+    found = _found(policy, findings, names)
+    if findings.deadlock is None:
+        found["numbers"] = _numbers(pipeline, options)
+        found["clean"] = found["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in found["numbers"])
+    return found
+
+
+def _numbers(pipeline: Pipeline, options: Namespace) -> list[dict[str, Any]]:
+    """How far each output is from PyTorch's, and whether every order gave the same bits."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    from tileprof.runtime.executor import Program, randomly, reversed_, stream  # noqa: PLC0415 - heavy
+
+    given = pipeline.example(options.seed)
+    wanted = pipeline.reference(given)
+    program = Program.of(pipeline.policy)
+    first, _ = pipeline.run(given, stream(program))
+    same = dict.fromkeys(pipeline.outputs, True)
+    for order in (reversed_(program), randomly(program, options.seed)):
+        again, _ = pipeline.run(given, order)
+        for name in same:
+            same[name] = same[name] and bool(torch.equal(again[name], first[name]))
+    found = []
+    for name, view in pipeline.outputs.items():
+        value, exact = first[name].double(), wanted[name].double()
+        error = float((value - exact).norm() / exact.norm())
+        finite = error == error and error != float("inf")  # noqa: PLR0124 - NaN differs from itself
+        found.append({
+            "output": name, "shape": list(view.shape), "dtype": view.dtype, "relative_error": error if finite else None,
+            "tolerance": TOLERANCE[view.dtype], "agrees": finite and error < TOLERANCE[view.dtype], "same_in_every_order": same[name],
+        })  # fmt: skip
+    return found
+
+
+def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[str, Any]:
+    return {
+        "stages": [stage.name for stage in policy.stages],
+        "tiles": sum(stage.tiles for stage in policy.stages),
+        "semaphores": sum(array.count for array in policy.semaphores),
+        "executions": findings.executions,
+        "races": len(findings.races),
+        "deadlock": findings.deadlock is not None,
+        "clean": findings.clean,
+        "findings": findings.sentences(names),
+        "measured": False,
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    print(f"{len(found['stages'])} stages, {found['tiles']:,} tiles, {found['semaphores']:,} semaphores.")
+    what = "found neither race nor deadlock" if not found["findings"] else "found:"
+    print(f"{found['executions']:,} executions, in plain, random and adversarial orders, {what}")
+    for line in found["findings"]:
+        print(f"  {line}")
+    for number in found.get("numbers", ()):
+        shape = "x".join(map(str, number["shape"]))
+        error = "not finite" if number["relative_error"] is None else f"{number['relative_error']:.1e}"
+        verdict = "agrees with PyTorch" if number["agrees"] else "DIFFERS from PyTorch"
+        order = (
+            "the same bits in every order" if number["same_in_every_order"] else "DIFFERENT BITS in different orders"
+        )
+        print(
+            f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most {number['tolerance']:g}); {order}."
+        )
+    print("Executed tile by tile on the CPU: nothing was measured.")
+
+
+VERB = Verb("run", "execute a policy and check what it computes", _prepare, _run)

@@ -1,0 +1,77 @@
+"""A policy over the tiles of a trace, pair by pair: what is awaited, and which dependencies no wait covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.policy.format import Policy
+from tileprof.policy.lower import lower
+from tileprof.policy.predict import wait_block
+from tileprof.policy.tiles import tile_numbers
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.policy.verify import Verification
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PairWaits:
+    """Tiles of two launches in trace order: those that the policy's waits between them await, and the dependencies that neither
+    these nor any other waits guarantee. None for none. A wait below the full count counts as a wait for all tiles that post.
+    """
+
+    producer: int
+    consumer: int
+    awaited: EdgeBlock | None
+    missing: EdgeBlock | None
+
+
+def pair_waits(
+    policy: Policy, graph: TileGraph, verdict: Verification, launches: Sequence[int] | None = None
+) -> list[PairWaits]:
+    """One entry a pair of stages that the policy orders or should order; ``launches`` and ``verdict`` as in `verify`."""
+    bound = [int(s.launch or 0) for s in policy.stages] if launches is None else list(launches)
+    numbers = [tile_numbers(graph, launch) for launch in bound]
+    awaited: dict[tuple[int, int], list[EdgeBlock]] = {}
+    for waits in lower(policy):
+        key = waits.edge.producer, waits.edge.consumer
+        block = wait_block(waits, numbers[key[0]], numbers[key[1]])
+        if block is not None:
+            awaited.setdefault(key, []).append(block)
+    missing = _missing(verdict, numbers)
+    return [
+        PairWaits(bound[i], bound[j], merge_blocks(awaited[i, j]) if (i, j) in awaited else None, missing.get((i, j)))
+        for i, j in sorted({*awaited, *missing})
+    ]
+
+
+def _missing(verdict: Verification, numbers: list[I64]) -> dict[tuple[int, int], EdgeBlock]:
+    trace_tile = [np.argsort(number, kind="stable") for number in numbers]
+    found = {}
+    for key, rows in verdict.missing.groupby(["producer", "consumer"]):
+        i, j = (int(str(n)) for n in key)
+        parent = trace_tile[i][rows["producer_tile"].to_numpy(np.int64)]
+        child = trace_tile[j][rows["consumer_tile"].to_numpy(np.int64)]
+        found[i, j] = _block(parent, child, rows["bytes"].to_numpy(np.int64), len(numbers[j]))
+    return found
+
+
+def _block(parent: I64, child: I64, size: I64, tiles: int) -> EdgeBlock:
+    """Edges, one parent set a consumer tile; hazards between the same two tiles are one edge."""
+    width = int(parent.max(initial=0)) + 1
+    key, place = np.unique(child * width + parent, return_inverse=True)
+    waiting, at = np.unique(key // width, return_index=True)
+    set_of = np.full(tiles, -1, np.int32)
+    set_of[waiting] = np.arange(len(waiting))
+    unknown = np.full(len(key), np.nan, np.float32)
+    total = np.bincount(place, size, len(key)).astype(np.int64)
+    indptr = np.append(at, len(key)).astype(np.int64)
+    return EdgeBlock(set_of, indptr, (key % width).astype(np.int32), total, unknown, unknown)

@@ -1,0 +1,131 @@
+"""Launches and their tiles on SM lanes as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) opens.
+
+Process 0 holds a track a stream with the launches, process 1 a track a resident slot of an SM with the tiles. Arrows go from the
+tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.durations import tile_durations
+from tileprof.analysis.timeline import Lanes, dispatch, recorded
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+PERFETTO = "perfetto.json"
+MOST_TILES: Final = 500_000
+"""About 60 MB of JSON."""
+
+MOST_ARROWS: Final = 2000
+
+_LAUNCHES, _TILES = 0, 1
+_SLOTS: Final = 64
+"""Tracks kept for an SM: more than blocks fit on any."""
+
+
+def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> dict[str, str]:
+    """Texts by file name; ``launches`` keeps those alone. Raises `UserError` for more than `MOST_TILES` tiles."""
+    chosen = list(range(len(graph.launches))) if launches is None else sorted(launches)
+    tiles = int(np.diff(graph.tile_base)[chosen].sum())
+    if tiles > MOST_TILES:
+        raise UserError(
+            f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, --pair or --module"
+        )
+    begin_ns = _begins(graph)
+    lanes = _lanes(graph, chosen)
+    events = _tracks(graph, chosen, lanes)
+    for launch in chosen:
+        events += _launch_events(graph, launch, begin_ns[launch], lanes[launch])
+    events += _arrows(graph, chosen, begin_ns, lanes)
+    return {PERFETTO: json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"}
+
+
+def _begins(graph: TileGraph) -> NDArray[np.float64]:
+    """As recorded; one after the other where nothing was."""
+    begin = graph.launches["begin_ns"].to_numpy(np.float64)
+    if begin.any():
+        return begin
+    took = graph.launches["duration_ns"].to_numpy(np.float64)
+    return np.concatenate([np.zeros(1), np.cumsum(took + graph.trace.device.graph_gap_ns)])[: len(took)]
+
+
+def _lanes(graph: TileGraph, chosen: list[int]) -> dict[int, Lanes]:
+    trace, sms = graph.trace, graph.trace.device.sms
+    occupancy = np.maximum(graph.launches["blocks_per_sm"].to_numpy(np.int64), 1)
+    lives = tile_durations(trace, sms * occupancy)
+    times = trace.times
+    found = {}
+    for launch in chosen:
+        rows = times[times["launch"] == launch] if len(times) else times
+        if len(rows):
+            rows = rows.sort_values("tile")
+            found[launch] = recorded(rows["sm"], rows["begin_ns"], rows["end_ns"])
+        else:
+            count = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
+            found[launch] = dispatch(lives.of(launch, count), sms=sms, blocks_per_sm=int(occupancy[launch]))
+    return found
+
+
+def _tracks(graph: TileGraph, chosen: list[int], lanes: dict[int, Lanes]) -> list[dict[str, Any]]:
+    streams = sorted({int(graph.launches["stream"].iloc[n]) for n in chosen})
+    pairs = np.unique(np.concatenate([np.stack([lanes[n].sm, lanes[n].slot], axis=1) for n in chosen]), axis=0)
+    events = [_name("process_name", _LAUNCHES, 0, "launches"), _name("process_name", _TILES, 0, "SMs")]
+    events += [_name("thread_name", _LAUNCHES, stream, f"stream {stream}") for stream in streams]
+    events += [_name("thread_name", _TILES, sm * _SLOTS + slot, f"SM {sm}.{slot}") for sm, slot in pairs.tolist()]
+    return events
+
+
+def _name(what: str, process: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
+
+
+def _launch_events(graph: TileGraph, launch: int, begin_ns: float, lanes: Lanes) -> list[dict[str, Any]]:
+    row = graph.launches.iloc[launch]
+    title = str(row["module"]) or str(row["op"])
+    facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": str(row["timing"])}
+    events: list[dict[str, Any]] = [
+        {
+            "ph": "X", "name": title, "cat": "launch", "pid": _LAUNCHES, "tid": int(row["stream"]),
+            "ts": begin_ns / 1000, "dur": float(row["duration_ns"]) / 1000, "args": facts,
+        }
+    ]  # fmt: skip
+    columns = (lanes.sm, lanes.slot, lanes.begin_ns, lanes.end_ns)
+    for tile, (sm, slot, begin, end) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        events.append(
+            {
+                "ph": "X", "name": f"{title} {tile}", "cat": "tile", "pid": _TILES, "tid": sm * _SLOTS + slot,
+                "ts": (begin_ns + begin) / 1000, "dur": (end - begin) / 1000, "args": {"launch": launch, "tile": tile},
+            }
+        )  # fmt: skip
+    return events
+
+
+def _arrows(
+    graph: TileGraph, chosen: list[int], begin_ns: NDArray[np.float64], lanes: dict[int, Lanes]
+) -> list[dict[str, Any]]:
+    """The same share of every pair's dependencies, evenly over its tiles."""
+    links = graph.links[~graph.links["reuse"] & (graph.links["hazard"] == "RAW")]
+    links = links[links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    share = max(1, MOST_ARROWS // max(1, len(links)))
+    events: list[dict[str, Any]] = []
+    for producer, consumer, number in links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False):
+        parent, child, _ = graph.blocks[number].edges()
+        shown = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
+        for p, c in zip(parent[shown].tolist(), child[shown].tolist(), strict=True):
+            ends = (("s", producer, p, lanes[producer].end_ns), ("f", consumer, c, lanes[consumer].begin_ns))
+            for phase, launch, tile, at in ends:
+                place = lanes[launch]
+                event = {
+                    "ph": phase, "name": "dependency", "cat": "dependency", "id": len(events) // 2, "pid": _TILES,
+                    "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]), "ts": (begin_ns[launch] + float(at[tile])) / 1000,
+                }  # fmt: skip
+                events.append(event | ({"bp": "e"} if phase == "f" else {}))
+    return events

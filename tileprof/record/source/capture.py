@@ -1,0 +1,134 @@
+"""One launch, run as often as it takes: plain for its duration, with block times, and with every access logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.source import layout
+from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries
+from tileprof.record.source.machine import Machine, Place
+
+_TIMED_RUNS: Final = 2  # the first loads the code
+_TRIES: Final = 3  # of a log that proves too small: a kernel that is not repeatable may ask for more each time
+
+Go = Callable[[], "float | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """How to run a launch: ``attach`` gives it a log, ``go`` runs it; ``plain`` runs it as it is without the header."""
+
+    place: Place
+    attach: Callable[[bytes], None]
+    go: Go
+    plain: Go | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a launch left: its log, how many entries it asked for, and the memory ``before`` it (None: not kept).
+
+    ``times`` are blocks of a run that logged no accesses, where there was one; ``duration_ns`` is the plain run's.
+    """
+
+    entries: Entries
+    asked: int
+    blocks: Blocks
+    times: Blocks
+    duration_ns: float | None
+    before: list[NDArray[np.uint8]] | None
+
+    @property
+    def lost(self) -> int:
+        """Entries that found no room."""
+        return self.asked - len(self.entries)
+
+
+class Capture:
+    """Keeps a log on the machine from launch to launch; it grows when a launch needs more, up to ``largest_bytes``."""
+
+    def __init__(self, machine: Machine, log_bytes: int, largest_bytes: int, *, copies: bool) -> None:
+        self._machine = machine
+        self._largest = largest_bytes // ENTRY.itemsize
+        self._copies = copies
+        self._capacity = 0
+        self._log = 0
+        self._wanted = max(log_bytes // ENTRY.itemsize, 1)
+
+    def run(self, issue: Issue, memory: list[tuple[int, int]]) -> Captured:
+        """Run a launch that may change ``memory`` (address, bytes); it is as after one run when this returns."""
+        saved = self._save(memory) if self._copies else []
+        try:
+            return self._run(issue, memory, saved)
+        finally:
+            for address in saved:
+                self._machine.free(address)
+
+    def close(self) -> None:
+        """Give the log back."""
+        if self._capacity:
+            self._machine.free(self._log)
+            self._capacity = 0
+
+    def _run(self, issue: Issue, memory: list[tuple[int, int]], saved: list[int]) -> Captured:
+        duration, times = None, None
+        again = bool(saved) or not memory
+        if again and self._machine.measures:
+            for _ in range(_TIMED_RUNS if issue.plain else 0):
+                assert issue.plain is not None
+                duration = issue.plain()
+                self._restore(memory, saved)
+            times = self._logged(issue, accesses=False)[2]
+            self._restore(memory, saved)
+        for _ in range(_TRIES):
+            entries, asked, blocks = self._logged(issue, accesses=True)
+            if asked <= self._capacity or not again or self._capacity >= self._largest:
+                break
+            self._restore(memory, saved)
+            self._wanted = asked + asked // 8
+        before = [self._machine.read(a, size) for a, (_, size) in zip(saved, memory, strict=True)] if saved else None
+        return Captured(entries, asked, blocks, blocks if times is None else times, duration, before)
+
+    def _logged(self, issue: Issue, *, accesses: bool) -> tuple[Entries, int, Blocks]:
+        machine = self._machine
+        if accesses:
+            self._grow()
+        blocks = layout.fresh_blocks(issue.place.blocks)
+        head = machine.allocate(blocks.nbytes + 8)  # the count lies behind the blocks
+        try:
+            machine.write(head, np.append(blocks.view(np.uint8), np.zeros(8, np.uint8)))
+            count = head + blocks.nbytes
+            issue.attach(layout.log(self._log if accesses else 0, head, count, self._capacity if accesses else 0))
+            issue.go()
+            # Whatever runs this kernel outside a recording must find no log.
+            issue.attach(layout.log(0, 0, 0, 0))
+            said = machine.read(head, blocks.nbytes + 8)
+        finally:
+            machine.free(head)
+        asked = int(said[-8:].view("<u8")[0])
+        kept = min(asked, self._capacity) if accesses else 0
+        entries = machine.read(self._log, kept * ENTRY.itemsize).view(ENTRY) if kept else np.empty(0, ENTRY)
+        return entries, asked, said[:-8].view(BLOCK)
+
+    def _grow(self) -> None:
+        wanted = min(self._wanted, self._largest)
+        if wanted > self._capacity:
+            self.close()
+            self._log = self._machine.allocate(wanted * ENTRY.itemsize)
+            self._capacity = wanted
+
+    def _save(self, memory: list[tuple[int, int]]) -> list[int]:
+        saved = []
+        for address, size in memory:
+            saved.append(self._machine.allocate(size))
+            self._machine.copy(saved[-1], address, size)
+        return saved
+
+    def _restore(self, memory: list[tuple[int, int]], saved: list[int]) -> None:
+        for copy, (address, size) in zip(saved, memory, strict=True):
+            self._machine.copy(address, copy, size)

@@ -1,0 +1,179 @@
+"""From the log of a launch to its boxes: pure arithmetic on columns.
+
+Entries become runs of bytes, runs are cut where one buffer ends and another begins, united within a tile, mode and part of
+the tile's life, and written as strided boxes. The union of a tile's boxes is exactly the union of its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.cuda import runs as strided
+from tileprof.record.runs import I64, joined
+from tileprof.record.source.layout import Blocks, Entries
+from tileprof.trace.footprint import Boxes
+
+PARTS: Final = 8
+"""Parts of a tile's life that are told apart: enough for a consumer's wait inside its main loop."""
+
+_RUNS_AT_ONCE: Final = 1 << 22  # about 300 MB of work arrays
+_CLOCKS: Final = 1 << 32  # an entry keeps the low word of the clock: longer lives have no known parts
+_NEVER: Final = np.iinfo(np.uint64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Memory of one operand: addresses ``[low, high)``; byte 0 of the operand is at ``origin``. Spans are disjoint."""
+
+    low: int
+    high: int
+    origin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """An entry that lies in no span, in whole or in part."""
+
+    address: int
+    bytes: int
+    block: int
+
+
+def entered(blocks: Blocks) -> NDArray[np.bool_]:
+    """Which blocks said when they began and ended."""
+    return np.asarray((blocks["begin_ns"] != _NEVER) & (blocks["end_clock"] != 0))
+
+
+def boxes(entries: Entries, blocks: Blocks, spans: list[Span]) -> Boxes:
+    """The accesses of each tile, relative to operands; operand i is ``spans[i]``. Tiles are linear block ids.
+
+    ``first`` and ``last`` are the begin and end of the eighth of the tile's life in which the bytes were touched, NaN
+    where the block did not say when it lived. Entries outside all spans are left out: ask `stray` first.
+    """
+    order = np.argsort(entries["block"], kind="stable")
+    entries = entries[order]
+    part = _parts(entries, blocks)
+    return Boxes.concat(_boxes(entries[rows], part[rows], spans) for rows in _batches(entries))
+
+
+def stray(entries: Entries, spans: list[Span]) -> Stray | None:
+    """The first entry that lies outside the spans; None when all of them are inside one each or several adjacent ones."""
+    low, high = extents(entries)
+    edges = sorted((s.low, s.high) for s in spans)
+    starts = np.array([s for s, _ in edges], np.int64)
+    reach = np.array([e for _, e in edges], np.int64)
+    for i in range(len(edges) - 2, -1, -1):  # adjacent spans are one piece of memory
+        if reach[i] == starts[i + 1]:
+            reach[i] = reach[i + 1]
+    at = np.searchsorted(starts, low, side="right") - 1
+    outside = (at < 0) | (high > reach[at] if len(edges) else True)
+    if not outside.any():
+        return None
+    row = int(outside.argmax())
+    return Stray(int(low[row]), int(high[row] - low[row]), int(entries["block"][row]))
+
+
+def extents(entries: Entries) -> tuple[I64, I64]:
+    """Lowest address and end of each entry."""
+    low = entries["address"].astype(np.int64)
+    high = low + entries["length"].astype(np.int64)
+    for level in (0, 1):
+        span = (entries[f"count_{level}"].astype(np.int64) - 1) * entries[f"stride_{level}"]
+        low, high = low + np.minimum(span, 0), high + np.maximum(span, 0)
+    return low, high
+
+
+def _parts(entries: Entries, blocks: Blocks) -> I64:
+    """The part of its block's life that each entry falls into, 0 to PARTS - 1; -1 unknown."""
+    row = entries["block"]
+    begin = blocks["begin_clock"][row]
+    life = np.where(entered(blocks), blocks["end_clock"] - blocks["begin_clock"], 0)[row].astype(np.int64)
+    # Unsigned subtraction of low words: right across the wrap of the clock.
+    since = (entries["clock"] - (begin & np.uint64(_CLOCKS - 1)).astype(np.uint32)).astype(np.int64)
+    known = (life > 0) & (life < _CLOCKS)
+    return np.where(known, np.minimum(since * PARTS // np.maximum(life, 1), PARTS - 1), -1)
+
+
+def _batches(entries: Entries) -> Iterator[slice]:
+    """Slices of entries that end where a block ends, of about as many runs as fit in memory."""
+    through = np.cumsum(entries["count_0"].astype(np.int64) * entries["count_1"])
+    ends = np.append(np.flatnonzero(np.diff(entries["block"])) + 1, len(entries))
+    begin = 0
+    while begin < len(entries):
+        done = through[begin - 1] if begin else 0
+        fits = int(np.searchsorted(through[ends - 1], done + _RUNS_AT_ONCE, side="right"))
+        after = int(np.searchsorted(ends, begin, side="right"))
+        end = int(ends[max(fits - 1, after)])
+        yield slice(begin, end)
+        begin = end
+
+
+def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
+    entry, start, end = runs(entries)
+    cut = strided.cut(strided.Runs(entry, start, end, entry), np.unique([e for s in spans for e in (s.low, s.high)]))
+    operand = _operand(cut.start, spans)
+    inside = operand >= 0
+    entry, start, end, operand = cut.tile[inside], cut.start[inside], cut.end[inside], operand[inside]
+    if not len(entry):
+        return Boxes.concat([])
+    keys = np.stack([entries["block"][entry].astype(np.int64), operand, entries["mode"][entry].astype(np.int64), part[entry]])
+    order = np.lexsort((start, *keys[::-1]))
+    keys, start, end = keys[:, order], start[order], end[order]
+    head = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
+    group, begin, end = _united(start, end, head)
+    found = strided.boxes(strided.Runs(group, begin, end, group))
+    tile, operand, mode, eighth = keys[:, head[found.tile]]
+    unknown = eighth < 0
+    origin = np.array([s.origin for s in spans], np.int64)
+    return Boxes.of(
+        tile=tile,
+        operand=operand,
+        mode=mode,
+        offset=found.address - origin[operand],
+        length=found.length,
+        count_0=found.count[:, 0],
+        stride_0=found.stride[:, 0],
+        count_1=found.count[:, 1],
+        stride_1=found.stride[:, 1],
+        first=np.where(unknown, np.nan, eighth / PARTS),
+        last=np.where(unknown, np.nan, (eighth + 1) / PARTS),
+    )
+
+
+def runs(entries: Entries) -> tuple[I64, I64, I64]:
+    """Every run of every entry: its entry, begin and end."""
+    inner = entries["count_0"].astype(np.int64)
+    count = inner * entries["count_1"]
+    entry = np.repeat(np.arange(len(entries)), count)
+    nth = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
+    start = entries["address"][entry].astype(np.int64)
+    start += nth % inner[entry] * entries["stride_0"][entry] + nth // inner[entry] * entries["stride_1"][entry]
+    return entry, start, start + entries["length"][entry].astype(np.int64)
+
+
+def _operand(start: I64, spans: list[Span]) -> I64:
+    """The span in which each address lies; -1 for none."""
+    order = np.argsort([s.low for s in spans])
+    low = np.array([spans[i].low for i in order], np.int64)
+    high = np.array([spans[i].high for i in order], np.int64)
+    at = np.searchsorted(low, start, side="right") - 1
+    inside = at >= 0
+    inside[inside] = start[inside] < high[at[inside]]
+    return np.where(inside, np.asarray(order)[at], -1) if len(spans) else np.full(len(start), -1)
+
+
+def _united(start: I64, end: I64, head: I64) -> tuple[I64, I64, I64]:
+    """Runs of each group as disjoint runs with gaps between them: group, begin, end; groups begin at rows ``head``."""
+    # Lay the groups one after the other on a line, with a gap, so that one pass serves all.
+    low, high = start[head], np.maximum.reduceat(end, head)
+    place = np.cumsum(high - low + 1) - (high - low + 1)
+    shift = np.repeat(place - low, np.diff(head, append=len(start)))
+    begin, end = joined(start + shift, end + shift)
+    group = np.searchsorted(place, begin, side="right") - 1
+    back = (low - place)[group]
+    return group, begin + back, end + back

@@ -1,0 +1,25 @@
+"""The write check: every byte that a launch changed must lie in a write that it recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.runs import joined
+from tileprof.record.source.decode import runs
+from tileprof.record.source.layout import Entries
+from tileprof.trace.footprint import READ
+
+
+def unrecorded(before: NDArray[np.uint8], after: NDArray[np.uint8], base: int, entries: Entries) -> int:
+    """Bytes of the memory at ``base`` that changed outside all recorded writes and updates."""
+    changed = np.flatnonzero(before != after) + base
+    if not len(changed):
+        return 0
+    _, low, high = runs(entries[entries["mode"] != READ])
+    order = np.argsort(low)
+    low, high = joined(low[order], high[order])
+    if not len(low):
+        return len(changed)
+    at = np.searchsorted(low, changed, side="right") - 1
+    return int(((at < 0) | (changed >= high[at])).sum())

@@ -1,0 +1,147 @@
+"""Stage operators in a row, and the policy that their own touches ask for: no trace needed, none consulted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+from tileprof.policy.bare import graph_of_relations, relation
+from tileprof.policy.dsl import Dependencies
+from tileprof.policy.expression import parse
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
+from tileprof.policy.verify import Verification, verify
+from tileprof.runtime.executor.memory import Memory
+from tileprof.runtime.stages.operator import Operator, operator_of
+from tileprof.runtime.stages.view import View
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operators in stage order; tensors of one name are one memory. Raises `UserError` where they contradict each other."""
+
+    names: tuple[str, ...]
+    operators: tuple[Operator, ...]
+
+    @classmethod
+    def of_policy(cls, policy: Policy) -> Chain:
+        """The operators that the stages of a policy name; raises `UserError` where one names none or has another grid."""
+        operators = []
+        for number, stage in enumerate(policy.stages):
+            place = f"stage {number} ({stage.name})"
+            if not stage.operator:
+                raise UserError(
+                    f"{place} names no operator, so that nothing here can compute it; its waits can still be executed over the trace "
+                    "that it was made from: tileprof run POLICY --trace TRACE"
+                )
+            try:
+                operator = operator_of(stage.operator)
+            except UserError as error:
+                raise UserError(f"{place}: {error}") from None
+            if operator.grid != stage.grid:
+                raise UserError(f"{place}: the operator has a grid of {operator.grid} tiles, the stage {stage.grid}")
+            operators.append(operator)
+        return cls(tuple(stage.name for stage in policy.stages), tuple(operators))
+
+    def __post_init__(self) -> None:
+        for name, views in self.tensors().items():
+            if len({view.dtype for view in views}) > 1:
+                raise UserError(f"tensor {name} is taken as {' and as '.join(sorted({view.dtype for view in views}))}")
+        inputs = self.inputs()
+        for stage, operator in zip(self.names, self.operators, strict=True):
+            if operator.out.tensor in inputs:
+                raise UserError(
+                    f"stage {stage} writes {operator.out.tensor}, which is an input of the pipeline; give the result a tensor of its own"
+                )
+        for name, view in inputs.items():
+            if any(other.elements > view.elements for other in self.tensors()[name]):
+                raise UserError(f"tensor {name} is taken as {view.shape} and, elsewhere, as more than that")
+
+    def tensors(self) -> dict[str, list[View]]:
+        """Views of every tensor, in order of first use."""
+        found: dict[str, list[View]] = {}
+        for operator in self.operators:
+            for view in operator.views().values():
+                found.setdefault(view.tensor, []).append(view)
+        return found
+
+    def inputs(self) -> dict[str, View]:
+        """Tensors that a stage reads before any has written them, each as its largest view."""
+        written: set[str] = set()
+        found: dict[str, View] = {}
+        for operator in self.operators:
+            reads = [view for role, view in operator.views().items() if role != "out" and view.tensor not in written]
+            for view in reads:
+                known = found.get(view.tensor)
+                found[view.tensor] = view if known is None or view.elements > known.elements else known
+            written.add(operator.out.tensor)
+        return found
+
+    def outputs(self) -> dict[str, View]:
+        """Tensors that no later stage reads, as they are written last."""
+        found: dict[str, View] = {}
+        for operator in self.operators:
+            for role, view in operator.views().items():
+                if role != "out":
+                    found.pop(view.tensor, None)
+            found[operator.out.tensor] = operator.out
+        return found
+
+    def memory(self) -> Memory:
+        """What the tiles touch, for the executor; buffers are numbered as in `tensors`."""
+        numbers = {name: number for number, name in enumerate(self.tensors())}
+        return Memory.build([o.tiles for o in self.operators], [o.touches(numbers) for o in self.operators])
+
+    def policy(self, memory: Memory | None = None) -> Policy:
+        """The policy with the fewest semaphores that waits for what the tiles need, verified."""
+        stages = tuple(
+            Stage(name, operator.grid, op=operator.NAME, operator=operator.describe())
+            for name, operator in zip(self.names, self.operators, strict=True)
+        )
+        semaphores, edges = [], []
+        for (producer, consumer), (parent, child) in self._needs(memory or self.memory()).items():
+            order = np.lexsort((parent, child))
+            indptr = np.searchsorted(child[order], np.arange(stages[consumer].tiles + 1))
+            edges.append(
+                Edge(
+                    producer, consumer, ("RAW",), "table", len(semaphores),
+                    WaitTable(tuple(indptr.tolist()), tuple(parent[order].tolist())), parse("1", ("x", "y", "z")),
+                )
+            )  # fmt: skip
+            x, y, z = (parse(axis, ("x", "y", "z")) for axis in "xyz")
+            semaphores.append(Semaphores(producer, stages[producer].grid, (x, y, z)))
+        if not edges:
+            return Policy(stages, (), (), guard={"renamed": True})
+        made = Dependencies(stages, tuple(semaphores), tuple(edges)).policy()
+        return Policy(
+            stages,
+            made.semaphores,
+            made.edges,
+            made.options,
+            {"renamed": True},
+            notes=("from what the stages' operators touch",),
+        )
+
+    def verify(self, policy: Policy, memory: Memory | None = None) -> Verification:
+        """The verdict on a policy for these stages: does it wait for everything that the tiles need."""
+        grids = [operator.grid for operator in self.operators]
+        needs = self._needs(memory or self.memory())
+        tiles = [operator.tiles for operator in self.operators]
+        relations = {pair: relation(parent, child, tiles[pair[1]]) for pair, (parent, child) in needs.items()}
+        return verify(policy, graph_of_relations(grids, relations), range(len(grids)))
+
+    def _needs(self, memory: Memory) -> dict[tuple[int, int], tuple[I64, I64]]:
+        """Tiles (producer, consumer) that depend on each other, by pair of stages."""
+        parents, children = memory.needs()
+        stages = len(self.operators)
+        from_, to = (np.searchsorted(memory.base, nodes, "right") - 1 for nodes in (parents, children))
+        found = {}
+        for key in np.unique(from_ * stages + to).tolist():
+            mine = from_ * stages + to == key
+            pair = key // stages, key % stages
+            found[pair] = parents[mine] - memory.base[pair[0]], children[mine] - memory.base[pair[1]]
+        return found

@@ -1,0 +1,276 @@
+"""Memory as the executor sees it: which accesses must have happened before a tile may touch a byte.
+
+Bytes that no box tells apart are one *cell*; only buffers that some stage writes have cells, since nothing else can race. All accesses of one
+kind by one stage to one cell are a *slot*, which is complete when each of its tiles has run. In stage order
+
+* a read needs the atomic updates of the cell since its last write, or that write where there are none;
+* an atomic update needs the last write and the reads since it; updates commute;
+* a write needs the updates since the last write, or that write where there are none, and the reads since it.
+
+A tile that reads and writes a cell is represented by its write. Memory of a stage that nobody has written yet is poison: a tile that finds a slot it
+needs incomplete has read poison (RAW), or destroyed what another tile still needs (WAR) or will overwrite again (WAW). Every violation
+is found when it happens, whatever the values are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.runtime.executor.touches import ATOMIC, READ, WRITE, Touches, ragged
+
+I64 = NDArray[np.int64]
+
+_NONE: Final = -1
+_HAZARD: Final = {
+    (READ, WRITE): "RAW",
+    (WRITE, WRITE): "WAW",
+    (ATOMIC, WRITE): "RAW",
+    (WRITE, READ): "WAR",
+    (ATOMIC, READ): "WAR",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A tile touched bytes before a tile that it depends on had.
+
+    ``buffer`` as the touches number them; ``begin`` and ``end`` are the first run of bytes in it, ``bytes`` counts all of them.
+    """
+
+    hazard: str
+    producer: int
+    producer_tile: int
+    consumer: int
+    consumer_tile: int
+    buffer: int
+    begin: int
+    end: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Slots and what each needs; immutable, so that many executions share it.
+
+    Tile ``t`` of stage ``s`` is node ``base[s] + t``. ``slots[indptr[n]:indptr[n+1]]`` are the slots of node ``n``, and ``nodes[of[s]:of[s+1]]``
+    the nodes of slot ``s``. A slot needs the chain that starts at ``after_write`` and the one at ``after_read``: ``s``, ``chain[s]``, and so on
+    to -1.
+    """
+
+    base: I64
+    indptr: I64
+    slots: I64
+    of: I64
+    nodes: I64
+    kind: I64
+    cell: I64
+    after_write: I64
+    after_read: I64
+    chain: I64
+    low: I64
+    high: I64
+    buffer: I64
+
+    @classmethod
+    def build(cls, tiles: Sequence[int], stages: Sequence[Touches]) -> Memory:
+        """Memory for stages in order, of so many ``tiles`` each."""
+        base = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(tiles, np.int64))])
+        cells = _Cells.of(stages)
+        builder = _Builder(len(cells.low))
+        for number, touches in enumerate(stages):
+            builder.add(*cells.entries(touches), int(base[number]))
+        return builder.build(base, cells)
+
+    def start(self) -> I64:
+        """How many tiles of each slot have run: none yet."""
+        return np.zeros(len(self.kind), np.int64)
+
+    def touch(self, node: int, done: I64) -> NDArray[np.int64]:
+        """Let a tile run; rows ``(slot, slot needed and incomplete)`` of what it broke, ``[n, 2]``."""
+        mine = self.slots[self.indptr[node] : self.indptr[node + 1]]
+        broken = [*self._incomplete(mine, self.after_write, done), *self._incomplete(mine, self.after_read, done)]
+        done[mine] += 1
+        return np.concatenate(broken) if broken else np.empty((0, 2), np.int64)
+
+    def races(self, node: int, broken: NDArray[np.int64], ran: NDArray[np.bool_]) -> list[Race]:
+        """What `touch` found, one race a tile that had not run and hazard."""
+        needed = broken[:, 1]
+        owner, place = ragged(np.diff(self.of)[needed])
+        late = self.nodes[self.of[needed[owner]] + place]
+        waiting = ~ran[late] & (late != node)
+        owner, late = owner[waiting], late[waiting]
+        kinds = np.stack([self.kind[broken[owner, 0]], np.where(self.kind[needed[owner]] == READ, READ, WRITE)], axis=1)
+        keys, which = np.unique(np.column_stack([late, kinds]), axis=0, return_inverse=True)
+        order = np.argsort(which.reshape(-1), kind="stable")
+        groups = np.split(self.cell[broken[owner[order], 0]], np.flatnonzero(np.diff(which.reshape(-1)[order])) + 1)
+        consumer, found = self.place(node), []
+        for (other, kind, before), cells in zip(keys.tolist(), groups, strict=False):
+            buffer, begin, end, size = self._span(np.unique(cells))
+            hazard = _HAZARD[kind, before]
+            found.append(Race(hazard, *self.place(other), *consumer, buffer, begin, end, size))
+        return found
+
+    def _span(self, cells: I64) -> tuple[int, int, int, int]:
+        """Buffer of the first of some cells, the run of bytes that begins with it, and the bytes of all."""
+        buffer = self.buffer[cells]
+        apart = (self.low[cells[1:]] != self.high[cells[:-1]]) | (buffer[1:] != buffer[:-1])
+        last = cells[np.flatnonzero(np.append(apart, True))[0]]
+        size = int((self.high[cells] - self.low[cells]).sum())
+        return int(buffer[0]), int(self.low[cells[0]]), int(self.high[last]), size
+
+    def place(self, node: int) -> tuple[int, int]:
+        """Stage and tile of a node."""
+        stage = int(np.searchsorted(self.base, node, "right")) - 1
+        return stage, node - int(self.base[stage])
+
+    def needs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Every dependency as ``(producer nodes, consumer nodes)``, each pair once: what a sound policy guarantees."""
+        producers, consumers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        every = np.arange(len(self.kind), dtype=np.int64)
+        for head in (self.after_write, self.after_read):
+            slot, needed = every, head
+            while len(slot):
+                some = needed != _NONE
+                slot, needed = slot[some], needed[some]
+                pairs = np.unique(
+                    np.concatenate(list(self._pairs(needed, slot)) or [np.empty((0, 2), np.int64)]), axis=0
+                )
+                producers.append(pairs[:, 0])
+                consumers.append(pairs[:, 1])
+                needed = self.chain[needed]
+        pairs = np.unique(np.stack([np.concatenate(producers), np.concatenate(consumers)], axis=1), axis=0)
+        pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+        return pairs[:, 0], pairs[:, 1]
+
+    def _pairs(self, needed: I64, slot: I64) -> list[NDArray[np.int64]]:
+        """Nodes of one slot times nodes of the other, in pieces of bounded size."""
+        sizes = np.diff(self.of)
+        product = sizes[needed] * sizes[slot]
+        pieces, begin = [], 0
+        ends = np.cumsum(product)
+        while begin < len(slot):
+            stop = max(begin + 1, int(np.searchsorted(ends, (ends[begin - 1] if begin else 0) + 5_000_000, "right")))
+            part = slice(begin, stop)
+            owner, place = ragged(product[part])
+            a, b = needed[part][owner], slot[part][owner]
+            pair = np.stack(
+                [self.nodes[self.of[a] + place // sizes[b]], self.nodes[self.of[b] + place % sizes[b]]], axis=1
+            )
+            pieces.append(np.unique(pair, axis=0))
+            begin = stop
+        return pieces
+
+    def _incomplete(self, mine: I64, heads: I64, done: I64) -> list[NDArray[np.int64]]:
+        found = []
+        slot, needed = mine, heads[mine]
+        while True:
+            some = needed != _NONE
+            if not some.any():
+                return found
+            slot, needed = slot[some], needed[some]
+            wrong = done[needed] < self.of[needed + 1] - self.of[needed]
+            if wrong.any():
+                found.append(np.stack([slot[wrong], needed[wrong]], axis=1))
+            needed = self.chain[needed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """Cells in order of buffer and byte; ``origin`` moves the bytes of each buffer to a place of their own."""
+
+    edge: I64
+    low: I64
+    high: I64
+    buffer: I64
+    origin: dict[int, int]
+
+    @classmethod
+    def of(cls, stages: Sequence[Touches]) -> _Cells:
+        written = sorted({int(b) for t in stages for b in np.unique(t.buffer[t.mode != READ])})
+        kept = [t.take(np.isin(t.buffer, written)) for t in stages]
+        runs = [(t.buffer[row], low, high) for t in kept for row, low, high in (t.runs(),)]
+        buffer, low, high = (np.concatenate(c) for c in zip(*runs, strict=True))
+        origin, at = {}, 0
+        for number in written:
+            mine = buffer == number
+            origin[number] = at - int(low[mine].min())
+            at += int(high[mine].max()) - int(low[mine].min()) + 1
+        shift = _look_up(origin, buffer)
+        edge = np.unique(np.concatenate([low + shift, high + shift]))
+        owner = np.zeros(max(0, len(edge) - 1), np.int64)
+        starts = np.array([origin[number] for number in written], np.int64)
+        begins = np.array([int((low + shift)[buffer == number].min()) for number in written], np.int64)
+        which = np.searchsorted(begins, edge[:-1], "right") - 1
+        owner = np.array(written, np.int64)[which] if written else owner
+        back = starts[which] if written else 0
+        return cls(edge, edge[:-1] - back, edge[1:] - back, owner, origin)
+
+    def entries(self, touches: Touches) -> tuple[I64, I64, I64]:
+        """``(tile, mode, cell)`` of a stage, each once."""
+        touches = touches.take(np.isin(touches.buffer, list(self.origin)))
+        row, low, high = touches.runs()
+        shift = _look_up(self.origin, touches.buffer[row])
+        first = np.searchsorted(self.edge, low + shift)
+        run, place = ragged(np.searchsorted(self.edge, high + shift) - first)
+        row = row[run]
+        cells = max(1, len(self.low))
+        key = np.unique(
+            (touches.mode[row] * (int(touches.tile.max(initial=0)) + 1) + touches.tile[row]) * cells
+            + first[run]
+            + place
+        )
+        tiles = int(touches.tile.max(initial=0)) + 1
+        return key // cells % tiles, key // cells // tiles, key % cells
+
+
+class _Builder:
+    """Slots stage by stage; per cell the heads of the chains that the next stage needs."""
+
+    def __init__(self, cells: int) -> None:
+        self._write, self._update, self._read = (np.full(cells, _NONE, np.int64) for _ in range(3))
+        self._parts: list[tuple[I64, ...]] = []
+        self._members: list[tuple[I64, I64]] = []
+        self._slots = 0
+
+    def add(self, tile: I64, mode: I64, cell: I64, base: int) -> None:
+        tiles = int(tile.max(initial=0)) + 1
+        own = np.isin(cell * tiles + tile, (cell * tiles + tile)[mode == WRITE])
+        live = np.where(self._update == _NONE, self._write, self._update)
+        before_write, before_read = self._write.copy(), self._read.copy()
+        for kind, some in ((WRITE, mode == WRITE), (ATOMIC, mode == ATOMIC), (READ, (mode == READ) & ~own)):
+            cells, which = np.unique(cell[some], return_inverse=True)
+            slot = self._slots + np.arange(len(cells), dtype=np.int64)
+            self._slots += len(cells)
+            self._members.append((slot[which.reshape(-1)], tile[some] + base))
+            needs_write = before_write[cells] if kind == ATOMIC else live[cells]
+            needs_read = np.full(len(cells), _NONE, np.int64) if kind == READ else before_read[cells]
+            if kind == WRITE:
+                chain = np.full(len(cells), _NONE, np.int64)
+                self._write[cells], self._update[cells], self._read[cells] = slot, _NONE, _NONE
+            else:
+                heads = self._update if kind == ATOMIC else self._read
+                chain = heads[cells]
+                heads[cells] = slot
+            self._parts.append((np.full(len(cells), kind, np.int64), cells, needs_write, needs_read, chain))
+
+    def build(self, base: I64, cells: _Cells) -> Memory:
+        kind, cell, after_write, after_read, chain = (np.concatenate(c) for c in zip(*self._parts, strict=True))
+        slot, node = (np.concatenate(c) for c in zip(*self._members, strict=True))
+        by_slot, by_node = np.lexsort((node, slot)), np.lexsort((slot, node))
+        of = np.searchsorted(slot[by_slot], np.arange(self._slots + 1))
+        indptr = np.searchsorted(node[by_node], np.arange(int(base[-1]) + 1))
+        return Memory(
+            base, indptr, slot[by_node], of, node[by_slot], kind, cell, after_write, after_read, chain,
+            cells.low, cells.high, cells.buffer,
+        )  # fmt: skip
+
+
+def _look_up(values: dict[int, int], keys: I64) -> I64:
+    known = np.array(sorted(values), np.int64)
+    column = np.array([values[k] for k in known.tolist()], np.int64)
+    return column[np.searchsorted(known, keys)] if len(known) else np.zeros(len(keys), np.int64)

@@ -1,0 +1,65 @@
+"""Orders in which tiles run: a rank a tile; of the tiles that may run, the one of least rank runs next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.runtime.executor.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``rank`` ``[nodes]``, and a name for reports."""
+
+    name: str
+    rank: NDArray[np.float64]
+
+
+def stream(program: Program) -> Order:
+    """Stage by stage, as blocks take tiles: what a stream would do."""
+    rank = np.empty(program.nodes)
+    rank[program.dispatch] = np.arange(program.nodes)
+    return Order("stream", rank)
+
+
+def reversed_(program: Program) -> Order:
+    """The last tile first."""
+    return Order("reversed", -stream(program).rank)
+
+
+def latest_first(program: Program) -> Order:
+    """Tiles of later stages as early as they may, each stage in its own order."""
+    return Order("latest stage first", stream(program).rank - 2.0 * program.nodes * program.stage_of())
+
+
+def randomly(program: Program, seed: int) -> Order:
+    return Order(f"random, seed {seed}", np.random.default_rng(seed).permutation(program.nodes).astype(np.float64))
+
+
+def delaying(program: Program, node: int) -> Order:
+    """Everything that can run without one tile runs before it."""
+    rank = stream(program).rank
+    rank[node] = np.inf
+    stage, tile = program.place(node)
+    return Order(f"tile {tile} of {program.policy.stages[stage].name} last", rank)
+
+
+def orders(program: Program, *, random: int, delayed: int, seed: int) -> Iterator[Order]:
+    """The orders worth trying: the plain ones, ``random`` random ones, and one for each of ``delayed`` tiles.
+
+    With at least as many ``delayed`` as tiles each tile is delayed once, which finds every race that any order has.
+    """
+    yield stream(program)
+    yield reversed_(program)
+    yield latest_first(program)
+    for number in range(random):
+        yield randomly(program, seed + number)
+    every = np.arange(program.nodes)
+    if delayed < program.nodes:
+        every = np.sort(np.random.default_rng(seed).choice(every, delayed, replace=False))
+    for node in every.tolist():
+        yield delaying(program, node)

@@ -1,0 +1,106 @@
+"""What the tiles of a stage read and write, as columns of strided boxes in buffers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+
+I64 = NDArray[np.int64]
+
+READ, WRITE, ATOMIC = range(3)
+"""Modes, numbered as in a trace."""
+
+_MOST_RUNS: Final = 100_000_000
+"""Runs of bytes that are held at a time: about 3 GB of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """Boxes of one stage: row ``r`` says that ``tile[r]`` touches, in ``mode[r]``, bytes of ``buffer[r]``.
+
+    The bytes are ``offset + i*stride_0 + j*stride_1 + [0, length)`` for ``i < count_0`` and ``j < count_1``; ``tile`` holds policy numbers.
+    All columns are int64 of one length.
+    """
+
+    tile: I64
+    buffer: I64
+    mode: I64
+    offset: I64
+    length: I64
+    count_0: I64
+    stride_0: I64
+    count_1: I64
+    stride_1: I64
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, ...]]) -> Touches:
+        """Touches from rows in the order of the columns."""
+        columns = np.array(rows, np.int64).reshape(-1, 9).T
+        return cls(*(np.ascontiguousarray(c) for c in columns))
+
+    def take(self, rows: NDArray[Any]) -> Touches:
+        return Touches(*(getattr(self, name)[rows] for name in Touches.__slots__))
+
+    def runs(self) -> tuple[I64, I64, I64]:
+        """``(row, low, high)`` of every run of bytes; raises `UserError` where there are too many to hold."""
+        counts = self.count_0 * self.count_1
+        if int(counts.sum()) > _MOST_RUNS:
+            raise UserError(
+                f"the tiles touch {int(counts.sum()):,} separate runs of bytes; at most {_MOST_RUNS:,} are executed: take fewer stages"
+            )
+        row, place = ragged(counts)
+        inner = self.count_0[row]
+        low = self.offset[row] + place % inner * self.stride_0[row] + place // inner * self.stride_1[row]
+        return row, low, low + self.length[row]
+
+
+class _Boxes(Protocol):
+    """The columns of a footprint's boxes."""
+
+    tile: Any
+    operand: Any
+    mode: Any
+    offset: Any
+    length: Any
+    count_0: Any
+    stride_0: Any
+    count_1: Any
+    stride_1: Any
+
+
+class _Footprint(Protocol):
+    """A launch's tiles, ``block`` ``[tiles, 3]``, and their boxes relative to operand slots."""
+
+    @property
+    def block(self) -> Any: ...
+    @property
+    def boxes(self) -> Any: ...
+
+
+def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, int, int]) -> Touches:
+    """Touches of a recorded launch; ``operands`` are the buffer and the offset of each operand slot.
+
+    ``grid`` is the stage's; raises `UserError` where the launch's tiles do not fill it.
+    """
+    x, y, z = np.asarray(footprint.block, np.int64).T
+    number = x + grid[0] * (y + grid[1] * z)
+    if not np.array_equal(np.sort(number), np.arange(grid[0] * grid[1] * grid[2])):
+        raise UserError(f"the launch has {len(number)} tiles, which do not fill the stage's grid of {grid}")
+    boxes: _Boxes = footprint.boxes
+    buffer, offset = operands
+    slot = np.asarray(boxes.operand, np.int64)
+    given = {name: np.asarray(getattr(boxes, name), np.int64) for name in Touches.__slots__ if hasattr(boxes, name)}
+    given |= {"tile": number[given["tile"]], "buffer": buffer[slot], "offset": given["offset"] + offset[slot]}
+    return Touches(**given)
+
+
+def ragged(counts: I64) -> tuple[I64, I64]:
+    """For row ``i`` repeated ``counts[i]`` times: the row of each element, and its place within the row."""
+    owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    starts = np.cumsum(counts) - counts
+    return owner, np.arange(len(owner), dtype=np.int64) - starts[owner]

@@ -1,0 +1,188 @@
+"""A policy as a callable on tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, load_policy
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.executor import Execution, Order, Program, execute, stream
+from tileprof.runtime.stages.view import View
+
+try:
+    import torch
+except ImportError as error:
+    raise UserError("running a policy takes PyTorch: pip install 'tileprof[torch]'") from error
+
+_DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class FellBackWarning(RuntimeWarning):
+    """The stages ran one after the other, by plain PyTorch, instead of as the policy says."""
+
+
+class Pipeline:
+    """A policy's stages, executed tile by tile on CPU tensors.
+
+    ``inputs`` and ``outputs`` map the names of tensors to the views expected and returned; calls take the inputs by name, or by position in
+    this order, and return the output (a tuple of several). What does not fit the policy's guard (strides, or a shape that PyTorch can still
+    compute), and a policy that does not wait for what its tiles need, run in stream order by plain PyTorch, with a `FellBackWarning`.
+    Raises `UserError` where not even that is possible.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.chain = Chain.of_policy(policy)
+        self.inputs, self.outputs = self.chain.inputs(), self.chain.outputs()
+        self.memory = self.chain.memory()
+        self.verdict = self.chain.verify(policy, self.memory)
+        self._program = Program.of(policy)
+
+    @classmethod
+    def from_policy(cls, path: Path | str) -> Pipeline:
+        """The pipeline of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
+        return cls(load_policy(path))
+
+    def __call__(self, *tensors: Any, **named: Any) -> Any:
+        given = self._bound(tensors, named)
+        reason = self._unfit(given)
+        if reason is None and not self.verdict.sound:
+            lost = len(self.verdict.missing)
+            reason = f"the policy leaves {lost:,} dependencies uncovered" if lost else self.verdict.never[0]
+        if reason is not None:
+            warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
+            results = self.reference(given)
+        else:
+            results, _ = self.run(given, stream(self._program))
+        values = tuple(results[name] for name in self.outputs)
+        return values[0] if len(values) == 1 else values
+
+    def run(self, given: Mapping[str, Any], order: Order, *, watch: bool = False) -> tuple[dict[str, Any], Execution]:
+        """Execute the tiles in one order; every tensor by name, and what happened. ``watch`` looks for races as well.
+
+        Memory that no tile has written holds NaN, so that a race shows in the numbers too.
+        """
+        storage = self._storage(given)
+        roles = [
+            {role: _strided(storage[view.tensor], view) for role, view in operator.views().items()}
+            for operator in self.chain.operators
+        ]
+
+        def work(stage: int, tile: int) -> None:
+            operator = self.chain.operators[stage]
+            operator.run_tile(*operator.place(tile), roles[stage])
+
+        execution = execute(self._program, order, self.memory if watch else None, work=work)
+        results = {operator.out.tensor: roles[n]["out"] for n, operator in enumerate(self.chain.operators)}
+        return results, execution
+
+    def reference(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Every stage's result by plain PyTorch, in stream order, for inputs of any shape that it can compute."""
+        known = dict(given)
+        layouts = dict(self.inputs)
+        for name, operator in zip(self.chain.names, self.chain.operators, strict=True):
+            roles = {}
+            for role, view in operator.views().items():
+                if role != "out":
+                    roles[role] = _part(known[view.tensor], view, layouts[view.tensor])
+            try:
+                value = operator.reference(roles)
+            except RuntimeError as error:
+                shapes = ", ".join(f"{role} {tuple(t.shape)}" for role, t in roles.items())
+                raise UserError(f"stage {name} cannot compute {shapes}: {str(error).splitlines()[0]}") from None
+            value = value.to(_DTYPES[operator.out.dtype]) if value.dtype != _DTYPES[operator.out.dtype] else value
+            if operator.out.tensor in layouts and layouts[operator.out.tensor] != operator.out:
+                raise UserError(
+                    f"stage {name} writes a part of {operator.out.tensor}, which plain PyTorch in stream order does not do here"
+                )
+            known[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
+        return known
+
+    def example(self, seed: int = 0) -> dict[str, Any]:
+        """Random inputs whose products stay near 1 in size."""
+        generator = torch.Generator().manual_seed(seed)
+        scales: dict[str, float] = {}
+        for operator in self.chain.operators:
+            for role, view in operator.views().items():
+                fan_in = {"b": view.shape[-2] if len(view.shape) > 1 else 1, "weight": _product(view.shape[1:])}.get(
+                    role, 1
+                )
+                scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
+        made = {}
+        for name, view in self.inputs.items():
+            flat = torch.randn(view.elements, generator=generator) * scales[name]
+            made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
+        return made
+
+    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        names = list(self.inputs)
+        if len(tensors) > len(names):
+            raise UserError(f"{len(tensors)} tensors given; the pipeline takes {len(names)}: {', '.join(names)}")
+        given = dict(zip(names, tensors, strict=False))
+        for name, tensor in named.items():
+            if name not in names or name in given:
+                raise UserError(
+                    f"{name!r} is {'given twice' if name in given else 'no input'}; the inputs are {', '.join(names)}"
+                )
+            given[name] = tensor
+        if lost := [name for name in names if name not in given]:
+            raise UserError(f"the pipeline lacks {', '.join(lost)}; the inputs are {', '.join(names)}")
+        for name, tensor in given.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise UserError(f"input {name} is a {type(tensor).__name__}, not a tensor")
+            if tensor.device.type != "cpu":
+                raise UserError(f"input {name} is on {tensor.device}; this pipeline executes on the CPU")
+        return {name: given[name] for name in names}
+
+    def _unfit(self, given: Mapping[str, Any]) -> str | None:
+        """Why the tensors are not those for which the policy was made; None where they are."""
+        for name, view in self.inputs.items():
+            tensor = given[name]
+            seen = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(tensor.stride())
+            for what, got, wanted in zip(
+                ("shape", "dtype", "strides"), seen, (view.shape, view.dtype, view.strides), strict=True
+            ):
+                if got != wanted:
+                    return f"input {name} has {what} {got}; the policy is for {wanted}"
+        return None
+
+    def _storage(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Memory of every tensor, flat; poison where nothing is given."""
+        storage = {}
+        for name, views in self.chain.tensors().items():
+            if name in given:
+                tensor = given[name]
+                storage[name] = tensor.as_strided((self.inputs[name].elements - self.inputs[name].offset,), (1,))
+            else:
+                elements = max(view.elements for view in views)
+                storage[name] = torch.full((elements,), float("nan"), dtype=_DTYPES[views[0].dtype])
+        return storage
+
+
+def _strided(flat: Any, view: View) -> Any:
+    return flat.as_strided(view.shape, view.strides, flat.storage_offset() + view.offset)
+
+
+def _part(tensor: Any, view: View, layout: View) -> Any:
+    """The view's part of a tensor that was described as ``layout``; both may have grown or shrunk together."""
+    if view.shape == layout.shape and view.strides == layout.strides and view.offset == layout.offset:
+        return tensor
+    if tuple(tensor.shape) == layout.shape and layout.offset == 0:
+        flat = torch.empty(layout.elements, dtype=tensor.dtype)
+        flat.as_strided(layout.shape, layout.strides).copy_(tensor)
+        return _strided(flat, view)
+    raise UserError(
+        f"tensor {view.tensor} has shape {tuple(tensor.shape)} and the policy is for {layout.shape}; a stage takes a part of it, "
+        "which is known for that shape only"
+    )
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total

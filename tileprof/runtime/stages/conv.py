@@ -1,0 +1,127 @@
+"""Convolutions in two dimensions, channels last, as implicit products: a tile is a run of pixels by some channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch.nn import functional
+
+from tileprof.errors import UserError
+from tileprof.runtime.stages import epilogues
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.tiling import Span, Tiling
+from tileprof.runtime.stages.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Conv2d(Operator):
+    """``out = epilogue(conv(x, weight) + bias) + residual``.
+
+    Shapes: x [n, h, w, c], weight [k, r, s, c], out [n, p, q, k]. Pixels are numbered ``(n*P + p)*Q + q``; a tile takes ``tile[0]`` of them and
+    ``tile[1]`` channels.
+    """
+
+    NAME: ClassVar[str] = "conv2d"
+
+    x: View
+    weight: View
+    out: View
+    bias: View | None = None
+    residual: View | None = None
+    tile: tuple[int, int] = (128, 64)
+    stride: int = 1
+    padding: int = 0
+    epilogue: str = "none"
+    rows_along: str = "y"
+
+    def __post_init__(self) -> None:
+        epilogues.check(self.epilogue)
+        if self.epilogue == epilogues.GATE or self.stride < 1 or self.padding < 0:
+            raise UserError(
+                f"conv2d: stride {self.stride}, padding {self.padding}, epilogue {self.epilogue}: there is no such convolution"
+            )
+        if (
+            not len(self.x.shape) == len(self.weight.shape) == len(self.out.shape) == 4
+            or self.x.shape[3] != self.weight.shape[3]
+        ):
+            raise UserError(
+                f"conv2d: x is {self.x.shape} and weight is {self.weight.shape}; they are [n, h, w, c] and [k, r, s, c]"
+            )
+        n, h, w, _ = self.x.shape
+        k, r, s, _ = self.weight.shape
+        p, q = ((size + 2 * self.padding - kernel) // self.stride + 1 for size, kernel in ((h, r), (w, s)))
+        if self.out.shape != (n, p, q, k):
+            raise UserError(
+                f"conv2d: out is {self.out.shape}; for x {self.x.shape} and weight {self.weight.shape} it is {(n, p, q, k)}"
+            )
+        if self.bias is not None and self.bias.shape != (k,):
+            raise UserError(f"conv2d: bias is {self.bias.shape}; there are {k} channels")
+        if self.residual is not None and self.residual.shape != self.out.shape:
+            raise UserError(f"conv2d: residual is {self.residual.shape}; out is {self.out.shape}")
+        _ = self._tiling
+
+    @property
+    def _tiling(self) -> Tiling:
+        n, p, q, k = self.out.shape
+        return Tiling(n * p * q, k, self.tile, self.rows_along)
+
+    @property
+    def grid(self) -> Grid:
+        return (*self._tiling.grid, 1)
+
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - pixels hold the batch
+        pixels, channels = self._tiling.spans(x, y)
+        for image, p, columns in self._rows(pixels):
+            rows, span = self._window(p, p + 1, 0), self._window(*columns, 1)
+            yield Region("x", ((image, image + 1), rows, span, (0, self.x.shape[3])))
+            part = ((image, image + 1), (p, p + 1), columns, channels)
+            if self.residual is not None:
+                yield Region("residual", part)
+            yield written(part)
+        yield Region("weight", (channels, *self.weight.whole()[1:]))
+        if self.bias is not None:
+            yield Region("bias", (channels,))
+
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - pixels hold the batch
+        pixels, channels = self._tiling.spans(x, y)
+        weight = cut(tensors["weight"], (channels, *self.weight.whole()[1:])).float().permute(0, 3, 1, 2)
+        bias = None if self.bias is None else cut(tensors["bias"], (channels,)).float()
+        for image, p, columns in self._rows(pixels):
+            part = ((image, image + 1), (p, p + 1), columns, channels)
+            residual = None if self.residual is None else cut(tensors["residual"], part).float()
+            patch = self._patch(tensors["x"][image], p, columns)
+            value = functional.conv2d(patch, weight, stride=self.stride).permute(0, 2, 3, 1)
+            cut(tensors["out"], part).copy_(epilogues.finish(value, self.epilogue, bias, residual))
+
+    def reference(self, tensors: Mapping[str, Any]) -> Any:
+        x, weight = (tensors[role].permute(0, 3, 1, 2) for role in ("x", "weight"))
+        value = functional.conv2d(x, weight, stride=self.stride, padding=self.padding).permute(0, 2, 3, 1)
+        return epilogues.finish(value, self.epilogue, tensors.get("bias"), tensors.get("residual"))
+
+    def _rows(self, pixels: Span) -> Iterator[tuple[int, int, Span]]:
+        """Image, row and columns of each piece of a run of pixels."""
+        _, p, q, _ = self.out.shape
+        at = pixels[0]
+        while at < pixels[1]:
+            row, column = divmod(at, q)
+            stop = min(pixels[1], (row + 1) * q)
+            yield row // p, row % p, (column, column + stop - at)
+            at = stop
+
+    def _window(self, begin: int, end: int, axis: int) -> Span:
+        """Input rows (axis 0) or columns (1) that output rows or columns ``begin`` to ``end`` read."""
+        low = begin * self.stride - self.padding
+        high = (end - 1) * self.stride - self.padding + self.weight.shape[1 + axis]
+        return max(0, min(low, self.x.shape[1 + axis])), max(0, min(high, self.x.shape[1 + axis]))
+
+    def _patch(self, image: Any, p: int, columns: Span) -> Any:
+        """The input behind one row of the result, zeros where it leaves the image, as [1, c, r, width] float32."""
+        rows, span = self._window(p, p + 1, 0), self._window(*columns, 1)
+        inside = image[slice(*rows), slice(*span)].float().permute(2, 0, 1)[None]
+        top, left = (low - (at * self.stride - self.padding) for low, at in ((rows[0], p), (span[0], columns[0])))
+        height = self.weight.shape[1]
+        width = (columns[1] - columns[0] - 1) * self.stride + self.weight.shape[2]
+        right, bottom = width - left - (span[1] - span[0]), height - top - (rows[1] - rows[0])
+        return functional.pad(inside, (left, right, top, bottom))

@@ -1,0 +1,48 @@
+"""What happens to a sum before it is stored: bias, activation or gate, residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.nn import functional
+
+from tileprof.errors import UserError
+
+
+def _gelu_tanh(value: Any) -> Any:
+    return functional.gelu(value, approximate="tanh")
+
+
+ACTIVATIONS: Final[dict[str, Callable[[Any], Any]]] = {
+    "none": lambda value: value,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": functional.silu,
+}
+"""By name in a policy; and `GATE`, which is no function of one element."""
+
+GATE: Final = "silu_gate"
+"""silu of the left half of the columns times the right half; the result is half as wide."""
+
+
+def check(epilogue: str) -> None:
+    if epilogue not in {*ACTIVATIONS, GATE}:
+        raise UserError(f"there is no epilogue {epilogue!r}; known: {', '.join([*ACTIVATIONS, GATE])}")
+
+
+def apply(epilogue: str, value: Any) -> Any:
+    """The activation of a whole row or of a tile that holds both halves side by side."""
+    if epilogue == GATE:
+        gate, up = value.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+    return ACTIVATIONS[epilogue](value)
+
+
+def finish(value: Any, epilogue: str, bias: Any, residual: Any) -> Any:
+    """Bias, activation, residual, in this order."""
+    value = value if bias is None else value + bias
+    value = apply(epilogue, value)
+    return value if residual is None else value + residual

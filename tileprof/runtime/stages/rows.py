@@ -1,0 +1,103 @@
+"""Operators whose tile is a block of whole rows: norms and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from tileprof.errors import UserError
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.view import Spans, View
+
+
+class _Rows(Operator):
+    """Tiles along x, of ``rows`` rows each."""
+
+    x: View
+    rows: int
+
+    def _check(self) -> None:
+        if len(self.x.shape) != 2 or self.out.shape != self.x.shape or self.rows < 1:
+            raise UserError(
+                f"{self.NAME}: x is {self.x.shape}, out is {self.out.shape}, {self.rows} rows a tile; x and out are the same [m, n]"
+            )
+
+    @property
+    def grid(self) -> Grid:
+        return -(-self.x.shape[0] // self.rows), 1, 1
+
+    def _part(self, x: int) -> Spans:
+        return (x * self.rows, min(self.x.shape[0], (x + 1) * self.rows)), (0, self.x.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(_Rows):
+    """Layer norm or RMS norm over the columns of x [m, n], with weight [n] and, for layer norms, bias [n]."""
+
+    NAME: ClassVar[str] = "norm"
+
+    x: View
+    out: View
+    weight: View | None = None
+    bias: View | None = None
+    rows: int = 1
+    kind: str = "layer"
+    epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        self._check()
+        if self.kind not in {"layer", "rms"} or (self.kind == "rms" and self.bias is not None) or not self.epsilon >= 0:
+            raise UserError(f"norm: kind {self.kind!r}, epsilon {self.epsilon}; there are layer, and rms without bias")
+        for role in ("weight", "bias"):
+            view = getattr(self, role)
+            if view is not None and view.shape != self.x.shape[1:]:
+                raise UserError(f"norm: {role} is {view.shape}; x has {self.x.shape[1]} columns")
+
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - rows run along x
+        yield Region("x", self._part(x))
+        for role in ("weight", "bias"):
+            if getattr(self, role) is not None:
+                yield Region(role, ((0, self.x.shape[1]),))
+        yield written(self._part(x))
+
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
+        given = {role: tensors[role].float() for role in ("weight", "bias") if role in tensors}
+        cut(tensors["out"], self._part(x)).copy_(
+            self.reference({"x": cut(tensors["x"], self._part(x)).float(), **given})
+        )
+
+    def reference(self, tensors: Mapping[str, Any]) -> Any:
+        x, weight = tensors["x"], tensors.get("weight")
+        if self.kind == "rms":
+            return functional.rms_norm(x, x.shape[1:], weight, self.epsilon)
+        return functional.layer_norm(x, x.shape[1:], weight, tensors.get("bias"), self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(_Rows):
+    """``softmax(scale * x)`` over the columns of x [m, n]."""
+
+    NAME: ClassVar[str] = "softmax"
+
+    x: View
+    out: View
+    rows: int = 1
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - rows run along x
+        yield Region("x", self._part(x))
+        yield written(self._part(x))
+
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
+        value = cut(tensors["x"], self._part(x)).float()
+        cut(tensors["out"], self._part(x)).copy_(torch.softmax(self.scale * value, dim=1))
+
+    def reference(self, tensors: Mapping[str, Any]) -> Any:
+        return torch.softmax(self.scale * tensors["x"], dim=1)

@@ -1,0 +1,74 @@
+"""A policy laid over the tile relations of a page: the verdict, what is awaited and what is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from tileprof.viz.pack import pack, printable
+from tileprof.viz.relations import fitted
+
+if TYPE_CHECKING:
+    from tileprof.analysis import EdgeBlock
+
+
+@dataclass(frozen=True, slots=True)
+class PairOverlay:
+    """Two launches of the trace: tiles that the policy's waits await, and dependencies that no wait covers; None for none."""
+
+    producer: int
+    consumer: int
+    awaited: EdgeBlock | None
+    missing: EdgeBlock | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``: dependencies;
+    ``waits``, ``excess``: waits of tiles on semaphores, and producer tiles awaited that nobody needs.
+    """
+
+    name: str
+    sound: bool
+    reasons: Sequence[str]
+    launches: Sequence[int]
+    needed: int
+    missing: int
+    waits: int
+    excess: int
+    pairs: Sequence[PairOverlay]
+
+
+def overlay_table(
+    overlay: Overlay, pairs: pd.DataFrame, tiles: Sequence[int], *, budget: int, notes: list[str]
+) -> dict[str, Any]:
+    """``policy`` of the page: the verdict, and ``pairs`` of ``{"pair", "awaited", "missing"}`` with relations in `blocks`' form.
+
+    ``pair`` is a place in ``pairs`` (the page's). Waits between launches that do not depend on each other have no matrix to stand in,
+    and are counted.
+    """
+    keys = zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)
+    place = {key: i for i, key in enumerate(keys)}
+    rows, aside = [], 0
+    for pair in overlay.pairs:
+        if (pair.producer, pair.consumer) not in place:
+            aside += 1
+            continue
+        row: dict[str, Any] = {"pair": place[pair.producer, pair.consumer]}
+        for name, block in (("awaited", pair.awaited), ("missing", pair.missing)):
+            row[name], size = fitted(block, int(tiles[pair.producer]), budget) if block is not None else (None, 0)
+            budget -= size
+        rows.append(row)
+    if aside:
+        notes.append(f"The policy also orders {aside:,} pairs of launches between which the trace has no dependencies.")
+    return {
+        "name": printable(overlay.name),
+        "sound": overlay.sound,
+        "reasons": [printable(reason) for reason in overlay.reasons],
+        "launches": pack(list(overlay.launches)),
+        **{name: getattr(overlay, name) for name in ("needed", "missing", "waits", "excess")},
+        "pairs": rows,
+    }

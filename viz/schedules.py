@@ -1,0 +1,133 @@
+"""Schedules and bounds on their way into a page: where the time goes, and which tile runs where, when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.timeline import Lanes, busy_share
+from tileprof.viz.pack import pack, packed_bytes, printable
+from tileprof.viz.study import finite
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.report import Report
+    from tileprof.analysis.simulate import Schedule
+    from tileprof.viz.study import Study
+
+_TOO_MANY = 400_000
+"""Tiles of a schedule that are not drawn one by one: the browser places each in its SM."""
+
+_BINS = 1_000
+"""Columns of an aggregated schedule."""
+
+
+def gain_tables(
+    graph: TileGraph, report: Report | None, study: Study, *, budget: int, notes: list[str]
+) -> dict[str, Any]:
+    """``gain`` (the bracket, and where recorded time goes), ``schedules`` and ``sizes`` of a page, at most ``budget`` bytes."""
+    schedules, coarse = [], 0
+    work_ns = _work_ns(study)
+    for schedule in study.schedules:
+        lanes = {} if schedule.deadlock else _lanes(graph, schedule, len(schedule.end_ns) > _TOO_MANY)
+        if _bytes(lanes) > budget:
+            lanes = _lanes(graph, schedule, coarse=True)
+        if _bytes(lanes) > budget:
+            lanes = {}
+        coarse += "share" in lanes
+        budget -= _bytes(lanes)
+        schedules.append(_parts(schedule, work_ns) | {"lanes": lanes})
+    if coarse:
+        notes.append(
+            f"Simulated lanes of {coarse:,} schedulers are aggregated: shares of busy slots, not single tiles."
+        )
+    if study.skipped:
+        notes.append(
+            f"The program is too large to simulate every scheduler for a page: {', '.join(study.skipped)} left out "
+            "(`tileprof simulate` runs them)."
+        )
+    return {
+        "gain": _gain(report, work_ns),
+        "schedules": schedules,
+        "sizes": [asdict(size) | {"list_ns": finite(size.list_ns)} for size in study.sizes],
+    }
+
+
+def _bytes(lanes: dict[str, Any]) -> int:
+    return sum(packed_bytes(v) for v in lanes.values() if isinstance(v, dict)) + 200
+
+
+def _work_ns(study: Study) -> float:
+    """Slot-time of all tiles over all slots, of stream order, in which no tile waits inside."""
+    return next((s.busy * s.time_ns for s in study.schedules if s.scheduler == "stream" and not s.deadlock), 0.0)
+
+
+def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
+    """The time of a schedule as parts of the whole GPU's: tiles at work, tiles that hold slots and wait or signal, slots that are
+    empty while some tile runs, and time in which none runs.
+    """
+    value = {"name": schedule.scheduler, "deadlock": printable(schedule.deadlock), "time_ns": finite(schedule.time_ns)}
+    if schedule.deadlock:
+        return value
+    held = schedule.busy * schedule.time_ns
+    work = min(work_ns, held) if work_ns else held
+    idle = max(0.0, schedule.time_ns - schedule.gap_ns - held)
+    return value | {"work_ns": work, "wait_ns": held - work, "idle_ns": idle, "gap_ns": schedule.gap_ns}
+
+
+def _gain(report: Report | None, work_ns: float) -> dict[str, Any]:
+    """The recorded time in parts, and every bound. Empty without a report."""
+    if report is None or not report.program.launches:
+        return {}
+    program, bounds = report.program, report.bounds
+    waves = report.launch_waves
+    alone = waves["alone_ns"].to_numpy(np.float64)
+    idle = float((alone * waves["idle"].to_numpy(np.float64)).sum())
+    return {
+        "recorded_ns": program.recorded_ns,
+        "gap_ns": max(0.0, program.gap_ns),
+        "beside_ns": program.launch_ns - program.alone_ns,
+        "idle_ns": idle,
+        "work_ns": work_ns or float(alone.sum()) - idle,
+        "bounds": dict(bounds.ns),
+        "binding": bounds.binding,
+        "bound_ns": bounds.bound_ns,
+        "ready_ns": bounds.ready_ns,
+        "listed_ns": bounds.listed_ns,
+    }
+
+
+def _lanes(graph: TileGraph, schedule: Schedule, coarse: bool) -> dict[str, Any]:
+    """Begin of each launch, and of each tile after it, in whole ns; how long the tile holds its slot; its SM."""
+    counts = np.diff(graph.tile_base)
+    begin, end = (np.rint(ns).astype(np.int64) for ns in (schedule.begin_ns, schedule.end_ns))
+    if coarse:
+        return _aggregated(graph, schedule, begin, end)
+    some = counts > 0
+    opened = np.zeros(len(counts), np.int64)
+    opened[some] = np.minimum.reduceat(begin, graph.tile_base[:-1][some]) if some.any() else 0
+    return {
+        "open": pack(opened, delta=True),
+        "begin": pack(begin - np.repeat(opened, counts)),
+        "life": pack(end - begin, delta=True),
+        "sm": pack(schedule.sm, delta=True),
+    }
+
+
+def _aggregated(
+    graph: TileGraph, schedule: Schedule, begin: NDArray[np.int64], end: NDArray[np.int64]
+) -> dict[str, Any]:
+    sms = graph.trace.device.sms
+    blocks = np.maximum(graph.launches["blocks_per_sm"].to_numpy(np.float64), 1)
+    weight = np.repeat(1.0 / blocks, np.diff(graph.tile_base))
+    lanes = Lanes(schedule.sm, np.zeros_like(schedule.sm), begin.astype(np.float64), end.astype(np.float64), 1)
+    share = busy_share(lanes, sms=sms, bins=_BINS, weight=weight)
+    return {
+        "rows": sms,
+        "bins": _BINS,
+        "end": float(end.max(initial=0)),
+        "share": pack(np.rint(share * 100).astype(np.int64).ravel()),
+    }

@@ -1,0 +1,98 @@
+"""What a page compares: the program under every scheduler, and on GPUs of other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tileprof.analysis.bounds import Bounder, Machine
+from tileprof.analysis.simulate import SCHEDULERS, Simulator
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.simulate import Schedule
+
+SIMULATED_TILES = 3_000_000
+"""Tiles simulated for one page, all schedules and sizes together: ten seconds or so of one core."""
+
+SIZES = (0.5, 0.75, 1.0, 1.5, 2.0)
+"""SM counts of the what-if table, in units of the device's."""
+
+OCCUPANCIES = (0, 1, 2)
+"""Blocks an SM of the what-if table; 0: of each launch as recorded."""
+
+_FIRST = ("stream", "list", "cusync", "graph")
+"""Schedulers to run where there is no time for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The program on a GPU with so many SMs and blocks an SM (0: as recorded): one launch after the other, with gaps of plain
+    launches and of a CUDA graph, and list-scheduled with free launches.
+    """
+
+    sms: int
+    occupancy: int
+    stream_ns: float
+    graph_ns: float
+    list_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """``schedules`` on the recorded GPU, in the order of `SCHEDULERS`; ``skipped`` names those not run for the program's size."""
+
+    schedules: tuple[Schedule, ...]
+    skipped: tuple[str, ...]
+    sizes: tuple[Size, ...]
+
+
+def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
+    """Run as many schedulers and sizes as ``simulated_tiles`` allows; stream and list order always."""
+    tiles = max(int(graph.tile_base[-1]), 1)
+    if len(graph.launches) == 0:
+        return Study((), (), ())
+    names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
+    chosen = set(names[: max(2, simulated_tiles // tiles)])
+    simulator = Simulator(graph)
+    wanted = [name for name in SCHEDULERS if name in chosen]
+    with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
+        schedules = tuple(pool.map(lambda name: simulator.run(SCHEDULERS[name]), wanted))
+        left = simulated_tiles // tiles - len(wanted)
+        listed = {s.scheduler: s.time_ns for s in schedules}["list"]
+        sizes = tuple(pool.map(lambda at: _size(graph, *at, listed), _points(graph.trace.device.sms, left)))
+    return Study(schedules, tuple(name for name in SCHEDULERS if name not in chosen), sizes)
+
+
+def _points(sms: int, simulations: int) -> Iterator[tuple[int, int]]:
+    """(SMs, occupancy) of the table, whole rows of it while there are simulations left."""
+    counts = sorted({max(1, round(sms * size)) for size in SIZES})
+    for occupancy in OCCUPANCIES:
+        simulations -= len(counts)
+        if simulations < 0:
+            return
+        yield from ((count, occupancy) for count in counts)
+
+
+def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float) -> Size:
+    device = graph.trace.device
+    machine = Machine(device, sms, occupancy or None)
+    as_recorded = machine == Machine(device)
+    alone_ns = float(Bounder(graph, machine).launch_ns.sum())
+    gaps = max(len(graph.launches) - 1, 0)
+    return Size(
+        sms,
+        occupancy,
+        alone_ns + gaps * float(device.launch_gap_ns),
+        alone_ns + gaps * float(device.graph_gap_ns),
+        listed_ns if as_recorded else Simulator(graph, machine).run(SCHEDULERS["list"]).time_ns,
+    )
+
+
+def finite(ns: float) -> float | None:
+    """For JSON, which has no infinity."""
+    return ns if np.isfinite(ns) else None

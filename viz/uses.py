@@ -1,0 +1,85 @@
+"""Which buffers each launch reads and writes, and how many bytes each of its tiles, packed for the browser."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.trace.footprint import READ
+from tileprof.viz.pack import Packed, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tileprof.trace import Trace
+
+_READS, _WRITES = 1, 2
+"""Bits of ``how``."""
+
+MOST_USES = 100_000
+
+
+def use_tables(
+    trace: Trace, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
+) -> dict[str, Any]:
+    """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name; ``codes`` turns
+    texts into numbers.
+    """
+    operands = trace.operands[trace.operands["launch"].isin(launches["launch"])]
+    if len(operands) > MOST_USES:
+        notes.append(f"Buffers are named for the first launches only: {MOST_USES:,} of {len(operands):,} operands.")
+        operands = operands.head(MOST_USES)
+    how = _how(trace, launches, operands)
+    found, buffer = np.unique(operands["buffer"].to_numpy(np.int64), return_inverse=True)
+    buffers = trace.buffers.set_index("buffer").loc[found]
+    shape = pd.Series(
+        ["\N{MULTIPLICATION SIGN}".join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object
+    )
+    return {
+        "uses": {
+            "launch": pack(operands["launch"].to_numpy(np.int64), delta=True),
+            "buffer": pack(buffer, delta=True),
+            "how": pack(how),
+        },
+        "buffers": {
+            "bytes": pack(buffers["bytes"].to_numpy(np.int64), delta=True),
+            "name": pack(codes(buffers["name"])),
+            "kind": pack(codes(buffers["kind"])),
+            "dtype": pack(codes(buffers["dtype"])),
+            "shape": pack(codes(shape)),
+        },
+    }
+
+
+def _how(trace: Trace, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
+    """How each operand is used; 0 where its launch's footprint never touches it."""
+    footprints = launches["footprint"].to_numpy(np.int64)
+    place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
+    known: dict[int, dict[int, int]] = {}
+    found = []
+    for launch, operand in zip(operands["launch"].tolist(), operands["operand"].tolist(), strict=True):
+        footprint = place[int(launch)]
+        if footprint not in known:
+            known[footprint] = _touched(trace, footprint)
+        found.append(known[footprint].get(int(operand), 0))
+    return np.array(found, np.int64)
+
+
+def _touched(trace: Trace, footprint: int) -> dict[int, int]:
+    boxes = trace.footprint(footprint).boxes
+    touched: dict[int, int] = {}
+    for key in np.unique(boxes.operand.astype(np.int64) * 2 + (boxes.mode == READ)).tolist():
+        touched[key // 2] = touched.get(key // 2, 0) | (_READS if key % 2 else _WRITES)
+    return touched
+
+
+def tile_bytes(trace: Trace) -> dict[int, dict[str, Packed]]:
+    """By footprint: ``read`` and ``written`` bytes of each tile."""
+    names = {"read": "bytes_read", "written": "bytes_written"}
+    return {
+        int(str(footprint)): {short: pack(rows[name].to_numpy(np.int64), delta=True) for short, name in names.items()}
+        for footprint, rows in trace.tiles.groupby("footprint")
+    }
