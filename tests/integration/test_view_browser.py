@@ -1,14 +1,7 @@
 """The page in a real browser: what is drawn, what a click does, and that nothing is fetched or complains."""
 
-import shutil
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
-
 from small_programs import Program, norm, pointwise, recurrent, transformer
 
 from tileprof.analysis import build_graph
@@ -17,25 +10,8 @@ from tileprof.trace import load
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.viz import page
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("no chromium on this machine: apt-get install chromium", allow_module_level=True)
-
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 LAYER = 10  # launches in a layer of the small transformer
 GEMM, ATTENTION = 2, 3  # launches of its first layer
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -48,65 +24,6 @@ def written(graph, tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "page.html"
     path.write_text(page(graph, build_report(graph)), encoding="utf-8")
     return path
-
-
-class Tab:
-    """A page in the browser that must stay silent: any complaint or request fails the test at the end."""
-
-    def __init__(self, chromium, path, hash_="", **options):
-        self.page = chromium.new_page(**({"viewport": {"width": 1280, "height": 800}} | options))
-        self.complaints = []
-        self.page.on("console", lambda m: self.complaints.append(m.text))
-        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
-        self.page.on("dialog", lambda d: self.complaints.append(d.message))
-        self.page.on("request", lambda r: r.url.startswith("file:") or self.complaints.append(r.url))
-        self.page.goto(f"file://{path}{hash_}")
-        self.page.wait_for_selector("html[data-ready]")
-
-    def ask(self, script, argument=None):
-        return self.page.evaluate(script, argument)
-
-    def until(self, script, argument=None):
-        self.page.wait_for_function(script, arg=argument, timeout=5_000)
-
-    def at(self, view, script, argument=None):
-        """Where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""
-        inside = f"""(a) => {{ const view = tileprof.views.{view}; const box = view.canvas.getBoundingClientRect();
-            const [x, y] = view.toScreen(...({script})(a)); return [x + box.left, y + box.top]; }}"""
-        return self.ask(inside, argument)
-
-    def click(self, view, script, argument=None):
-        self.page.mouse.click(*self.at(view, script, argument))
-
-    def tip(self, view, script, argument=None):
-        self.page.mouse.move(*self.at(view, script, argument))
-        return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
-
-    def hash(self):
-        return self.ask("() => location.hash")
-
-    def colours(self, view):
-        """How many different colours a view's canvas shows."""
-        return self.ask(
-            """async (view) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
-            const c = tileprof.views[view].canvas; const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-            return new Set(new Uint32Array(d.buffer)).size; }""",
-            view,
-        )
-
-
-@pytest.fixture
-def tab(chromium, written):
-    tabs = []
-
-    def opened(hash_="", path=written, **options):
-        tabs.append(Tab(chromium, path, hash_, **options))
-        return tabs[-1]
-
-    yield opened
-    for each in tabs:
-        each.page.close()
-        assert each.complaints == []
 
 
 MIDDLE = "(i) => { const n = tileprof.nodeFor(i); return [n.ax + n.w / 2, n.ay + n.h / 2]; }"

@@ -2,12 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
-
 from small_programs import transformer
 
 

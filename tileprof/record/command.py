@@ -17,6 +17,12 @@ from tileprof.errors import UserError
 _PYTHON = re.compile(r"python[w]?(\d+(\.\d+)*)?(\.exe)?")
 _FLAGS = frozenset("bBdEIOPqRsSuvx")
 _VALUED = frozenset("WX")
+_CAN_RECORD = """
+from importlib.util import find_spec
+missing = [name for name in ("tileprof", "torch") if find_spec(name) is None]
+if missing:
+    raise SystemExit("it has no " + " and no ".join(missing))
+"""
 _REFUSED = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
 
 
@@ -125,7 +131,7 @@ def other_interpreter(command: Command) -> str | None:
         raise UserError(f"No such interpreter: {command.python}.")
     if named is None or _same(Path(named), Path(sys.executable)):
         return here
-    check = [named, *command.options, "-c", "import tileprof.cli, torch"]
+    check = [named, *command.options, "-c", _CAN_RECORD]
     answer = subprocess.run(check, capture_output=True, text=True, check=False)
     if not answer.returncode:
         return named

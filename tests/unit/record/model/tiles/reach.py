@@ -8,7 +8,7 @@ from masks over these tensors. Nothing here shares code with the models.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -31,24 +31,31 @@ def positions(operand: Operand | torch.Tensor) -> torch.Tensor:
 
 def elements(kernel: Kernel, operand: Operand, tile: int, mode: int = READ) -> list[int]:
     """Positions of the elements that ``tile`` touches, with repetition; only whole elements may be touched."""
-    return by_tile(kernel, operand, mode)[tile]
+    return [e for _, touched in _rows(kernel, operand, mode, tile) for e in touched]
 
 
 def by_tile(kernel: Kernel, operand: Operand, mode: int = READ) -> list[list[int]]:
     """`elements` of all tiles; nothing of an operand that the kernel does not know."""
     found: list[list[int]] = [[] for _ in range(kernel.footprint.tiles)]
+    for tile, touched in _rows(kernel, operand, mode):
+        found[tile] += touched
+    return found
+
+
+def _rows(kernel: Kernel, operand: Operand, mode: int, tile: int | None = None) -> Iterator[tuple[int, range]]:
     if not _touched(kernel, operand):
-        return found
+        return
     b, size = kernel.footprint.boxes, operand.itemsize
-    rows = np.flatnonzero((b.operand == slot_of(kernel, operand)) & (b.mode == mode))
+    chosen = (b.operand == slot_of(kernel, operand)) & (b.mode == mode)
+    rows = np.flatnonzero(chosen if tile is None else chosen & (b.tile == tile))
     assert not (b.offset[rows] % size).any()
     assert not (b.length[rows] % size).any()
-    for r in rows.tolist():
-        for j in range(b.count_1[r]):
-            for i in range(b.count_0[r]):
-                first = int(b.offset[r] + i * b.stride_0[r] + j * b.stride_1[r]) // size
-                found[b.tile[r]] += range(first, first + int(b.length[r]) // size)
-    return found
+    columns = (b.tile, b.offset, b.length, b.count_0, b.stride_0, b.count_1, b.stride_1)
+    for owner, offset, length, n0, s0, n1, s1 in zip(*(c[rows].tolist() for c in columns), strict=True):
+        for j in range(n1):
+            for i in range(n0):
+                first = (offset + i * s0 + j * s1) // size
+                yield owner, range(first, first + length // size)
 
 
 def assert_writes(kernel: Kernel, out: Operand, mode: int = WRITE) -> None:

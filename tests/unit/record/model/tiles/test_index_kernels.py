@@ -10,6 +10,7 @@ from tests.unit.record.model.tiles.reach import (
     H200,
     assert_reads,
     assert_writes,
+    by_tile,
     elements,
     positions,
     tensors,
@@ -27,7 +28,7 @@ def without_values(call):
 
 
 def covered(kernel, operand, mode):
-    return {e for t in range(kernel.footprint.tiles) for e in elements(kernel, operand, t, mode)}
+    return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
 @settings(max_examples=80, deadline=None)
@@ -140,9 +141,8 @@ def test_the_gradient_of_an_embedding_reaches_its_rows(count):
     assert covered(add, call.outputs[0], mode) == set(rows.flatten().tolist())
     given_rows = positions(call["grad_output"])[tokens != 3]
     assert covered(add, call["grad_output"], READ) == set(given_rows.flatten().tolist())
-    for tile in range(add.footprint.tiles):
-        columns = {e % 70 for e in elements(add, call.outputs[0], tile, mode)}
-        assert {e % 70 for e in elements(add, call["grad_output"], tile)} == columns
+    for written, read in zip(by_tile(add, call.outputs[0], mode), by_tile(add, call["grad_output"]), strict=True):
+        assert {e % 70 for e in written} == {e % 70 for e in read}
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

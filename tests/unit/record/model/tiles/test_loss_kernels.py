@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
-from tests.unit.record.model.tiles.reach import H200, assert_writes, elements, positions
+from tests.unit.record.model.tiles.reach import H200, assert_writes, by_tile, elements, positions
 from tileprof.trace.footprint import READ, WRITE
 
 ROWS, CLASSES = 700, 9
 
 
 def covered(kernel, operand, mode):
-    return {e for t in range(kernel.footprint.tiles) for e in elements(kernel, operand, t, mode)}
+    return {e for tile in by_tile(kernel, operand, mode) for e in tile}
 
 
 def picked(call, target, ignored):

@@ -10,6 +10,7 @@ from tests.unit.record.model.tiles.reach import (
     H200,
     assert_reads,
     assert_writes,
+    by_tile,
     elements,
     positions,
     shapes,
@@ -70,11 +71,12 @@ def test_split_reductions_share_the_work_exactly(shape, order, dims):
     [out] = call.outputs
     staging = [o for o in kernel.operands if isinstance(o, Scratch)]
     assert len(staging) == 1
+    updates, reads = by_tile(kernel, out, ATOMIC), by_tile(kernel, call["self"])
     for x in range(kernel.grid[0]):
         group = [x + y * kernel.grid[0] for y in range(kernel.grid[1])]
-        written = [sorted(elements(kernel, out, t, ATOMIC)) for t in group]
+        written = [sorted(updates[t]) for t in group]
         assert all(w == written[0] for w in written)
-        read = [e for t in group for e in elements(kernel, call["self"], t)]
+        read = [e for t in group for e in reads[t]]
         mine = torch.isin(positions(out), torch.tensor(written[0]))
         assert len(read) == len(set(read))
         assert set(read) == set(needed(source, dims, out.shape)(mine).tolist())

@@ -23,13 +23,14 @@ class Watch(TorchDispatchMode):
     """Counts operators without a model in ``missing``; raises where a model's accesses do not fit the call.
 
     Fits: all kernels together write every byte of every output (data-dependent updates excepted) and no byte
-    outside; nothing outside an operand is read. With ``taints``, also `taint.check`.
+    outside; nothing outside an operand is read. Calls of equal layout are checked once. With ``taints``, also `taint.check`.
     """
 
     def __init__(self, *, taints: bool = False) -> None:
         super().__init__()
         self._random = np.random.default_rng(0) if taints else None
         self.tried = 0
+        self._checked: set[Any] = set()
         load_all()
         self.seen: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
@@ -50,6 +51,10 @@ class Watch(TorchDispatchMode):
         if entry is None:
             self.missing[call.op] += 1
             return result
+        layout = (call.op, *((o.shape, o.strides, o.dtype) for o in call.tensors))
+        if layout in self._checked:
+            return result
+        self._checked.add(layout)
         kernels = entry.model(call, H200)
         self.conservative[call.op] += any(k.coverage == "conservative" for k in kernels)
         check(call, kernels)

@@ -1,0 +1,91 @@
+"""A browser for the tests of pages, where there is one, and the builders of small programs."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page in the browser that must stay silent: any complaint or request fails the test at the end."""
+
+    def __init__(self, chromium, path, hash_="", allowed="file:", **options):
+        self.page = chromium.new_page(**({"viewport": {"width": 1280, "height": 800}} | options))
+        self.complaints = []
+        self.page.on("console", lambda m: self.complaints.append(m.text))
+        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.page.on("dialog", lambda d: self.complaints.append(d.message))
+        self.page.on("request", lambda r: r.url.startswith((allowed, "data:")) or self.complaints.append(r.url))
+        self.page.goto(f"file://{path}{hash_}" if allowed == "file:" else f"{path}{hash_}")
+        self.page.wait_for_selector("html[data-ready]")
+
+    def ask(self, script, argument=None):
+        return self.page.evaluate(script, argument)
+
+    def until(self, script, argument=None):
+        self.page.wait_for_function(script, arg=argument, timeout=5_000)
+
+    def at(self, view, script, argument=None):
+        """Where a point of a view is on the screen; ``script`` gives it in the view's own coordinates."""
+        inside = f"""(a) => {{ const view = tileprof.views.{view}; const box = view.canvas.getBoundingClientRect();
+            const [x, y] = view.toScreen(...({script})(a)); return [x + box.left, y + box.top]; }}"""
+        return self.ask(inside, argument)
+
+    def click(self, view, script, argument=None):
+        self.page.mouse.click(*self.at(view, script, argument))
+
+    def tip(self, view, script, argument=None):
+        self.page.mouse.move(*self.at(view, script, argument))
+        return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
+
+    def hash(self):
+        return self.ask("() => location.hash")
+
+    def colours(self, view):
+        """How many different colours a view's canvas shows."""
+        return len(self.palette(view))
+
+    def palette(self, view):
+        """Pixels of each colour (as "r,g,b") that a view's canvas shows."""
+        return self.ask(
+            """async (view) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+            const c = tileprof.views[view].canvas; const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+            const found = {}; for (let i = 0; i < d.length; i += 4) { const k = `${d[i]},${d[i + 1]},${d[i + 2]}`; found[k] = (found[k] ?? 0) + 1; }
+            return found; }""",
+            view,
+        )
+
+
+@pytest.fixture
+def tab(chromium, written):
+    """Opens a page, the module's ``written`` one unless told otherwise."""
+    tabs = []
+
+    def opened(hash_="", path=written, **options):
+        tabs.append(Tab(chromium, path, hash_, **options))
+        return tabs[-1]
+
+    yield opened
+    for each in tabs:
+        each.page.close()
+        assert each.complaints == []
