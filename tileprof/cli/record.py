@@ -23,6 +23,13 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--count", type=int, metavar="N", help="keep N launches, then none")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
     add("--initialisation", action="store_true", help="keep launches that initialise parameters")
+    add(
+        "--tile",
+        action="append",
+        default=[],
+        metavar="SHAPE",
+        help="dictate tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be given again",
+    )
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
@@ -39,6 +46,7 @@ def run(given: argparse.Namespace) -> int:
         count=given.count,
         module=given.module,
         initialisation=given.initialisation,
+        tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
     return recorder(given.recorder).record(options)

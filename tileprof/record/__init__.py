@@ -39,6 +39,8 @@ class Options:
     module: str | None = None
     initialisation: bool = False
     """Keep launches that only initialise parameters, before the first module is called."""
+    tile: tuple[str, ...] = ()
+    """Tile shapes that the user dictates (`tileprof.record.model.tiles.overrides`)."""
 
     def __post_init__(self) -> None:
         if not self.program:
@@ -57,6 +59,7 @@ class Options:
         given = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
         given += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
         given += [] if self.count is None else [f"--count={self.count}"]
+        given += [f"--tile={word}" for word in self.tile]
         return given + ([] if self.module is None else [f"--module={self.module}"])
 
 

@@ -124,7 +124,7 @@ def models(*ops: str, data_dependent: bool = False) -> Callable[[Model], Model]:
 
 def find(op: str) -> Entry | None:
     """The model of an operator: its own overload first, then any overload."""
-    return REGISTRY.get(op) or REGISTRY.get(op.split(".")[0])
+    return REGISTRY.get(op) or REGISTRY.get(op.split(".", 1)[0])
 
 
 def distinct(operands: Iterable[Operand]) -> tuple[Operand, ...]:

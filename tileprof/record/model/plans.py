@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs):
         return []  # nothing to compute: PyTorch returns before it launches
     return [
-        _planned(_without_empty(kernel), call, device, key)
+        own(_without_empty(kernel), call.op, device, key)
         for kernel in _kernels(operator, call, device, written, notes)
         if kernel.footprint.tiles
     ]
@@ -90,9 +90,10 @@ def _operands(value: Any) -> list[Operand]:
     return [o for o in (value if isinstance(value, list) else [value]) if isinstance(o, Operand)]
 
 
-def _planned(kernel: Kernel, call: Call, device: Device, key: Hashable) -> Planned:
+def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> Planned:
+    """A kernel ready to be bound; ``key`` is its layout, or `content`."""
     lives = duration.model(kernel, device)
-    identity = repr((call.op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
+    identity = repr((op, key, kernel.name, kernel.grid, kernel.block, kernel.cluster))
     footprint = replace(kernel.footprint, duration_ns=lives.tile_ns)
     return Planned(
         kernel=replace(kernel, footprint=footprint),
@@ -101,6 +102,15 @@ def _planned(kernel: Kernel, call: Call, device: Device, key: Hashable) -> Plann
         tiles=footprint.tiles,
         duration=lives,
     )
+
+
+def content(kernel: Kernel) -> tuple[str, bytes]:
+    """Equal for kernels that touch the same bytes of their operands: what is not modelled from a layout alone."""
+    total = blake2b(repr((kernel.name, kernel.grid, kernel.block, kernel.flops)).encode(), digest_size=16)
+    total.update(np.ascontiguousarray(kernel.footprint.block).data)
+    for column in fields(Boxes):
+        total.update(np.ascontiguousarray(getattr(kernel.footprint.boxes, column.name)).data)
+    return kernel.name, total.digest()
 
 
 def _without_empty(kernel: Kernel) -> Kernel:

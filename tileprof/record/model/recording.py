@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program
-from tileprof.record.model import fake
+from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
-from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles import load_all, overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,13 +82,17 @@ class Recording:
 
 def run(options: Options, command: Command) -> int:
     """Run ``command`` in this process under a session; its exit code."""
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported: its kernels then need no GPU
     load_all()
+    for word in options.tile:
+        overrides.parse(word)  # a mistake is better told before the program runs
     session = Session(options, devices.get(options.device), list(options.program))
     recording = Recording(session)
     # Registered before the program's own handlers, so it runs after them; threads are joined before.
     atexit.register(recording.finish)
     os.register_at_fork(after_in_child=session.forked, after_in_parent=_say_forked(session))
     session.start()
+    triton_kernels.install(session)
     return program.run(command, recording.ended)
 
 

@@ -24,13 +24,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
-from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.call import Call, Kernel, Operand, Scratch
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import Buffer, Buffers
+from tileprof.record.model.tiles import overrides
 from tileprof.record.model.window import Window
 from tileprof.trace.footprint import Launch
 from tileprof.trace.writer import TraceWriter
@@ -89,6 +90,7 @@ class Session:
         self._stack.callback(self.modules.install())
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
+        self._stack.enter_context(overrides.override(*self.options.tile))
         self._enter_modes(self._stack)
         self._stack.callback(capture.ignore, self)
         capture.listen(self)
@@ -113,6 +115,8 @@ class Session:
     def notes(self) -> list[str]:
         """What the trace has to confess so far."""
         said = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
+        if self.options.tile:
+            said.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
         if self.fake:
             said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
@@ -238,7 +242,7 @@ class Session:
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if operator.entry is None or self.fake or not operator.entry.data_dependent:
                 self._plans[cached] = planned
-        self._launch(operator, planned, tensors, places, inputs, path)
+        self._launch(operator.name, planned, tensors, places, inputs, path)
 
     def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
         """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
@@ -266,9 +270,28 @@ class Session:
 
     # ---- launches
 
+    def launched(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
+        """Record a kernel that the program launched itself; ``kernel.operands`` refer to ``tensors``."""
+        with self._lock:
+            if self.active:
+                self._guard(lambda: self._own(op, kernel, tensors))
+
+    def _own(self, op: str, kernel: Kernel, tensors: list[torch.Tensor]) -> None:
+        self.buffers.bury()
+        self.seen += 1
+        path = self.modules.here()
+        places = [self.buffers.of(t, made=False) for t in tensors]
+        if not self.window.covers(path):
+            return
+        key = plans.content(kernel)
+        planned = self._plans.get(key)
+        if planned is None:
+            planned = self._plans[key] = [plans.own(kernel, op, self.device, key)]
+        self._launch(op, planned, tensors, places, len(tensors), path)
+
     def _launch(
         self,
-        operator: Operator,
+        op: str,
         planned: list[plans.Planned],
         tensors: list[torch.Tensor],
         places: list[Buffer | None],
@@ -283,7 +306,7 @@ class Session:
         scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
         for one in planned:
             if self.window.keeps():
-                self._add(operator, one, self._bindings(one, tensors, places, inputs, scratch), path)
+                self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path)
         for workspace in scratch.values():
             self.buffers.release(workspace)
 
@@ -307,7 +330,7 @@ class Session:
             bound.append((self.buffers.bind(buffer, new=new), tensor.storage_offset() * tensor.element_size()))
         return tuple(bound)
 
-    def _add(self, operator: Operator, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
+    def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
         kernel = one.kernel
         footprint = one.footprint
         if footprint is None:
@@ -323,7 +346,7 @@ class Session:
                 timing="modelled",
                 coverage=kernel.coverage,
                 fingerprint=one.fingerprint,
-                op=operator.name,
+                op=op,
                 module=path,
                 cluster=kernel.cluster,
                 registers=kernel.registers,
@@ -337,7 +360,7 @@ class Session:
         self.end_ns += one.duration.launch_ns + round(self.device.launch_gap_ns)
         self.tiles += one.tiles
         if kernel.coverage == "conservative":
-            self.conservative[operator.name] += 1
+            self.conservative[op] += 1
         self._progress.say(self.writer.launches, self.tiles, path)
 
     # ---- modules

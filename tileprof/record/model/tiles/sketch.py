@@ -131,8 +131,9 @@ def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, Ints, Ints, Int
 
 def _pair(left: Ints, right: Ints, count: int) -> tuple[Ints, Ints]:
     """Row numbers of all pairs of ``left`` and ``right`` (sorted range ids below ``count``) with equal id."""
-    if len(left) == len(right) == count:
-        return np.arange(count), np.arange(count)
+    every = np.arange(count)
+    if np.array_equal(left, every) and np.array_equal(right, every):
+        return every, every
     many = np.bincount(right, minlength=count)
     begin = np.cumsum(many) - many
     repeats = many[left]
