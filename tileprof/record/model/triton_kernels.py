@@ -22,4 +22,4 @@ def install(session: Session) -> None:
         session.note("Triton kernels ran in Triton's interpreter: registers and shared memory are unknown.")
         session.launched(f"triton::{kernel.name}", kernel, tensors)
 
-    launches.install(sink, lambda: session.active and not session.fake, _disable_current_modes)
+    launches.install(sink, lambda: session.active, _disable_current_modes, fake=session.fake)

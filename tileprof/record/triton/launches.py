@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.triton.addresses import AddressRun, DependsOnValues, Pointer, named_arguments
 from tileprof.record.triton.interpreter import Watch, after_import, watching
 from tileprof.record.triton.programs import Span
-from tileprof.trace.footprint import Boxes, Footprint
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -24,12 +27,15 @@ _NOTE = "seen in Triton's interpreter: addresses exact, order of accesses stands
 
 Sink = Callable[[Kernel, "list[torch.Tensor]"], None]
 
+_ADDRESS_SPACE, _GAP = 1 << 40, 1 << 21
+"""Where stand-ins for fake tensors begin, and how far apart they lie at least."""
 
-def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any]) -> None:
+
+def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], *, fake: bool = False) -> None:
     """From now on, hand each launch of an interpreted Triton kernel to ``sink``, after it has run.
 
     ``active()`` says whether launches are wanted now; ``outside()`` is a context manager under which the interpreter's own
-    tensor operations are not the program's.
+    tensor operations are not the program's. ``fake``: tensors have no values; kernels run on addresses alone.
     """
 
     def patch(module: ModuleType) -> None:
@@ -39,15 +45,93 @@ def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any]) 
         def run(self: Any, *arguments: Any, **named: Any) -> Any:
             if not active():
                 return original(self, *arguments, **named)
-            with outside(), watching(module.interpreter_builder) as watch:
-                result = original(self, *arguments, **named)
             tensors = _tensors([*arguments, *named.values()])
-            sink(_kernel(self.fn.__name__, watch, tensors, named), tensors)
+            result = None
+            if fake:
+                with outside():
+                    kernel = _from_addresses(module, self, arguments, named, tensors)
+            else:
+                with outside(), watching(module.interpreter_builder) as watch:
+                    result = original(self, *arguments, **named)
+                kernel = _from_watch(self.fn.__name__, watch, tensors, named)
+            sink(kernel, tensors)
             return result
 
         executor.__call__ = run
 
     after_import(patch)
+
+
+def _from_addresses(
+    module: Any, executor: Any, arguments: tuple[Any, ...], named: dict[str, Any], tensors: list[torch.Tensor]
+) -> Kernel:
+    spans, slots, addresses = _stand_ins(tensors)
+    own = named_arguments(executor, arguments, named)
+    run = AddressRun(module, executor, {name: _as_pointers(value, addresses) for name, value in own.items()})
+    name = executor.fn.__name__
+    try:
+        places, boxes, flops = run.boxes(spans)
+    except DependsOnValues:
+        return _whole(name, run.grid, tensors, spans, slots, named)
+    at = np.array(places, np.int32)
+    return _kernel(
+        name, run.grid, Footprint(at, Boxes.concat(boxes)), np.array(flops, np.float64), tensors, slots, named
+    )
+
+
+def _whole(
+    name: str,
+    grid: tuple[int, int, int],
+    tensors: list[torch.Tensor],
+    spans: list[Span],
+    slots: list[int],
+    named: dict[str, Any],
+) -> Kernel:
+    """A kernel whose addresses depend on values that are not there: every program touches every argument whole."""
+    tiles = grid[0] * grid[1] * grid[2]
+    number = np.arange(tiles)
+    at = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1).astype(
+        np.int32
+    )
+    parts = [
+        Boxes.of(tile=number, operand=s.operand, mode=mode, offset=s.low - s.origin, length=s.high - s.low)
+        for s in spans
+        for mode in (READ, WRITE)
+    ]
+    kernel = _kernel(name, grid, Footprint(at, Boxes.concat(parts)), np.zeros(tiles), tensors, slots, named)
+    kernel.coverage = "conservative"
+    kernel.note = "addresses depend on values, and fake tensors have none: every program takes every argument whole"
+    return kernel
+
+
+def _stand_ins(tensors: list[torch.Tensor]) -> tuple[list[Span], list[int], dict[int, int]]:
+    """Spans and slots as `_spans`, at made-up addresses; and the address of each tensor by its id."""
+    spans: list[Span] = []
+    slots: list[int] = []
+    lows: dict[int, int] = {}
+    addresses: dict[int, int] = {}
+    free = _ADDRESS_SPACE
+    for place, tensor in enumerate(tensors):
+        storage = tensor.untyped_storage()
+        low = lows.get(storage._cdata)  # noqa: SLF001 (a storage's identity)
+        address = (free if low is None else low) + tensor.storage_offset() * tensor.element_size()
+        if low is None:
+            lows[storage._cdata] = free  # noqa: SLF001
+            spans.append(Span(free, free + storage.nbytes(), address, len(slots)))
+            slots.append(place)
+            free += -(-(storage.nbytes() + _GAP) // _GAP) * _GAP
+        addresses[id(tensor)] = address
+    return spans, slots, addresses
+
+
+def _as_pointers(value: Any, addresses: dict[int, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_as_pointers(v, addresses) for v in value)
+    if hasattr(value, "untyped_storage"):
+        return Pointer(value.dtype, addresses.get(id(value), 0))
+    if hasattr(value, "base") and hasattr(value, "block_shape"):
+        return replace(value, base=_as_pointers(value.base, addresses))
+    return value
 
 
 def _tensors(values: list[Any]) -> list[torch.Tensor]:
@@ -64,18 +148,30 @@ def _tensors(values: list[Any]) -> list[torch.Tensor]:
     return found
 
 
-def _kernel(name: str, watch: Watch, tensors: list[torch.Tensor], named: dict[str, Any]) -> Kernel:
+def _from_watch(name: str, watch: Watch, tensors: list[torch.Tensor], named: dict[str, Any]) -> Kernel:
     """Programs in hardware order (x fastest); the interpreter runs x outermost."""
     at = np.array(watch.at, np.int32).reshape(-1, 3)
     order = np.lexsort((at[:, 0], at[:, 1], at[:, 2]))
     spans, slots = _spans(tensors)
     boxes = Boxes.concat(watch.programs[row].boxes(tile, spans) for tile, row in enumerate(order.tolist()))
     flops = np.array([watch.programs[row].flops for row in order.tolist()], np.float64)
+    return _kernel(name, watch.grid, Footprint(at[order], boxes), flops, tensors, slots, named)
+
+
+def _kernel(
+    name: str,
+    grid: tuple[int, int, int],
+    footprint: Footprint,
+    flops: NDArray[np.float64],
+    tensors: list[torch.Tensor],
+    slots: list[int],
+    named: dict[str, Any],
+) -> Kernel:
     return Kernel(
         name=name,
-        footprint=Footprint(at[order], boxes),
+        footprint=footprint,
         operands=tuple(_operand(tensors[ref], ref) for ref in slots),
-        grid=watch.grid,
+        grid=grid,
         block=(32 * int(named.get("num_warps") or _DEFAULT_WARPS), 1, 1),
         flops=int(flops.sum()),
         rate=_rate(tensors),

@@ -35,14 +35,29 @@ def gather_add(table, index, out, n, BLOCK: tl.constexpr):  # noqa: N803
     tl.atomic_add(out + at % 4, tl.load(table + chosen, at < n, 0.0), at < n)
 
 
-@pytest.fixture
-def seen(monkeypatch):
+@contextlib.contextmanager
+def recorded(*, fake: bool = False):
+    """Launches inside the block, as (kernel, tensors)."""
     from triton.runtime import interpreter
 
-    found = []
-    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreter.GridExecutor.__call__)
-    launches.install(lambda kernel, tensors: found.append((kernel, tensors)), lambda: True, contextlib.nullcontext)
-    return found
+    found, original = [], interpreter.GridExecutor.__call__
+    launches.install(lambda k, t: found.append((k, t)), lambda: True, contextlib.nullcontext, fake=fake)
+    try:
+        yield found
+    finally:
+        interpreter.GridExecutor.__call__ = original
+
+
+@pytest.fixture
+def seen():
+    with recorded() as found:
+        yield found
+
+
+@pytest.fixture
+def seen_fake():
+    with recorded(fake=True) as found:
+        yield found
 
 
 def touched(kernel, tile: int, slot: int, mode: int) -> set[int]:
@@ -93,3 +108,54 @@ def test_a_view_is_bound_at_its_own_offset(seen) -> None:
     ((kernel, tensors),) = seen
     assert min(touched(kernel, 0, 0, READ)) == 0
     assert tensors[kernel.operands[0].ref].storage_offset() == 32
+
+
+@triton.jit
+def swizzled(x, o, n, BLOCK: tl.constexpr):  # noqa: N803
+    place = (tl.program_id(0) * 7) % tl.num_programs(0)
+    at = place * BLOCK + tl.arange(0, BLOCK)
+    tl.store(o + at, tl.load(x + at, at < n), at < n)
+
+
+def same_bytes(exact, guessed) -> bool:
+    tiles = range(exact.footprint.tiles)
+    slots = range(len(exact.operands))
+    assert guessed.footprint.block.tolist() == exact.footprint.block.tolist()
+    return all(
+        touched(exact, t, s, m) == touched(guessed, t, s, m)
+        for t in tiles
+        for s in slots
+        for m in (READ, WRITE, ATOMIC)
+    )
+
+
+@pytest.mark.parametrize("blocks", [(3, 4), (9, 11)])
+def test_addresses_alone_give_the_same_boxes_run_in_full_or_extrapolated(blocks) -> None:
+    n, m, k = 16 * blocks[0] - 5, 16 * blocks[1] - 3, 24
+    a, b, c = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), 7.0)
+    with recorded(fake=True) as guesses:
+        matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
+    assert (c == 7).all()
+    with recorded() as seen:
+        matmul[blocks](a, b, c, m, n, k, BM=16, BN=16, BK=8)
+    ((guessed, _),), ((exact, _),) = guesses, seen
+    assert same_bytes(exact, guessed)
+    assert guessed.flops == exact.flops
+
+
+def test_what_is_not_affine_runs_in_full(seen_fake) -> None:
+    x, o = torch.randn(40 * 8 - 3), torch.empty(40 * 8 - 3)
+    swizzled[(40,)](x, o, x.numel(), BLOCK=8)
+    ((kernel, _),) = seen_fake
+    for tile in (0, 1, 23, 39):
+        place = tile * 7 % 40
+        assert touched(kernel, tile, 1, WRITE) == set(range(32 * place, min(32 * place + 32, 4 * x.numel())))
+    assert kernel.coverage == "exact"
+
+
+def test_addresses_that_depend_on_values_are_conservative(seen_fake) -> None:
+    index, out = torch.tensor([5, 1, 5, 9, 0, 7]), torch.zeros(4)
+    gather_add[(2,)](torch.arange(10.0), index, out, 6, BLOCK=4)
+    ((kernel, _),) = seen_fake
+    assert kernel.coverage == "conservative"
+    assert touched(kernel, 1, 0, READ) == set(range(40))

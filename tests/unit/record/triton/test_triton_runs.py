@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileprof.record.triton.programs import ProgramLog, Span
 from tileprof.record.runs import boxes, runs
+from tileprof.record.triton.programs import ProgramLog, Span
 from tileprof.trace.footprint import READ
 
 
@@ -27,6 +27,15 @@ def test_boxes_hold_each_byte_once(slots: list[int], itemsize: int) -> None:
     addresses = np.array(slots, np.uint64) * np.uint64(itemsize)
     found = bytes_of(boxes(*runs(addresses, None, itemsize)))
     assert found == sorted({a * itemsize + b for a in slots for b in range(itemsize)})
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 30), st.booleans(), st.sampled_from([1, 2, 4]))
+def test_a_block_read_by_rows_or_columns_holds_the_bytes_of_its_lanes(
+    m: int, n: int, stride: int, turned: bool, itemsize: int
+) -> None:  # noqa: FBT001
+    lanes = (np.arange(m)[:, None] * stride + np.arange(n) * itemsize).astype(np.uint64)
+    found = bytes_of(boxes(*runs(lanes.T if turned else lanes, np.ones((1, 1), bool), itemsize)))
+    assert found == sorted({int(a) + b for a in lanes.ravel() for b in range(itemsize)})
 
 
 def test_a_block_of_a_matrix_is_one_box() -> None:

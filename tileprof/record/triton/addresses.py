@@ -1,0 +1,186 @@
+"""Addresses of a Triton kernel without its data: what fake tensors need.
+
+Programs run on pointers alone: loads return a constant, stores and dot products do nothing. Two constants tell whether addresses
+depend on what is loaded; such a kernel cannot be recorded without values. Boxes of inner programs of a grid mostly move by a
+constant from neighbour to neighbour: they are then worked out from three programs, checked on others at random, and
+the programs at the grid's upper edges (where masks cut) run one by one. Whatever does not check out runs in full.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+from tileprof.record.triton.interpreter import Watch, watching
+from tileprof.record.triton.programs import ProgramLog, Span
+from tileprof.trace.footprint import Boxes
+
+Place = tuple[int, int, int]
+
+_CHECKS = 8
+"""Inner programs that are run to check the extrapolation."""
+_MOST_ACCESSES = 1_000_000
+"""A program with more loops over values that are not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Stands for a tensor argument: an address and an element type, no memory."""
+
+    dtype: Any
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+class DependsOnValues(Exception):  # noqa: N818 (an answer, not an error)
+    """Addresses or control flow depend on loaded values."""
+
+
+class AddressRun:
+    """One launch of an interpreted kernel, run on pointers; ``arguments`` hold `Pointer` in place of tensors."""
+
+    def __init__(self, module: Any, executor: Any, arguments: dict[str, Any]) -> None:
+        self._module, self._executor = module, executor
+        try:
+            scope = module._patch_lang(executor.fn)  # noqa: SLF001 (the interpreter offers no other way in)
+            try:
+                fixed = executor.constexprs
+                self._named = {n: a if n in fixed else module._implicit_cvt(a) for n, a in arguments.items()}  # noqa: SLF001
+                grid = executor.grid(self._named) if callable(executor.grid) else executor.grid
+            finally:
+                scope.restore()
+        except AttributeError as error:
+            raise UserError(
+                f"Triton kernels on fake tensors need another Triton than this one ({error}); record without --fake"
+            ) from None
+        x, y, z = (*(int(n) for n in grid), 1, 1, 1)[:3]
+        self.grid: Place = (x, y, z)
+
+    def boxes(self, spans: list[Span]) -> tuple[list[Place], list[Boxes], list[int]]:
+        """Places in hardware order, the boxes of each program, and the flops of each.
+
+        Raises `DependsOnValues`, and ValueError for an address outside every span.
+        """
+        places = [(x, y, z) for z, y, x in product(*(range(n) for n in reversed(self.grid)))]
+        self._check_values(places, spans)
+        guess = self._extrapolated(places, spans) if len(places) > 4 * _CHECKS else None
+        if guess is None:
+            logs = self._run(places, 0)
+            guess = {p: (log.boxes(0, spans), log.flops) for p, log in logs.items()}
+        found = [guess[place] for place in places]
+        tiled = [replace(b, tile=np.full(len(b), n, np.int32)) for n, (b, _) in enumerate(found)]
+        return places, tiled, [flops for _, flops in found]
+
+    def _run(self, places: Iterable[Place], fill: int) -> dict[Place, ProgramLog]:
+        builder = self._module.interpreter_builder
+        scope = self._module._patch_lang(self._executor.fn)  # noqa: SLF001 (as above)
+        try:
+            with watching(builder) as watch:
+                _blind(self._module, builder, watch, fill)
+                builder.set_grid_dim(*self.grid)
+                for place in places:
+                    builder.set_grid_idx(*place)
+                    self._executor.fn(**self._named)
+                return dict(zip(watch.at, watch.programs, strict=True))
+        finally:
+            scope.restore()
+
+    def _check_values(self, places: list[Place], spans: list[Span]) -> None:
+        sample = _sample(places, 4)
+        runs = [self._run(sample, fill) for fill in (0, 1)]
+        for place in sample:
+            zero, one = (run[place].boxes(0, spans) for run in runs)
+            if not _same(zero, one):
+                raise DependsOnValues
+
+    def _extrapolated(self, places: list[Place], spans: list[Span]) -> dict[Place, tuple[Boxes, int]] | None:
+        last = tuple(n - 1 for n in self.grid)
+        inner = [p for p in places if all(c < e or e == 0 for c, e in zip(p, last, strict=True))]
+        edge = [p for p in places if p not in set(inner)]
+        units: list[Place] = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
+        steps = [unit for axis, unit in enumerate(units) if self.grid[axis] > 2]
+        if len(edge) > len(places) // 2 or not steps:
+            return None
+        origin = (0, 0, 0)
+        checks = _sample(inner, _CHECKS)
+        logs = self._run({origin, *steps, *checks, *edge}, 0)
+        known = {place: (log.boxes(0, spans), log.flops) for place, log in logs.items()}
+        base, flops = known[origin]
+        shifts = np.zeros((3, len(base)), np.int64)
+        for step in steps:
+            moved = known[step][0]
+            if not _same(base, moved, but_offset=True):
+                return None
+            shifts[step.index(1)] = moved.offset - base.offset
+        guess: dict[Place, tuple[Boxes, int]] = {}
+        for place in inner:
+            moved = replace(base, offset=base.offset + np.asarray(place, np.int64) @ shifts)
+            guess[place] = (moved, flops)
+        for place in checks:
+            if not _same(guess[place][0], known[place][0]):
+                return None
+        return guess | {place: known[place] for place in edge}
+
+
+def _sample(places: list[Place], count: int) -> list[Place]:
+    """The first, the last and some at random, the same ones every time."""
+    random = np.random.default_rng(0)
+    chosen = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
+    return [places[n] for n in sorted(chosen)]
+
+
+def _same(a: Boxes, b: Boxes, *, but_offset: bool = False) -> bool:
+    names = [n for n in Boxes.__slots__ if not (but_offset and n == "offset")]
+    return len(a) == len(b) and all(
+        np.array_equal(getattr(a, n), getattr(b, n), equal_nan=n in {"first", "last"}) for n in names
+    )
+
+
+def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
+    """Let the builder's memory methods log and touch nothing; `watching` restores them."""
+
+    def log(pointers: Any, mask: Any, mode: int) -> NDArray[np.uint64]:
+        program = watch.programs[-1]
+        if len(program.accesses) >= _MOST_ACCESSES:
+            raise DependsOnValues
+        itemsize = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        addresses = np.asarray(pointers.data, np.uint64)
+        program.add(mode, addresses, None if mask is None else np.asarray(mask.data, bool), itemsize)
+        return addresses
+
+    def value(addresses: NDArray[np.uint64], element: Any) -> Any:
+        return module.TensorHandle(np.full(addresses.shape, fill, dtype=module._get_np_dtype(element)), element)  # noqa: SLF001
+
+    def nothing(*_arguments: Any, **_named: Any) -> None:
+        return None
+
+    methods: dict[str, Callable[..., Any]] = {
+        "create_masked_load": lambda p, mask, *_a, **_k: value(log(p, mask, 0), p.get_element_ty()),
+        "create_masked_store": lambda p, _v, mask, *_a, **_k: nothing(log(p, mask, 1)),
+        "create_atomic_rmw": lambda _op, p, v, mask, *_a, **_k: value(log(p, mask, 2), v.dtype.scalar),
+        "create_atomic_cas": lambda p, compare, *_a, **_k: value(log(p, None, 2), compare.dtype.scalar),
+        "create_dot": lambda a, _b, d, *_a, **_k: _dot(watch, a, d),
+    }
+    for name, method in methods.items():
+        setattr(builder, name, method)
+
+
+def _dot(watch: Watch, left: Any, total: Any) -> Any:
+    watch.programs[-1].flops += 2 * total.data.size * left.data.shape[-1]
+    return total
+
+
+def named_arguments(executor: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The kernel's own arguments by name, launch options left out."""
+    spec = inspect.getfullargspec(executor.fn)
+    own = {k: v for k, v in named.items() if k in spec.args or k in spec.kwonlyargs}
+    return inspect.getcallargs(executor.fn, *arguments, **own)
