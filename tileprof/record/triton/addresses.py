@@ -2,8 +2,8 @@
 
 Programs run on pointers alone: loads return a constant, stores and dot products do nothing. Two constants tell whether addresses
 depend on what is loaded; such a kernel cannot be recorded without values. Boxes of inner programs of a grid mostly move by a
-constant from neighbour to neighbour: they are then worked out from three programs, checked on others at random, and
-the programs at the grid's upper edges (where masks cut) run one by one. Whatever does not check out runs in full.
+constant from neighbour to neighbour: they are then worked out from a few programs and checked on others at random;
+where masks cut the programs at the grid's upper edges, these run one by one. Whatever does not check out runs in full.
 """
 
 from __future__ import annotations
@@ -103,36 +103,43 @@ class AddressRun:
                 raise DependsOnValues
 
     def _extrapolated(self, places: list[Place], spans: list[Span]) -> dict[Place, tuple[Boxes, int]] | None:
+        """All programs from a few; the upper edges too where no mask cuts them. None where they do not follow."""
         last = tuple(n - 1 for n in self.grid)
         inner = [p for p in places if all(c < e or e == 0 for c, e in zip(p, last, strict=True))]
-        edge = [p for p in places if p not in set(inner)]
+        edge = sorted(set(places) - set(inner))
         units: list[Place] = [(1, 0, 0), (0, 1, 0), (0, 0, 1)]
         steps = [unit for axis, unit in enumerate(units) if self.grid[axis] > 2]
-        if len(edge) > len(places) // 2 or not steps:
+        if not steps:
             return None
+        whole = self._moved(places, steps, [*_sample(places, _CHECKS), *_sample(edge, _CHECKS)], spans)
+        if whole is not None or len(edge) > len(places) // 2:
+            return whole
+        guess = self._moved(inner, steps, _sample(inner, _CHECKS), spans)
+        if guess is None:
+            return None
+        return guess | {p: (log.boxes(0, spans), log.flops) for p, log in self._run(edge, 0).items()}
+
+    def _moved(
+        self, places: list[Place], steps: list[Place], checks: list[Place], spans: list[Span]
+    ) -> dict[Place, tuple[Boxes, int]] | None:
+        """The first program's boxes, moved in proportion to the place; None where a program in ``checks`` differs."""
         origin = (0, 0, 0)
-        checks = _sample(inner, _CHECKS)
-        logs = self._run({origin, *steps, *checks, *edge}, 0)
-        known = {place: (log.boxes(0, spans), log.flops) for place, log in logs.items()}
-        base, flops = known[origin]
+        logs = self._run({origin, *steps, *checks}, 0)
+        base, flops = logs[origin].boxes(0, spans), logs[origin].flops
         shifts = np.zeros((3, len(base)), np.int64)
         for step in steps:
-            moved = known[step][0]
+            moved = logs[step].boxes(0, spans)
             if not _same(base, moved, but_offset=True):
                 return None
             shifts[step.index(1)] = moved.offset - base.offset
-        guess: dict[Place, tuple[Boxes, int]] = {}
-        for place in inner:
-            moved = replace(base, offset=base.offset + np.asarray(place, np.int64) @ shifts)
-            guess[place] = (moved, flops)
-        for place in checks:
-            if not _same(guess[place][0], known[place][0]):
-                return None
-        return guess | {place: known[place] for place in edge}
+        guess = {p: (replace(base, offset=base.offset + np.asarray(p, np.int64) @ shifts), flops) for p in places}
+        return guess if all(_same(guess[p][0], logs[p].boxes(0, spans)) for p in checks) else None
 
 
 def _sample(places: list[Place], count: int) -> list[Place]:
     """The first, the last and some at random, the same ones every time."""
+    if not places:
+        return []
     random = np.random.default_rng(0)
     chosen = {0, len(places) - 1, *random.integers(len(places), size=count).tolist()}
     return [places[n] for n in sorted(chosen)]
