@@ -208,6 +208,20 @@ def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
         assert {g for tile, _, g in seen if tile == 0} == set(range(base // 16 + 1, (base + 0x1000) // 16))
 
 
+def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_path):
+    np.array([0] * 128 + [1] * 128, "<i4").tofile(tmp_path / "owners-0.bin")
+    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, 0x1000]], "refused": ""}
+    learnt = [{**launch(1), "e": "learn"}, found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    entries = map_entries(1, STORED, 0x104000, loaded=False) + map_entries(2, STORED, 0x108000, loaded=False)
+    entries += [ran(2, b, 1, 2) for b in (0, 1)]
+    trace, _ = decoded([ALLOC, STORES, *learnt, launch(2, graph=0)], entries)
+    assert trace.launches.coverage.tolist() == ["inferred"]
+    assert {(t, g - 0x1080) for t, _, g in granules(trace, 0, 256)} == {
+        (t, t * 8 + g) for t in (0, 1) for g in range(8)
+    }
+
+
 def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
     np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
     found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
@@ -253,7 +267,7 @@ def test_a_map_that_was_not_copied_makes_reads_a_superset(decoded):
 
 def test_graph_nodes_have_the_names_under_which_they_were_captured(decoded):
     names = [{"e": "mark", "op": f"aten::{n}", "module": "m"} for n in ("mm", "add")]
-    captured = {"e": "captured", "symbol": "_Z1kPi"}
+    captured = {"e": "captured", "kernel": 0}
     graph = {"e": "graph", "graph": 0, "exec": "0x1", "stream": "0x1"}
     nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
     events = [ALLOC, names[0], captured, names[1], captured, graph, KERNEL, *nodes]
