@@ -6,7 +6,7 @@ on a GPU: ``python tests/gpu/test_source_known_bytes.py tests/gpu/results/source
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import sys
 import tempfile
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tileprof.errors import UserError
 from tileprof.record.source import Recording, Settings
 from tileprof.trace import ATOMIC, READ, WRITE, load, validate
 
@@ -238,17 +239,32 @@ def recorded_sets(trace, launch: int = 0) -> dict[tuple[int, int, int], set[int]
 
 def record(case: Case, machine: str, folder: Path, settings: Settings | None = None):
     """The trace of one launch; on a GPU its arrays are PyTorch's."""
+    if machine == "gpu":
+        need_a_gpu()
     arguments = [_on(machine, a) for a in case.arguments]
     with Recording(folder / "known", machine=machine, settings=settings, force=True) as recording:
         recording.launch(recording.compile(SOURCE, case.kernel), case.grid, case.block, *arguments)
     return load(folder / "known.tileprof")
 
 
+def need_a_gpu() -> None:
+    """Skip the test, with the reason, where kernels cannot be recorded on a GPU."""
+    from tileprof.record.source.gpu import Gpu
+
+    try:
+        Gpu()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
 def _on(machine: str, argument: object) -> object:
     if not isinstance(argument, np.ndarray):
         return argument
-    if machine == "host":
-        return argument.copy()
+    return argument.copy() if machine == "host" else on_the_gpu(argument)
+
+
+def on_the_gpu(argument: np.ndarray) -> object:
+    """The array's bytes as a PyTorch tensor."""
     import torch
 
     return torch.from_numpy(argument.view(np.uint8).reshape(-1).copy()).cuda()
@@ -299,6 +315,7 @@ def test_a_cupy_kernel_is_recorded_where_cupy_launches_it(tmp_path: Path) -> Non
 
 
 def cupy_sets(folder: Path) -> dict[tuple[int, int, int], set[int]]:
+    need_a_gpu()
     cupy = pytest.importorskip("cupy")
     from tileprof.record.source import INCLUDE
 
@@ -316,6 +333,37 @@ def cupy_sets(folder: Path) -> dict[tuple[int, int, int], set[int]]:
     return recorded_sets(load(folder / "cupy.tileprof"))
 
 
+def cost() -> dict[str, float]:
+    """What recording costs a matrix product of 1024 x 1024 floats, in blocks of 32 x 32: the kernel's time, and the log."""
+    from tileprof.record.source import layout
+    from tileprof.record.source.gpu import Gpu
+    from tileprof.record.source.machine import Place, Program
+
+    gpu, n, room = Gpu(), 1024, 1 << 22
+    program = Program(SOURCE.read_text(), SOURCE.name, "matmul<32>")
+    matrices = [gpu.allocate(4 * n * n) for _ in range(3)]
+    values = [*map(np.uint64, matrices), *[np.int32(n)] * 3]
+    place = Place((32, 32, 1), (32, 32, 1))
+    plain, recorded = gpu.compile(program, record=False), gpu.compile(program, record=True)
+    plain_ns = [plain.run(place, values, []) for _ in range(7)]
+    blocks, log = gpu.allocate(layout.BLOCK.itemsize * place.blocks + 8), gpu.allocate(room * layout.ENTRY.itemsize)
+    count = blocks + layout.BLOCK.itemsize * place.blocks
+    recorded.attach(layout.log(log, blocks, count, room))
+    recorded_ns = []
+    for _ in range(7):
+        gpu.write(count, np.zeros(1, np.uint64))
+        recorded_ns.append(recorded.run(place, values, []))
+    entries = int(gpu.read(count, 8).view("<u8")[0])
+    for address in (*matrices, blocks, log):
+        gpu.free(address)
+    return {
+        "plain_us_median_of_7": float(np.median(plain_ns)) / 1e3,
+        "recorded_us_median_of_7": float(np.median(recorded_ns)) / 1e3,
+        "log_entries": entries,
+        "log_bytes": entries * layout.ENTRY.itemsize,
+    }
+
+
 def results(folder: Path) -> dict[str, object]:
     """What a run on this machine's GPU shows."""
     from tileprof import __version__
@@ -323,7 +371,7 @@ def results(folder: Path) -> dict[str, object]:
     from tileprof.record.source.gpu import modules
 
     core, driver = modules()
-    kernels, times = {}, {}
+    kernels = {}
     for case in CASES + GPU_CASES:
         trace = record(case, "gpu", folder)
         expected, seen = true_sets(case), recorded_sets(trace)
@@ -337,12 +385,11 @@ def results(folder: Path) -> dict[str, object]:
             "rules_broken": len(validate(trace)),
             "tiles_with_times": len(trace.times),
         }
-        times[case.kernel] = int(trace.launches.duration_ns[0])
-    small = record(matmul(), "gpu", folder, Settings(log_bytes=1024))
+    small = recorded_sets(record(matmul(), "gpu", folder, Settings(log_bytes=1024)))
     least = record(matmul(), "gpu", folder, Settings(log_bytes=1024, largest_log_bytes=1024))
     return {
         "what": "source recorder: recorded bytes against true ones, kernels of tests/gpu/source_kernels.cu",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": gpus()[0].name,
         "driver_cuda": gpus()[0].driver,
         "tileprof": __version__,
@@ -350,10 +397,10 @@ def results(folder: Path) -> dict[str, object]:
         "cuda_driver": int(driver.cuDriverGetVersion()[1]),
         "kernels": kernels,
         "all_bytes_right": all(not k["bytes_wrong"] for k in kernels.values()),
-        "a_log_too_small_is_enlarged": recorded_sets(small) == true_sets(matmul()),
+        "a_log_too_small_is_enlarged": small == true_sets(matmul()),
         "a_log_that_may_not_grow": str(least.launches.coverage[0]),
         "cupy_kernel_seen": len(cupy_sets(folder)),
-        "plain_duration_ns": times,
+        "cost_of_recording_matmul_1024_tile_32": cost(),
     }
 
 

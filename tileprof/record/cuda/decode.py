@@ -55,7 +55,7 @@ class Decoder:
     _spilled: dict[int, int] = field(default_factory=dict)
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _marks: dict[str, str] = field(default_factory=dict)
-    _captured: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    _captured: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     _node_names: list[dict[str, str]] = field(default_factory=list)
     _start_ns: int | None = None
     _last_end_ns: int = 0
@@ -106,14 +106,14 @@ class Decoder:
         self._marks = {key: str(event.get(key, "")) for key in ("op", "module")}
 
     def _on_captured(self, event: dict[str, Any]) -> None:
-        self._captured.append((event["symbol"], self._marks))
+        self._captured.append((event["kernel"], self._marks))
 
     def _on_graph(self, event: dict[str, Any]) -> None:
         """Operators and modules of a graph's nodes: those under which the same kernels were last captured."""
         nodes = [e for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
-        symbols = [self._kernels[e["kernel"]]["symbol"] for e in nodes]
-        start = join.window(symbols, [symbol for symbol, _ in self._captured]) if symbols else None
-        self._node_names = [] if start is None else [m for _, m in self._captured[start : start + len(symbols)]]
+        kernels = [e["kernel"] for e in nodes]
+        start = join.window(kernels, [kernel for kernel, _ in self._captured]) if kernels else None
+        self._node_names = [] if start is None else [m for _, m in self._captured[start : start + len(kernels)]]
 
     def _on_capture(self, event: dict[str, Any]) -> None:
         if not event["on"]:
@@ -150,6 +150,11 @@ class Decoder:
             tile = np.flatnonzero(ran.known)
             begin = ran.begin[tile] - ran.begin[tile].min()
             self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
+
+    def _on_learn(self, event: dict[str, Any]) -> None:
+        kernel = self._kernels[event["kernel"]]
+        seen = writes.maps(self._entries(event), tuple(kernel["parameters"]))
+        self.owners.learn(event["launch"], event["kernel"], Geometry.of(event), seen)
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]

@@ -43,8 +43,8 @@ class Settings:
             )
         if not 1 <= self.granule <= 4096 or self.granule & (self.granule - 1):
             raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}.")
-        if self.arena_bytes < 1 << 20:
-            raise UserError(f"--arena takes at least 1048576 bytes, not {self.arena_bytes}.")
+        if self.arena_bytes < 1 << 16:
+            raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
         for option, pattern in (("--kernel", self.kernel), ("--exclude", self.exclude)):
             try:
                 re.compile(pattern or "")

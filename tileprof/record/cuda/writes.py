@@ -127,6 +127,13 @@ class Owners:
             return Found(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
         return _everything(others, geometry, lifetimes, why)
 
+    def learn(self, launch: int, kernel: int, geometry: Geometry, seen: Maps) -> None:
+        """Remember what replays of a launch that is not in the trace found, for launches that equal it."""
+        owned = self.of_launch.get(launch)
+        if owned is not None and not self.results[owned["id"]]["refused"]:
+            regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
+            self._remember(kernel, geometry, seen, regions)
+
     def _remember(self, kernel: int, geometry: Geometry, seen: Maps, regions: list[tuple[int, int, int]]) -> None:
         for result, index, base in regions:
             for other in seen.others:

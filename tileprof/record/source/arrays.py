@@ -90,7 +90,7 @@ def _allocation(value: Any) -> tuple[int, int] | None:
             value = value.base
         return _extent(value.ctypes.data, value.shape, value.strides, value.itemsize)
     memory = getattr(getattr(value, "data", None), "mem", None)
-    return (int(memory.ptr), int(memory.size)) if hasattr(memory, "ptr") and hasattr(memory, "size") else None
+    return None if memory is None else (int(memory.ptr), int(memory.size))
 
 
 def _extent(address: int, shape: tuple[int, ...], steps: tuple[int, ...], itemsize: int) -> tuple[int, int]:
@@ -118,4 +118,6 @@ def _dlpack(value: Any) -> Array:
     shape, itemsize = tuple(view.shape), view.dtype.itemsize
     strides = tuple(view.strides or (s // itemsize for s in _contiguous(shape, itemsize)))
     base, base_bytes = _extent(view.ptr, shape, tuple(s * itemsize for s in strides), itemsize)
-    return Array(view.ptr, base, base_bytes, str(view.dtype), itemsize, shape, strides, on_gpu=True, owner=(value, view))
+    return Array(
+        view.ptr, base, base_bytes, str(view.dtype), itemsize, shape, strides, on_gpu=True, owner=(value, view)
+    )

@@ -82,8 +82,7 @@ class Buffers:
 
     def release(self, array: Array) -> None:
         """The array's buffer is freed now, and no longer kept alive."""
-        buffer = self.of(array)
-        if buffer is not None:
+        for buffer in [b for b in self.live if b.base <= array.base and array.high <= b.high and array.base_bytes]:
             self._writer.free_buffer(buffer.id)
             self.live.remove(buffer)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.errors import UserError
 from tileprof.record.source import layout
 from tileprof.record.source.layout import BLOCK, ENTRY, Blocks, Entries
 from tileprof.record.source.machine import Machine, Place
@@ -66,13 +68,12 @@ class Capture:
         try:
             return self._run(issue, memory, saved)
         finally:
-            for address in saved:
-                self._machine.free(address)
+            self._free(*saved)
 
     def close(self) -> None:
         """Give the log back."""
         if self._capacity:
-            self._machine.free(self._log)
+            self._free(self._log)
             self._capacity = 0
 
     def _run(self, issue: Issue, memory: list[tuple[int, int]], saved: list[int]) -> Captured:
@@ -109,11 +110,17 @@ class Capture:
             issue.attach(layout.log(0, 0, 0, 0))
             said = machine.read(head, blocks.nbytes + 8)
         finally:
-            machine.free(head)
+            self._free(head)
         asked = int(said[-8:].view("<u8")[0])
         kept = min(asked, self._capacity) if accesses else 0
         entries = machine.read(self._log, kept * ENTRY.itemsize).view(ENTRY) if kept else np.empty(0, ENTRY)
         return entries, asked, said[:-8].view(BLOCK)
+
+    def _free(self, *addresses: int) -> None:
+        # After a fault nothing can be freed, and the fault is what the user is to hear of.
+        with suppress(UserError):
+            for address in addresses:
+                self._machine.free(address)
 
     def _grow(self) -> None:
         wanted = min(self._wanted, self._largest)

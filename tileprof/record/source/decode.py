@@ -71,7 +71,7 @@ def stray(entries: Entries, spans: list[Span]) -> Stray | None:
         if reach[i] == starts[i + 1]:
             reach[i] = reach[i + 1]
     at = np.searchsorted(starts, low, side="right") - 1
-    outside = (at < 0) | (high > reach[at] if len(edges) else True)
+    outside = (at < 0) | (high > reach[at] if edges else True)
     if not outside.any():
         return None
     row = int(outside.argmax())
@@ -121,7 +121,9 @@ def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
     entry, start, end, operand = cut.tile[inside], cut.start[inside], cut.end[inside], operand[inside]
     if not len(entry):
         return Boxes.concat([])
-    keys = np.stack([entries["block"][entry].astype(np.int64), operand, entries["mode"][entry].astype(np.int64), part[entry]])
+    keys = np.stack(
+        [entries["block"][entry].astype(np.int64), operand, entries["mode"][entry].astype(np.int64), part[entry]]
+    )
     order = np.lexsort((start, *keys[::-1]))
     keys, start, end = keys[:, order], start[order], end[order]
     head = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))

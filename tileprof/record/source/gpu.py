@@ -42,17 +42,18 @@ def compile_cubin(program: Program, architecture: str, *, record: bool) -> Any:
         arch=architecture,
         std="c++17",
         include_path=[*program.include, str(INCLUDE)],
-        define_macro=["TILEPROF_RECORD"] if record else None,
-        **_flags(program.options),
+        **_flags((*program.options, *(["-DTILEPROF_RECORD"] if record else []))),
     )
     try:
         return core.Program(program.source, "c++", options).compile("cubin", name_expressions=(program.kernel,))
-    except Exception as error:  # cuda.core's errors have no public type
+    except Exception as error:  # noqa: BLE001 - cuda.core's errors have no public type
         words = str(error).strip()
         hint = ""
         if "gpu-architecture" in words:
             hint = f"\nThis NVRTC does not know {architecture}; CUDA 13 begins at sm_75, CUDA 12 serves sm_70."
-        raise UserError(f"{program.kernel} in {program.file} does not compile for {architecture}:\n{words}{hint}") from None
+        raise UserError(
+            f"{program.kernel} in {program.file} does not compile for {architecture}:\n{words}{hint}"
+        ) from None
 
 
 def _flags(options: tuple[str, ...]) -> dict[str, Any]:
@@ -65,7 +66,9 @@ def _flags(options: tuple[str, ...]) -> dict[str, Any]:
         elif option.lstrip("-") in {"use_fast_math", "lineinfo"}:
             found[option.lstrip("-")] = True
         else:
-            raise UserError(f"The option {option!r} is none that is passed on: give -DNAME=VALUE, -use_fast_math, -lineinfo.")
+            raise UserError(
+                f"The option {option!r} is none that is passed on: give -DNAME=VALUE, -use_fast_math, -lineinfo."
+            )
     return found
 
 
@@ -100,7 +103,9 @@ class GpuKernel:
         shared = place.shared_bytes
         if shared + self.shared_bytes > _STATIC_SHARED_BYTES:
             attribute = gpu.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            gpu.ask(gpu.driver.cuKernelSetAttribute(attribute, shared, self._kernel.handle, gpu.ordinal), "shared memory")
+            gpu.ask(
+                gpu.driver.cuKernelSetAttribute(attribute, shared, self._kernel.handle, gpu.ordinal), "shared memory"
+            )
         config = gpu.core.LaunchConfig(grid=place.grid, block=place.block, shmem_size=shared)
         timing = gpu.core.EventOptions(timing_enabled=True)
         what = f"{self._program.kernel} on grid {place.grid}, block {place.block}"
@@ -123,7 +128,9 @@ class Gpu:
     def __init__(self, ordinal: int = 0) -> None:
         found = driver_gpus.gpus()
         if not 0 <= ordinal < len(found):
-            raise UserError(f"There is no GPU {ordinal}; the driver shows {len(found)}: {', '.join(g.name for g in found)}.")
+            raise UserError(
+                f"There is no GPU {ordinal}; the driver shows {len(found)}: {', '.join(g.name for g in found)}."
+            )
         self.name, self.architecture = found[ordinal].name, found[ordinal].architecture
         if int(self.architecture.removeprefix("sm_")) < _OLDEST:
             raise UserError(f"{self.name} ({self.architecture}) is too old: the recording header needs sm_70.")

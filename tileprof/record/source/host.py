@@ -18,6 +18,8 @@ from tileprof.record.source.machine import INCLUDE, Place, Program
 
 FLAGS: Final = ("-x", "c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DTILEPROF_HOST")
 
+GPU_ONLY: Final = {"use_fast_math", "lineinfo"}
+
 _LAUNCHER: Final = """
 #line 1 "tileprof's launcher of {kernel}"
 #define TILEPROF_EXPORT extern "C" __attribute__((visibility("default")))
@@ -77,7 +79,7 @@ class HostKernel:
 
 
 class Host:
-    """This CPU as a `machine.Machine`; ``name`` is the GPU whose launches the trace is to describe."""
+    """The CPU as a `machine.Machine`; ``name`` is the GPU whose launches the trace is to describe."""
 
     measures = False
 
@@ -89,7 +91,8 @@ class Host:
         """Compile into the cache, unless it is there. Raises UserError with the compiler's own words."""
         compiler = locate.host_compiler()
         defines = ["-DTILEPROF_RECORD"] if record else []
-        options = [*FLAGS, *defines, *program.options, *(f"-I{folder}" for folder in (*program.include, str(INCLUDE)))]
+        given = [option for option in program.options if option.lstrip("-") not in GPU_ONLY]
+        options = [*FLAGS, *defines, *given, *(f"-I{folder}" for folder in (*program.include, str(INCLUDE)))]
         source = f'#line 1 "{program.file}"\n{program.source}{_LAUNCHER.format(kernel=program.kernel)}'
         parts: dict[str, object] = {
             "compiler": str(compiler),
@@ -140,5 +143,3 @@ def _build(compiler: Path, options: list[str], source: str, library: Path, progr
         if done.returncode != 0:
             raise UserError(f"{program.kernel} in {program.file} does not compile:\n{done.stderr.strip()}")
         made.replace(library)
-
-

@@ -97,6 +97,9 @@ def scalar(value: Any, size: int, place: str) -> np.generic:
             "Give an array, an int, a float or a NumPy scalar."
         )
     try:
-        return np.dtype(f"{'u' if kind == 'i' and value >= 1 << (8 * size - 1) else kind}{size}").type(value)
+        number: np.generic = np.dtype(f"{'u' if kind == 'i' and value >= 1 << (8 * size - 1) else kind}{size}").type(
+            value
+        )
     except OverflowError:
         raise UserError(f"{place} has {size} bytes, too few for {value}.") from None
+    return number

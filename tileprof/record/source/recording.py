@@ -84,9 +84,7 @@ class Recording:
         self._writer = TraceWriter(output, recorder="source", command=sys.argv, device=self.device, force=force)
         self.path = self._writer.path
         self._buffers = Buffers(self._writer)
-        self._capture = Capture(
-            self.machine, settings.log_bytes, settings.largest_log_bytes, copies=settings.copies
-        )
+        self._capture = Capture(self.machine, settings.log_bytes, settings.largest_log_bytes, copies=settings.copies)
         self._launches = Launches(self._writer, self.machine, self.device, self._buffers)
 
     def __enter__(self) -> Self:
@@ -116,7 +114,7 @@ class Recording:
                 raise UserError(f"cannot read the kernel's source {source}: {error.strerror}") from None
             include = (source.parent, *include)
         else:
-            text, file = source, f"{kernel.split('<')[0].split('::')[-1]}.cu"
+            text, file = source, f"{kernel.split('<', maxsplit=1)[0].rsplit('::', maxsplit=1)[-1]}.cu"
         program = Program(text, file, kernel, tuple(options), tuple(map(str, include)))
         recorded = self.machine.compile(program, record=True)
         return Kernel(program, recorded, self.machine.compile(program, record=False) if self.machine.measures else None)
@@ -217,9 +215,14 @@ class Recording:
 
     def _record(self, issue: Issue, given: list[Array], about: About) -> int:
         bound = list({b.id: b for a in given if (b := self._buffers.of(a)) is not None}.values())
-        self.machine.synchronise()
-        captured = self._capture.run(issue, [(b.base, b.bytes) for b in bound])
-        return self._launches.add(issue.place, bound, captured, about)
+        try:
+            self.machine.synchronise()
+            captured = self._capture.run(issue, [(b.base, b.bytes) for b in bound])
+            return self._launches.add(issue.place, bound, captured, about)
+        except UserError as error:
+            # It may have changed memory: whoever catches this and goes on has a trace that says so.
+            self._writer.note(f"A launch of {about.kernel} is missing before launch {self._writer.launches}: {error}")
+            raise
 
 
 def _machine(machine: str | Machine, device: str | Path | None) -> Machine:

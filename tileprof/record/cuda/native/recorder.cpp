@@ -36,6 +36,16 @@ struct LaunchKernelEx {
     void** extra;
 };
 
+bool is_extended(uint32_t cbid) {
+    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
+}
+
+// What a launching call names its kernel by: a CUfunction, or a CUkernel in its place.
+const void* handle_of(uint32_t cbid, const void* arguments) {
+    return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
+                             : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
+}
+
 constexpr uint64_t kDrainEveryNs = 500000000;  // at synchronisations, so that a killed run leaves most records
 
 std::string demangled(const char* name) {
@@ -199,6 +209,8 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     for (uint64_t d : {data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y, cluster[0]})
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options.pass != Pass::kFloor && wants(k);
+    open.learned = !open.recorded && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
+                   (k.code.tensor_store || k.code.tensor_reduce) && learned_.insert(open.geometry).second;
     Header* header = memory->off();
     uint32_t generation = 0;
     if (open.recorded && graph >= 0) {
@@ -207,15 +219,15 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         if (shared.header != nullptr) header = shared.header;
         open.launch = shared.launch;
         generation = shared.nodes++;
-    } else if (open.recorded) {
+    } else if (open.recorded || open.learned) {
         Header* own = memory->next(&open.launch);
         if (own != nullptr) header = own;
     }
     check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
-    if (open.recorded || options.pass == Pass::kFloor)
-        log_.event("\"e\":\"launch\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
+    if (open.recorded || open.learned || options.pass == Pass::kFloor)
+        log_.event("\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
                    "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu",
-                   open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
+                   open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
                    data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
                    context_ids_[data.context], static_cast<int>(data.device), graph, generation,
                    static_cast<u64>(ordinal), static_cast<u64>(now_ns()));
@@ -223,7 +235,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
 }
 
 void Recorder::launch_end(const Sanitizer_LaunchData& data) {
-    if (replaying != nullptr || open_launch.arena == nullptr || !open_launch.recorded) return;
+    if (replaying != nullptr || open_launch.arena == nullptr || !(open_launch.recorded || open_launch.learned)) return;
     open_launch.arena->launched(open_launch.geometry, data.hStream);
 }
 
@@ -327,16 +339,20 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     }
     OpenLaunch launch = open_launch;
     open_launch = OpenLaunch{};
-    if (launch.arena == nullptr && data.symbolName != nullptr)  // captured into a graph, not launched
-        log_.event("\"e\":\"captured\",\"symbol\":%s", quoted(data.symbolName).c_str());
+    const void* handle = handle_of(cbid, data.functionParams);
+    if (launch.kernel != nullptr) {
+        handles_[handle] = launch.kernel->id;
+    } else if (launch.arena == nullptr) {  // captured into a graph, not launched
+        auto known = handles_.find(handle);
+        log_.event("\"e\":\"captured\",\"kernel\":%d", known == handles_.end() ? -1 : static_cast<int>(known->second));
+    }
     if (options.verify && launch.recorded) {
         check(api.sanitizerStreamSynchronize(launch.handle), "waiting for a launch");
         report_changes(launch.launch);
     }
-    bool stores = launch.recorded && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
+    bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
-    bool extended = cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
-    if (extended) {
+    if (is_extended(cbid)) {
         const auto* call = static_cast<const LaunchKernelEx*>(data.functionParams);
         auto again = [](const void* p) {
             const auto* c = static_cast<const LaunchKernelEx*>(p);

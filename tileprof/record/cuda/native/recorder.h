@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Kernel {
 // A launch that was given its header, until its API call returns.
 struct OpenLaunch {
     bool recorded = false;
+    bool learned = false;  // not recorded, but replayed: graphs and later launches take what it teaches
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
     uint32_t clusters = 0;
@@ -72,6 +74,8 @@ class Recorder {
     std::map<CUcontext, bool> patched_contexts_;
     std::map<uint64_t, uint64_t> allocations_;
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
+    std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
+    std::set<uint64_t> learned_;  // kernels and grids
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;

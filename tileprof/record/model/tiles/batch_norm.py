@@ -1,6 +1,6 @@
 """Batch norm, forward and backward, in training and in evaluation.
 
-Source: PyTorch's Normalization.cuh and Normalization.cu (read at 2.13), the native kernels; cuDNN's, which PyTorch prefers for
+Source: PyTorch's Normalization.cuh and Normalization.cu (from memory, not checked against a version), the native kernels; cuDNN's, which PyTorch prefers for
 some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Otherwise:
 a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a channel.
 """

@@ -1,6 +1,6 @@
 """Where something is true: nonzero, masked selection, masks among indices.
 
-Source: PyTorch's Nonzero.cu (read at 2.13): a count that the host waits for, then one pass (cub's ``DeviceSelect``) whose blocks
+Source: PyTorch's Nonzero.cu (from memory, not checked against a version): a count that the host waits for, then one pass (cub's ``DeviceSelect``) whose blocks
 take 2048 elements and write behind what the blocks before them have found. What they found is taken from the run.
 """
 

@@ -1,6 +1,6 @@
 """The gradient of an embedding table: rows of the output's gradient added to rows of the table.
 
-Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu (read at 2.13), simplified for many indices: ATen adds up sorted
+Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu (from memory, not checked against a version), simplified for many indices: ATen adds up sorted
 segments in three passes, here a block adds ten sorted indices and updates their rows atomically.
 """
 

@@ -1,6 +1,6 @@
 """Indexing with tensors: index, index_put, index_select, embedding, index_add and their kin.
 
-Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (read at 2.13). The indices decide which
+Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (from memory, not checked against a version). The indices decide which
 bytes a tile touches; they are taken from the run. On fake tensors the indexed operand is taken whole by every tile and
 the launch is marked conservative.
 """

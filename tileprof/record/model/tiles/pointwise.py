@@ -1,6 +1,6 @@
 """Element-wise kernels: whatever ATen computes through TensorIterator, one output element at a time.
 
-Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh (read at 2.9 to 2.13). A thread block has 128 threads.
+Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h. A thread block has 128 threads.
 
 | operands | kernel | elements a thread |
 |---|---|---|
@@ -94,6 +94,7 @@ def elementwise(
     if flops_each is None:
         flops_each = _FLOPS.get(name.rstrip("_"), 0 if name in _MOVES else 1)
     rate = rate_of(*reads, *writes)
+    fields.setdefault("loads_first", True)  # unrolled: every load of a thread is issued before its first store
     return [sketch.kernel(f"{kind}<{name}>", threads=threads, flops=flops_each * total, rate=rate, **fields)]
 
 

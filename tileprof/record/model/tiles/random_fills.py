@@ -1,6 +1,6 @@
 """Random numbers: fills, dropout, Bernoulli masks.
 
-Source: PyTorch's DistributionTemplates.h and Dropout.cu (read at 2.13). Blocks of 256 threads; a Philox call gives a thread four
+Source: PyTorch's DistributionTemplates.h and Dropout.cu (from memory, not checked against a version). Blocks of 256 threads; a Philox call gives a thread four
 numbers. The grid never exceeds what is resident at once, blocks then loop with the stride of the grid.
 """
 

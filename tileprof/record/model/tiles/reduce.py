@@ -1,6 +1,6 @@
 """Reductions through TensorIterator: sum, mean, norm, max, argmax, any, variance and their kin.
 
-Source: PyTorch's aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` (read at 2.13). A thread block is
+Source: PyTorch's aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` (from memory, not checked against a version). A thread block is
 ``width x height`` threads, width along the dimension that is fastest in memory:
 
 - reduced dimension fastest (a row sum): the width reduces, the height takes further outputs, or, for long rows, reduces too;

@@ -1,6 +1,6 @@
 """Kernels that read through a map of indices along an axis: upsampling, reflecting and replicating pads.
 
-Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSample.cuh, ReflectionPad.cu, ReplicationPadding.cu (read at 2.13).
+Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSample.cuh, ReflectionPad.cu, ReplicationPadding.cu (from memory, not checked against a version).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scans and selections along a dimension: cumulative sums, sorts, top-k, medians.
 
-Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (read at 2.13). Simplified: a sorted or selected line belongs to one
+Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (from memory, not checked against a version). Simplified: a sorted or selected line belongs to one
 thread block, whatever its length (ATen cuts lines beyond some thousand elements into several passes); a scan over a
 whole tensor is one pass with look-back, in which a block's result also depends on the blocks before it.
 """

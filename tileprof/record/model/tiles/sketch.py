@@ -21,6 +21,10 @@ from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 Ints = NDArray[np.int64]
 
+STORES_BEGIN = 0.5
+"""When in its life a block that loads first begins to store: loads and stores move about as much. Only the order matters to
+whoever waits for the block's last store or lets it wait for its first load."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -93,10 +97,26 @@ class Sketch:
             boxes.offset = boxes.offset + operand.begin * operand.itemsize
         self._parts.append(boxes)
 
-    def kernel(self, name: str, *, threads: int | tuple[int, int, int], flops: float = 0, **fields: Any) -> Kernel:
-        """The finished kernel. ``flops`` is the whole launch; other fields as in `Kernel`."""
+    def kernel(
+        self,
+        name: str,
+        *,
+        threads: int | tuple[int, int, int],
+        flops: float = 0,
+        loads_first: bool = False,
+        **fields: Any,
+    ) -> Kernel:
+        """The finished kernel. ``flops`` is the whole launch; other fields as in `Kernel`.
+
+        ``loads_first``: a block loads all it reads before it stores anything, so the times of its accesses are known.
+        """
         block = (threads, 1, 1) if isinstance(threads, int) else threads
-        footprint = Footprint(grid_blocks(self.grid), Boxes.concat(self._parts))
+        boxes = Boxes.concat(self._parts)
+        if loads_first:
+            load = boxes.mode == READ
+            boxes.first = np.where(load, 0.0, STORES_BEGIN).astype(np.float32)
+            boxes.last = np.where(load, STORES_BEGIN, 1.0).astype(np.float32)
+        footprint = Footprint(grid_blocks(self.grid), boxes)
         operands = tuple(self._operands.values())
         return Kernel(name, footprint, operands, self.grid, block, flops=int(flops), **fields)
 

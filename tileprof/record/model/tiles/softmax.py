@@ -1,6 +1,6 @@
 """Softmax and log-softmax, forward and backward.
 
-Source: PyTorch's PersistentSoftmax.cuh and SoftMax.cu (read at 2.13). Three kernels:
+Source: PyTorch's PersistentSoftmax.cuh and SoftMax.cu (from memory, not checked against a version). Three kernels:
 
 - last dimension, at most 1024 elements: a warp keeps one or two rows in registers ("persistent"), 128 threads a block;
 - last dimension, longer: a block a row;

@@ -157,13 +157,14 @@ TILEPROF_FUNCTION void touch_box(Mode mode, const T* pointer, Pitch pitch, Box b
 template <typename T, typename Each>
 TILEPROF_FUNCTION void for_each_element(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team, Each each) {
     for (int i = team.rank; i < box.columns * box.rows * box.planes; i += team.threads) {
-        const int column = i % box.columns, row = i / box.columns % box.rows, plane = i / box.columns / box.rows;
+        const int line = i / box.columns, column = i % box.columns;
+        const int plane = box.planes == 1 ? 0 : line / box.rows, row = line - plane * box.rows;
         each(to + (plane * to_pitch.plane + row * to_pitch.row + column),
              from + (plane * from_pitch.plane + row * from_pitch.row + column));
     }
 }
 
-// Global to shared memory (or to registers' stead in global memory: only `from` is recorded).
+// Global to shared memory; only `from` is recorded.
 template <typename T>
 TILEPROF_FUNCTION void load_tile(T* to, Pitch to_pitch, const T* from, Pitch from_pitch, Box box, Team team = block_team()) {
     if (team.rank == 0) touch_box(kRead, from, from_pitch, box);

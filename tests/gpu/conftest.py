@@ -1,0 +1,77 @@
+"""What tests of the CUDA recorder (test_gpu_*.py) need; without a GPU or the tools they are skipped, with the reason."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tileprof.errors import UserError
+from tileprof.record.cuda import gpu, locate
+
+PROGRAMS = Path(__file__).parent.parent / "golden" / "programs.py"
+
+
+def missing():
+    try:
+        gpu.supported(gpu.gpus()[0])
+        locate.sanitizer(), locate.nvcc(), locate.host_compiler()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def pytest_collection_modifyitems(items):
+    here = [i for i in items if i.path.parent == Path(__file__).parent and i.path.name.startswith("test_gpu_")]
+    why = missing() if here else ""
+    for item in here:
+        item.add_marker(pytest.mark.gpu)
+        item.add_marker(pytest.mark.timeout(240))
+        if why:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recording: the program's exit code and output, what was said, and the trace."""
+
+    code: int
+    output: str
+    said: str
+    path: Path
+
+
+@pytest.fixture
+def record(tmp_path, capfd):
+    """Record a command with settings; raw records stay in ``tmp_path / "raw"``."""
+    from tileprof.record import Options
+    from tileprof.record.cuda import recording
+    from tileprof.record.cuda.settings import Settings
+
+    def run(*command, skip=0, count=None, **settings):
+        path = tmp_path / "t.tileprof"
+        options = Options(program=tuple(map(str, command)), output=path, force=True, skip=skip, count=count)
+        raw = tmp_path / f"raw{len(list(tmp_path.glob('raw*')))}"
+        capfd.readouterr()
+        code = recording.record(options, Settings(raw=raw, **settings))
+        out, err = capfd.readouterr()
+        return Recorded(code, out, err, path)
+
+    return run
+
+
+@pytest.fixture
+def plain():
+    """A program's output without a recorder."""
+
+    def run(*command):
+        return subprocess.run([*map(str, command)], capture_output=True, text=True, check=True).stdout
+
+    return run
+
+
+@pytest.fixture
+def golden():
+    """The command that runs one of the golden programs."""
+    return lambda name: (sys.executable, PROGRAMS, name)

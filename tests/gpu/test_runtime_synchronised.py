@@ -1,0 +1,97 @@
+"""On a GPU: tiles that post and wait compute the right thing under delays, and say so when they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
+    pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
+
+from tileprof.policy.expression import parse
+from tileprof.runtime.gpu import GpuPipeline, WaitTimeoutError
+from tileprof.runtime.measure import copy_pair, gelu_mlp
+from tileprof.runtime.pipeline import FellBackWarning
+
+pytestmark = pytest.mark.gpu
+
+CHAINS = {
+    "copies": copy_pair(600),
+    "products": gelu_mlp(192, (64, 64), (64, 128), width=1024, inner=512),
+    "products of ragged sizes": gelu_mlp(100, (32, 64), (64, 32), width=328, inner=200),
+}
+
+
+@pytest.fixture(params=list(CHAINS))
+def chain(request):
+    return CHAINS[request.param]
+
+
+def wrong_replays(policy, *, replays: int, delay_ns: int, ahead: bool = False, schedule: str = "cusync") -> int:
+    """How many replays of a captured run, with poison before and delays inside, differ in any bit from stream order without delays."""
+    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
+    given = pipeline.example()
+    wanted = GpuPipeline(policy, schedule="stream", unchecked=True, ahead=ahead)(**given).clone()
+    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def once() -> None:
+        pipeline.seed.add_(1)
+        pipeline.poison()
+        out = pipeline(**given)
+        wrong.add_((~torch.isclose(out, wanted, rtol=0, atol=0)).any().int())
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        once()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        once()
+    for _ in range(replays):
+        graph.replay()
+    pipeline.check()
+    return int(wrong)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_thousand_replays_with_random_delays_are_right(chain, ahead) -> None:
+    assert wrong_replays(chain.policy(), replays=1000, delay_ns=20_000, ahead=ahead) == 0
+
+
+def test_the_result_is_that_of_pytorch(chain) -> None:
+    pipeline = GpuPipeline(chain.policy())
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)[next(iter(pipeline.outputs))]
+    pipeline.check()
+    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+
+
+@pytest.mark.parametrize("name", ["copies", "products"])
+def test_without_its_waits_the_same_test_fails(name) -> None:
+    policy = CHAINS[name].policy()
+    weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
+    assert wrong_replays(weak, replays=50, delay_ns=20_000) > 0
+
+
+def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
+    policy = CHAINS["products"].policy()
+    strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
+    pipeline = GpuPipeline(strong, timeout_ns=20_000_000, unchecked=True)
+    pipeline(**pipeline.example())
+    with pytest.raises(
+        WaitTimeoutError,
+        match=r"stage 1 \(down\), tile \d+: semaphore \d+ did not reach its value .* seen \d+, expected 1000",
+    ):
+        pipeline.check()
+    assert wrong_replays(policy, replays=3, delay_ns=0) == 0
+
+
+def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
+    policy = replace(CHAINS["products"].policy(), edges=())
+    pipeline = GpuPipeline(policy)
+    given = pipeline.example()
+    with pytest.warns(FellBackWarning, match="does not wait for everything"):
+        out = pipeline(**given)
+    assert torch.equal(out, pipeline.reference(given)["y"])
