@@ -1,7 +1,8 @@
 """The discrete-event engine, compiled; `tileprof.analysis.simulate.reference` is the same in plain Python.
 
 Events are ordered by time, then by number: ends of tiles (the tile), launches that open (tiles + launch), tiles that learn that
-they are ready (tiles + launches + tile). All events of one instant happen before tiles are dispatched. A block goes to the
+they are ready (tiles + launches + tile), decisions that arrive (2 tiles + launches + tile), servers that become free (3 tiles +
+launches + server). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A block goes to the
 SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks of a cluster are
 placed one by one, all or none.
 """
@@ -36,7 +37,7 @@ class Room(NamedTuple):
 
 class Outcome(NamedTuple):
     """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
-    ``[launches]``; how many tiles ended.
+    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note.
     """
 
     begin_ns: Floats
@@ -44,6 +45,8 @@ class Outcome(NamedTuple):
     sm: NDArray[np.int32]
     open_ns: Floats
     ended: int
+    deciding_ns: float
+    spilled: int
 
 
 @internal
@@ -128,9 +131,20 @@ class _State(NamedTuple):
     ready: Ints
     opened: Ints
     """Launches whose last gate has opened, a stack."""
+    alone: NDArray[np.bool_]
+    """``[tiles]`` never decided about: few parents."""
+    noted: NDArray[np.int8]
+    """``[tiles]`` outside the nodes: 0 nothing of it is known, 1 noted, 2 spilled, 3 being looked at."""
+    queue: Ints
+    """Tiles that wait for a decision, in order of arrival."""
+    server_free: Floats
+    deciding: Floats
+    """``[1]``"""
 
 
 _EVENTS, _READY, _OPENED, _ROWS, _ENTERED, _UNDER_WAY, _ENDED, _BLOCKED, _FREED = range(9)
+_LEFT, _KNOWN, _RESIDENT, _PENDING, _SPILLED, _ASKED, _DECIDED = range(9, 16)
+_SCALARS = 16
 
 
 @internal
@@ -181,7 +195,7 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room) -> Outcome:
     """Run a plan to its end or until nothing can happen any more (``ended`` is then less than the tiles)."""
     z = _begun(p, s, plan, room)
     _loop(p, s, plan, room, z)
-    return Outcome(z.begin, z.end, z.sm, z.open_ns, int(z.n[_ENDED]))
+    return Outcome(z.begin, z.end, z.sm, z.open_ns, int(z.n[_ENDED]), float(z.deciding[0]), int(z.n[_SPILLED]))
 
 
 @without_allocation
@@ -189,8 +203,11 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, z: _State) -> None:
     tiles, launches = p.tile_base[-1], len(p.launch)
     now = 0.0
     while True:
-        _enter_and_open(plan, z, now, tiles)
+        _enter_and_open(p, plan, z, now, tiles)
         if not (z.n[_EVENTS] > 0 and z.keys[0] == now):  # tiles are dispatched when this instant's events are over
+            _serve(plan, z, now)
+            if z.n[_EVENTS] > 0 and z.keys[0] == now:
+                continue
             _dispatch(p, plan, room, z, now)
             if z.n[_OPENED] > 0:
                 continue
@@ -199,8 +216,12 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, z: _State) -> None:
         now, item = z.keys[0], z.items[0]
         _pop(z.keys, z.items, z.n[_EVENTS])
         z.n[_EVENTS] -= 1
-        if item >= tiles + launches:
-            _make_ready(p, z, item - tiles - launches)
+        if item >= 3 * tiles + launches:
+            pass  # a server is free: it looks at the queue when this instant's events are over
+        elif item >= 2 * tiles + launches:
+            _decision_arrives(p, plan, z, now, item - 2 * tiles - launches)
+        elif item >= tiles + launches:
+            _tile_knows(p, plan, z, item - tiles - launches)
         elif item >= tiles:
             _launch_opens(p, plan, z, now, item - tiles)
         else:
@@ -234,7 +255,14 @@ def _begun(p: Problem, s: Successors, plan: Plan, room: Room) -> _State:
     running = room.sms * room.capacity[0]
     widest = max(1, room.cluster.max()) if launches else 1
     opened = np.empty(launches + 1, np.int64)
-    n = np.zeros(9, np.int64)
+    n = np.zeros(_SCALARS, np.int64)
+    n[_KNOWN] = tiles if plan.nodes.resident == 0 else 0
+    alone = _few_parents(p, plan, tiles)
+    if plan.deciding.servers > 0 and plan.deciding.ahead:
+        for i in range(launches):
+            for t in range(p.tile_base[i], p.tile_base[i + 1]):
+                if plan.gate[i] == READY and not alone[t]:
+                    waits[t] += 1  # for the decision
     n[_BLOCKED] = -1
     n[_ROWS] = running
     for i in range(launches):
@@ -245,8 +273,22 @@ def _begun(p: Problem, s: Successors, plan: Plan, room: Room) -> _State:
         n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
         launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
         count.copy(), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
-        np.empty(2 * tiles + launches + 1), np.empty(2 * tiles + launches + 1, np.int64), np.empty(tiles + 1, np.int64), opened,
+        np.empty(2 * tiles + launches + 1 + plan.deciding.servers), np.empty(2 * tiles + launches + 1 + plan.deciding.servers, np.int64),
+        np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
+        np.zeros(plan.deciding.servers), np.zeros(1),
     )  # fmt: skip
+
+
+@compiled
+def _few_parents(p: Problem, plan: Plan, tiles: int) -> NDArray[np.bool_]:
+    parents = np.zeros(tiles, np.int64)
+    for link in range(len(p.producer)):
+        r, c = p.relation[link], p.consumer[link]
+        for t in range(p.tile_base[c + 1] - p.tile_base[c]):
+            k = p.set_of[p.tile_at[r] + t]
+            if k >= 0:
+                parents[p.tile_base[c] + t] += p.indptr[p.set_at[r] + k + 1] - p.indptr[p.set_at[r] + k]
+    return (parents > 0) & (parents <= plan.deciding.bypass)
 
 
 @internal
@@ -263,6 +305,69 @@ def _make_ready(p: Problem, z: _State, tile: int) -> None:
 
 
 @internal
+def _activate(p: Problem, plan: Plan, z: _State, now: float, tile: int) -> None:
+    """The launch is open, and the scheduler knows of the tile."""
+    i = z.launch_of[tile]
+    if plan.gate[i] != READY:
+        _make_ready(p, z, tile)
+        return
+    if plan.deciding.ahead and plan.deciding.servers > 0 and not z.alone[tile]:
+        _ask(z, tile)
+    if z.waits[tile] == 0:
+        _waits_are_over(p, plan, z, now, tile)
+
+
+@internal
+def _waits_are_over(p: Problem, plan: Plan, z: _State, now: float, tile: int) -> None:
+    undecided = plan.deciding.servers > 0 and not plan.deciding.ahead and not z.alone[tile]
+    if z.known[tile] <= now and not undecided:
+        _make_ready(p, z, tile)
+    else:
+        _schedule(z, max(z.known[tile], now), len(z.begin) + len(z.gates) + tile)
+
+
+@internal
+def _tile_knows(p: Problem, plan: Plan, z: _State, tile: int) -> None:
+    if plan.deciding.servers > 0 and not plan.deciding.ahead and not z.alone[tile]:
+        _ask(z, tile)
+    else:
+        _make_ready(p, z, tile)
+
+
+@internal
+def _ask(z: _State, tile: int) -> None:
+    z.queue[z.n[_ASKED]] = tile
+    z.n[_ASKED] += 1
+
+
+@internal
+def _serve(plan: Plan, z: _State, now: float) -> None:
+    """Servers that are free take tiles from the queue."""
+    d, tiles, launches = plan.deciding, len(z.begin), len(z.gates)
+    for k in range(d.servers):
+        while z.n[_DECIDED] < z.n[_ASKED] and z.server_free[k] <= now:
+            taken = min(d.batch, z.n[_ASKED] - z.n[_DECIDED])
+            done = now + taken * d.decide_ns + d.commit_ns
+            for _ in range(taken):
+                _schedule(z, done + d.deliver_ns, 2 * tiles + launches + z.queue[z.n[_DECIDED]])
+                z.n[_DECIDED] += 1
+            z.server_free[k] = done
+            z.deciding[0] += done - now
+            if done > now:
+                _schedule(z, done, 3 * tiles + launches + k)
+
+
+@internal
+def _decision_arrives(p: Problem, plan: Plan, z: _State, now: float, tile: int) -> None:
+    if not plan.deciding.ahead:
+        _make_ready(p, z, tile)
+        return
+    z.waits[tile] -= 1
+    if z.waits[tile] == 0:
+        _waits_are_over(p, plan, z, now, tile)
+
+
+@internal
 def _pass_gate(z: _State, launch: int) -> None:
     z.gates[launch] -= 1
     if z.gates[launch] == 0:
@@ -271,7 +376,15 @@ def _pass_gate(z: _State, launch: int) -> None:
 
 
 @internal
-def _enter_and_open(plan: Plan, z: _State, now: float, tiles: int) -> None:
+def _enter_and_open(p: Problem, plan: Plan, z: _State, now: float, tiles: int) -> None:
+    while z.n[_KNOWN] < tiles and z.n[_RESIDENT] < plan.nodes.resident:
+        t = z.n[_KNOWN]
+        z.n[_KNOWN] += 1
+        z.n[_RESIDENT] += 1
+        if z.noted[t] == 1:
+            z.n[_PENDING] -= 1
+        if z.open_ns[z.launch_of[t]] < np.inf:
+            _activate(p, plan, z, now, t)
     while plan.window > 0 and z.n[_ENTERED] < len(z.gates) and z.n[_UNDER_WAY] < plan.window:
         _pass_gate(z, z.n[_ENTERED])
         z.n[_ENTERED] += 1
@@ -307,7 +420,7 @@ def _dispatch(p: Problem, plan: Plan, room: Room, z: _State, now: float) -> None
                 z.waits[t] = 1
             else:
                 life = _life(p, plan, i, t)
-                z.known[t] = z.grid_end[plan.waits_for[i]] + plan.signal_ns + (1.0 - plan.prologue[i]) * life
+                z.known[t] = z.grid_end[plan.waits_for[i]] + plan.signal_ns[i] + (1.0 - plan.prologue[i]) * life
         if z.waits[t] == 0:
             _end_is_known(p, plan, z, i, t)
         z.to_start[i] -= 1
@@ -328,12 +441,8 @@ def _end_is_known(p: Problem, plan: Plan, z: _State, launch: int, tile: int) -> 
 @internal
 def _launch_opens(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> None:
     z.open_ns[launch] = now
-    tiles, launches = len(z.begin), len(z.gates)
-    for t in range(p.tile_base[launch], p.tile_base[launch + 1]):
-        if plan.gate[launch] != READY or (z.waits[t] == 0 and z.known[t] <= now):
-            _make_ready(p, z, t)
-        elif z.waits[t] == 0:
-            _schedule(z, z.known[t], tiles + launches + t)
+    for t in range(p.tile_base[launch], min(p.tile_base[launch + 1], z.n[_KNOWN])):
+        _activate(p, plan, z, now, t)
     if z.to_end[launch] == 0:
         _launch_ends(p, plan, z, now, launch)
 
@@ -341,7 +450,12 @@ def _launch_opens(p: Problem, plan: Plan, z: _State, now: float, launch: int) ->
 @internal
 def _launch_ends(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> None:
     z.grid_end[launch] = now
-    z.n[_UNDER_WAY] -= 1
+    if plan.in_order:
+        while z.n[_LEFT] < len(z.gates) and z.grid_end[z.n[_LEFT]] < np.inf:
+            z.n[_LEFT] += 1
+            z.n[_UNDER_WAY] -= 1
+    else:
+        z.n[_UNDER_WAY] -= 1
     for k in range(plan.after_at[launch], plan.after_at[launch + 1]):
         _pass_gate(z, plan.after[k])
     for c in range(len(z.gates)):
@@ -349,7 +463,7 @@ def _launch_ends(p: Problem, plan: Plan, z: _State, now: float, launch: int) -> 
             for t in range(p.tile_base[c], p.tile_base[c + 1]):
                 if z.waits[t] > 0:
                     z.waits[t] = 0
-                    z.known[t] = now + plan.signal_ns + (1.0 - plan.prologue[c]) * _life(p, plan, c, t)
+                    z.known[t] = now + plan.signal_ns[c] + (1.0 - plan.prologue[c]) * _life(p, plan, c, t)
                     _end_is_known(p, plan, z, c, t)
 
 
@@ -364,6 +478,13 @@ def _tile_ends(p: Problem, s: Successors, plan: Plan, room: Room, z: _State, now
     z.to_end[i] -= 1
     if z.to_end[i] == 0:
         _launch_ends(p, plan, z, now, i)
+    if plan.nodes.resident > 0:
+        z.n[_RESIDENT] -= 1
+        found = _note_children(p, s, plan, z, tile, i, 0, 3)
+        if found > 0:
+            fits = z.n[_PENDING] + found <= plan.nodes.pending
+            _note_children(p, s, plan, z, tile, i, 3, 1 if fits else 2)
+            z.n[_PENDING if fits else _SPILLED] += found
     for o in range(s.out_at[i], s.out_at[i + 1]):
         link = s.out[o]
         r, gate = p.relation[link], plan.gate[p.consumer[link]]
@@ -379,6 +500,31 @@ def _tile_ends(p: Problem, s: Successors, plan: Plan, room: Room, z: _State, now
 
 
 @internal
+def _note_children(p: Problem, s: Successors, plan: Plan, z: _State, tile: int, launch: int, old: int, new: int) -> int:
+    """Change what is noted about the children outside of a tile that has just ended; how many changed.
+
+    Only sets of which no other parent has ended: of the others all children have been looked at.
+    """
+    changed = 0
+    for o in range(s.out_at[launch], s.out_at[launch + 1]):
+        link = s.out[o]
+        r, c = p.relation[link], p.consumer[link]
+        at = s.parent_at[r] + tile - p.tile_base[launch]
+        stop = s.parent_at[r + 1] if r + 1 < len(s.parent_at) else len(s.parent_indptr)
+        if plan.gate[c] in (FREE, GRID) or at + 1 >= stop:
+            continue
+        for e in range(s.parent_indptr[at], s.parent_indptr[at + 1]):
+            k = s.parent_set[p.entry_at[r] + e]
+            if z.parents[s.state_at[link] + k] == p.indptr[p.set_at[r] + k + 1] - p.indptr[p.set_at[r] + k]:
+                for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
+                    child = p.tile_base[c] + s.member[s.member_at[r] + m]
+                    if child >= z.n[_KNOWN] and z.noted[child] == old:
+                        z.noted[child] = new
+                        changed += 1
+    return changed
+
+
+@internal
 def _set_ends(p: Problem, s: Successors, plan: Plan, z: _State, now: float, link: int, k: int) -> None:
     """All parents of one set have ended: its tiles wait for one thing less."""
     r, c = p.relation[link], p.consumer[link]
@@ -387,13 +533,16 @@ def _set_ends(p: Problem, s: Successors, plan: Plan, z: _State, now: float, link
         tile = p.tile_base[c] + s.member[s.member_at[r] + m]
         z.waits[tile] -= 1
         if plan.gate[c] == READY:
-            z.known[tile] = max(z.known[tile], now + plan.signal_ns)
-            if z.waits[tile] == 0 and z.open_ns[c] < np.inf:
-                _schedule(z, z.known[tile], len(z.begin) + len(z.gates) + tile)
+            later = plan.deciding.bypass_ns if z.alone[tile] else plan.signal_ns[c]
+            if z.noted[tile] == 2:
+                later += plan.nodes.spill_ns
+            z.known[tile] = max(z.known[tile], now + later)
+            if z.waits[tile] == 0 and z.open_ns[c] < np.inf and tile < z.n[_KNOWN]:
+                _waits_are_over(p, plan, z, now, tile)
             continue
         life = _life(p, plan, c, tile)
         if life != last_life:
-            last_life, last_known = life, _known_end(p, link, k, life, z.end, plan.signal_ns)
+            last_life, last_known = life, _known_end(p, link, k, life, z.end, plan.signal_ns[c])
         z.known[tile] = max(z.known[tile], last_known)
         if z.waits[tile] == 0 and z.begin[tile] < np.inf:
             _end_is_known(p, plan, z, c, tile)

@@ -11,6 +11,15 @@ waits for after its launch has opened is its launch's ``gate``:
 | READY | when all its parents have ended, ``signal_ns`` ago | runs |
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
+
+Two limits of schedulers with small memories may be added:
+
+*Deciders* (`Deciding`): a READY tile whose waits are over queues for one of a few servers, each of which takes up to ``batch`` of those that wait
+and hands them to the SMs together; or, with ``ahead``, tiles queue as soon as their launch is open, and are dispatched when
+decided and ready.
+
+*Nodes* (`Nodes`): tiles enter a buffer in issue order, leave it when they end, and are dispatched only from it. A parent that ends notes
+its children outside in a second buffer; those that find no room there learn of it later.
 """
 
 from __future__ import annotations
@@ -23,6 +32,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 FREE, READY, INSIDE, GRID = range(4)
+
+
+class Deciding(NamedTuple):
+    """Servers that decide about READY tiles; times in nanoseconds. ``servers`` 0: nothing is decided, tiles are just ready."""
+
+    servers: int = 0
+    decide_ns: float = 0.0
+    """A tile, in a server."""
+    commit_ns: float = 0.0
+    """A batch, in a server."""
+    batch: int = 1
+    deliver_ns: float = 0.0
+    """From the decision to the SM."""
+    ahead: bool = False
+    """Decide when the launch opens, not when the tile is ready."""
+    bypass: int = 0
+    """Tiles with 1 to this many parents are never decided about: they begin ``bypass_ns`` after their last parent."""
+    bypass_ns: float = 0.0
+
+
+class Nodes(NamedTuple):
+    """Room for tiles that a scheduler knows of. ``resident`` 0: any number."""
+
+    resident: int = 0
+    pending: int = 0
+    """Children outside that may be noted."""
+    spill_ns: float = 0.0
+    """More, from the end of a parent, to children that could not be noted."""
 
 
 class Plan(NamedTuple):
@@ -45,10 +82,14 @@ class Plan(NamedTuple):
     """``[n]`` share of a tile's work before that wait."""
     overhead_ns: NDArray[np.float64]
     """``[n]`` added to every tile of a launch."""
-    signal_ns: float
-    """From the end of what is waited for to the moment a waiting tile knows."""
+    signal_ns: NDArray[np.float64]
+    """``[n]`` from the end of what is waited for to the moment a waiting tile of a launch knows."""
     window: int
     """Launches that may be under way (entered in issue order, not ended); 0: any number."""
+    in_order: bool
+    """Launches leave the window in issue order."""
+    deciding: Deciding
+    nodes: Nodes
 
 
 @dataclass(slots=True)
@@ -66,8 +107,15 @@ class Draft:
     waits_for: list[int] = field(default_factory=list)
     prologue: list[float] = field(default_factory=list)
     overhead_ns: list[float] = field(default_factory=list)
-    signal_ns: float = 0.0
+    signal_ns: float | list[float] = 0.0
     window: int = 0
+    in_order: bool = False
+    deciding: Deciding = Deciding()
+    nodes: Nodes = Nodes()
+    reserved_sms: int = 0
+    """SMs on which no tile runs."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the reader of the result."""
 
     def __post_init__(self) -> None:
         n = self.launches
@@ -95,8 +143,11 @@ class Draft:
             waits_for=np.array(self.waits_for, np.int64),
             prologue=np.array(self.prologue, np.float64),
             overhead_ns=np.array(self.overhead_ns, np.float64),
-            signal_ns=self.signal_ns,
+            signal_ns=np.broadcast_to(np.asarray(self.signal_ns, np.float64), (self.launches,)).copy(),
             window=self.window,
+            in_order=self.in_order,
+            deciding=self.deciding,
+            nodes=self.nodes,
         )
 
 

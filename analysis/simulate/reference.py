@@ -31,7 +31,9 @@ class _Simulation:
         ]
         self.parents: list[dict[int, float]] = [{} for _ in range(self.tiles)]  # parent: earliest need
         self.children: list[set[int]] = [set() for _ in range(self.tiles)]
+        self.entries = [0] * self.tiles  # parents, counted once a link
         for parent, child, first in _edges(p):
+            self.entries[child] += 1
             if plan.gate[self.launch_of[child]] in (READY, INSIDE):
                 known = self.parents[child].get(parent, 1.0)
                 self.parents[child][parent] = min(known, first)
@@ -49,7 +51,14 @@ class _Simulation:
                     self.gates[int(launch)].add((kind, i))
             if plan.window:
                 self.gates[i].add("window")
-        self.entered = self.under_way = 0
+        self.entered = self.under_way = self.left = 0
+        self.known = 0 if plan.nodes.resident else self.tiles
+        self.resident = self.spilled = 0
+        self.noted: dict[int, bool] = {}  # tile outside the nodes: whether there was room to note it
+        self.queue: list[int] = []
+        self.server_free = [0.0] * plan.deciding.servers
+        self.deciding_ns = 0.0
+        self.decided: set[int] = set()
         self.scheduled: set[int] = set()
         self.events: list[tuple[float, int]] = []
         self.ready: list[tuple[int, int]] = []
@@ -59,14 +68,21 @@ class _Simulation:
         while True:
             self.enter_and_open()
             if not (self.events and self.events[0][0] == self.now):
+                self.serve()
+                if self.events and self.events[0][0] == self.now:
+                    continue
                 self.dispatch()
                 if self.openable():
                     continue
             if not self.events:
                 break
             self.now, item = heapq.heappop(self.events)
-            if item >= self.tiles + self.launches:
-                self.make_ready(item - self.tiles - self.launches)
+            if item >= 3 * self.tiles + self.launches:
+                pass  # a server is free
+            elif item >= 2 * self.tiles + self.launches:
+                self.decision_arrives(item - 2 * self.tiles - self.launches)
+            elif item >= self.tiles + self.launches:
+                self.tile_knows(item - self.tiles - self.launches)
             elif item >= self.tiles:
                 self.launch_opens(item - self.tiles)
             else:
@@ -77,12 +93,19 @@ class _Simulation:
             np.array(self.sm, np.int32),
             np.array(self.open_ns),
             sum(self.over),
+            self.deciding_ns,
+            self.spilled,
         )
 
     def openable(self) -> list[int]:
         return [i for i in range(self.launches) if not self.gates[i] and i not in self.scheduled]
 
     def enter_and_open(self) -> None:
+        while self.known < self.tiles and self.resident < self.plan.nodes.resident:
+            self.known += 1
+            self.resident += 1
+            if self.open_ns[self.launch_of[self.known - 1]] < math.inf:
+                self.activate(self.known - 1)
         while self.entered < self.launches and self.under_way < self.plan.window:
             self.gates[self.entered].discard("window")
             self.entered += 1
@@ -94,16 +117,80 @@ class _Simulation:
     def launch_opens(self, launch: int) -> None:
         self.open_ns[launch] = self.now
         for t in self.members[launch]:
-            if self.plan.gate[launch] != READY:
-                self.make_ready(t)
-            elif all(self.over[q] for q in self.parents[t]):
-                knows = max((self.end[q] + self.plan.signal_ns for q in self.parents[t]), default=0.0)
-                if knows <= self.now:
-                    self.make_ready(t)
-                else:
-                    heapq.heappush(self.events, (knows, self.tiles + self.launches + t))
+            if t < self.known:
+                self.activate(t)
         if not self.members[launch]:
             self.launch_ends(launch)
+
+    def activate(self, tile: int) -> None:
+        if self.plan.gate[self.launch_of[tile]] != READY:
+            self.make_ready(tile)
+            return
+        if self.plan.deciding.ahead and self.is_decided_about(tile):
+            self.queue.append(tile)
+        if self.waits_for_nothing(tile):
+            self.waits_are_over(tile)
+
+    def is_decided_about(self, tile: int) -> bool:
+        return self.plan.deciding.servers > 0 and not self.is_alone(tile)
+
+    def is_alone(self, tile: int) -> bool:
+        return 1 <= self.entries[tile] <= self.plan.deciding.bypass
+
+    def waits_for_nothing(self, tile: int) -> bool:
+        if self.plan.deciding.ahead and self.is_decided_about(tile) and tile not in self.decided:
+            return False
+        return all(self.over[q] for q in self.parents[tile])
+
+    def knows(self, tile: int) -> float:
+        """When the last of its ended parents' signals arrives."""
+        later = self.plan.deciding.bypass_ns if self.is_alone(tile) else self.plan.signal_ns[self.launch_of[tile]]
+        if not self.noted.get(tile, True):
+            later += self.plan.nodes.spill_ns
+        return max((float(self.end[q] + later) for q in self.parents[tile]), default=0.0)
+
+    def waits_are_over(self, tile: int) -> None:
+        undecided = not self.plan.deciding.ahead and self.is_decided_about(tile)
+        if self.knows(tile) <= self.now and not undecided:
+            self.make_ready(tile)
+        else:
+            when = max(self.knows(tile), self.now)
+            heapq.heappush(self.events, (when, self.tiles + self.launches + tile))
+
+    def tile_knows(self, tile: int) -> None:
+        if not self.plan.deciding.ahead and self.is_decided_about(tile):
+            self.queue.append(tile)
+        else:
+            self.make_ready(tile)
+
+    def serve(self) -> None:
+        d = self.plan.deciding
+        for k in range(d.servers):
+            while self.queue and self.server_free[k] <= self.now:
+                taken, self.queue = self.queue[: d.batch], self.queue[d.batch :]
+                done = self.now + len(taken) * d.decide_ns + d.commit_ns
+                for tile in taken:
+                    arrives = done + d.deliver_ns
+                    heapq.heappush(self.events, (arrives, 2 * self.tiles + self.launches + tile))
+                self.server_free[k] = done
+                self.deciding_ns += done - self.now
+                if done > self.now:
+                    heapq.heappush(self.events, (done, 3 * self.tiles + self.launches + k))
+
+    def decision_arrives(self, tile: int) -> None:
+        self.decided.add(tile)
+        if not self.plan.deciding.ahead:
+            self.make_ready(tile)
+        elif self.waits_for_nothing(tile):
+            self.waits_are_over(tile)
+
+    def note_children(self, tile: int) -> None:
+        """Children that the scheduler does not know of yet are noted together, or not at all."""
+        new = [c for c in self.children[tile] if c >= self.known and c not in self.noted]
+        pending = sum(fits for c, fits in self.noted.items() if c >= self.known)
+        fits = pending + len(new) <= self.plan.nodes.pending
+        self.noted.update(dict.fromkeys(new, fits))
+        self.spilled += 0 if fits else len(new)
 
     def make_ready(self, tile: int) -> None:
         heapq.heappush(self.ready, (int(self.plan.rank[self.launch_of[tile]]), tile))
@@ -146,13 +233,13 @@ class _Simulation:
         if plan.gate[launch] == INSIDE:
             if not all(self.over[q] for q in self.parents[tile]):
                 return
-            waits = [self.end[q] + plan.signal_ns + (1.0 - first) * life for q, first in self.parents[tile].items()]
+            waits = [self.end[q] + plan.signal_ns[launch] + (1.0 - first) * life for q, first in self.parents[tile].items()]
             end = max([end, *waits])
         if plan.gate[launch] == GRID and plan.waits_for[launch] >= 0:
             awaited = self.grid_end[plan.waits_for[launch]]
             if awaited == math.inf:
                 return
-            end = max(end, awaited + plan.signal_ns + (1.0 - plan.prologue[launch]) * life)
+            end = max(end, awaited + plan.signal_ns[launch] + (1.0 - plan.prologue[launch]) * life)
         self.end[tile] = end
         heapq.heappush(self.events, (end, tile))
 
@@ -163,18 +250,23 @@ class _Simulation:
             self.give(sm, [int(x) for x in self.room.demand[launch]])
         if all(self.over[t] for t in self.members[launch]):
             self.launch_ends(launch)
+        if self.plan.nodes.resident:
+            self.resident -= 1
+            self.note_children(tile)
         for child in sorted(self.children[tile]):
-            if not all(self.over[q] for q in self.parents[child]):
+            if not self.waits_for_nothing(child):
                 continue
             if self.plan.gate[self.launch_of[child]] == INSIDE and self.begin[child] < math.inf:
                 self.try_to_end(child)
             elif self.plan.gate[self.launch_of[child]] == READY and self.open_ns[self.launch_of[child]] < math.inf:
-                knows = max(self.end[q] + self.plan.signal_ns for q in self.parents[child])
-                heapq.heappush(self.events, (knows, self.tiles + self.launches + child))
+                if child < self.known:
+                    self.waits_are_over(child)
 
     def launch_ends(self, launch: int) -> None:
         self.grid_end[launch] = self.now
-        self.under_way -= 1
+        while self.plan.in_order and self.left < self.launches and self.grid_end[self.left] < math.inf:
+            self.left += 1
+        self.under_way = self.entered - self.left if self.plan.in_order else self.under_way - 1
         for gates in self.gates:
             gates.discard(("after", launch))
         for c in range(self.launches):

@@ -96,7 +96,7 @@ def main(name: str) -> None:
         out = run()
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()
-    print(name, f"{out.float().abs().sum().item():.6e}")
+    sys.stdout.write(f"{name} {out.float().abs().sum().item():.6e}\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,16 @@ import torch
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
-from tileprof.policy.expression import parse
-from tileprof.runtime.gpu import GpuPipeline, WaitTimeoutError
-from tileprof.runtime.measure import copy_pair, gelu_mlp
-from tileprof.runtime.pipeline import FellBackWarning
+# The suite interprets Triton; these kernels are compiled, which is decided when they are imported.
+INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
+os.environ["TRITON_INTERPRET"] = "0"
 
+from tileprof.policy.expression import parse  # noqa: E402 - see above
+from tileprof.runtime.gpu import GpuPipeline, WaitTimeoutError  # noqa: E402 - likewise
+from tileprof.runtime.measure import copy_pair, gelu_mlp  # noqa: E402 - likewise
+from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402 - likewise
+
+os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
 
 CHAINS = {

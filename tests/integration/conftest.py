@@ -69,7 +69,8 @@ class Tab:
         """Pixels of each colour (as "r,g,b") that a view's canvas shows."""
         return self.ask(
             """async (view) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
-            const c = tileprof.views[view].canvas; const d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+            const c = tileprof.views[view].canvas; const copy = new OffscreenCanvas(c.width, c.height).getContext("2d", { willReadFrequently: true });
+            copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
             const found = {}; for (let i = 0; i < d.length; i += 4) { const k = `${d[i]},${d[i + 1]},${d[i + 2]}`; found[k] = (found[k] ?? 0) + 1; }
             return found; }""",
             view,

@@ -49,3 +49,9 @@ def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_stages_are_bound_only_where_there_is_a_policy(trace, tmp_path):
+    done = view(trace, "--pair", "1:2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "name the policy" in done.stderr

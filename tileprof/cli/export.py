@@ -24,6 +24,8 @@ FORMATS = {
 }
 """Files of each format."""
 
+REASONS = 5
+
 _OF_A_GRAPH = ("graphml", "perfetto")
 
 
@@ -44,7 +46,11 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
     add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
-    add("--several-waits", action="store_true", help="cusync: a tile may wait for several semaphores, one after the other")
+    add(
+        "--several-waits",
+        action="store_true",
+        help="cusync: a tile may wait for several semaphores, one after the other",
+    )
 
 
 def _run(options: Namespace) -> int:
@@ -112,7 +118,10 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
     if launches is None:
         launches = list(best_pair(graph))
         names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
-        print(f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap gains most there.", file=sys.stderr)
+        print(
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap gains most there.",
+            file=sys.stderr,
+        )
     elif len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
     if options.fuse:
@@ -136,8 +145,10 @@ def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
         return counters_files(policy)
     if options.format == "cusync":
         texts, made = cusync_files(policy, several=options.several_waits)
-        for reason in made.reasons:
+        for reason in made.reasons[:REASONS]:
             print(f"Over-synchronised: {reason}.", file=sys.stderr)
+        if len(made.reasons) > REASONS:
+            print(f"… and {len(made.reasons) - REASONS} more; policy.h names all.", file=sys.stderr)
         policy = made.policy
     else:
         texts = {}

@@ -1,4 +1,4 @@
-"""``tileprof verify``: does a policy wait for everything that its launches depend on?"""
+"""``tileprof verify``: whether a policy waits for everything that its launches depend on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tileprof.policy.judge import Judgement
 
 FIRST = 10
+STAGES = 6
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -33,7 +34,9 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--launches", metavar="N,N,…", help="the launches that the stages are (default: those that the policy names)")
     add("--pair", metavar="P:C", help="the same for two stages")
     add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
-    add("--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy")
+    add(
+        "--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy"
+    )
     add("--json", action="store_true", help="for programs: schema in tileprof.policy.judge")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
 
@@ -103,8 +106,10 @@ def _named(policy: Policy) -> list[int]:
 def _print(name: str, options: Namespace, found: Judgement) -> None:
     verdict, policy = found.verdict, found.policy
     print(f"{name} on {options.trace}")
-    for launch, stage in zip(found.launches, policy.stages, strict=True):
+    for launch, stage in list(zip(found.launches, policy.stages, strict=True))[:STAGES]:
         print(f"  launch {launch}: {stage.name}, {' x '.join(map(str, stage.grid))} tiles")
+    if len(policy.stages) > STAGES:
+        print(f"  … and {len(policy.stages) - STAGES} more stages")
     for note in policy.notes:
         print(f"  {note}")
     needed = len(verdict.missing) + verdict.covered

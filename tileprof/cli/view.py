@@ -14,7 +14,8 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.viz import Overlay
+    from tileprof.analysis.report import Report
+    from tileprof.viz import Overlay, Study
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -26,13 +27,18 @@ def _prepare(parser: ArgumentParser) -> None:
     add("-o", "--output", metavar="PAGE", help="where to write the page (default: TRACE's name, .html)")
     add("--force", action="store_true", help="overwrite the page if it exists")
     add("--open", action="store_true", help="show the page in the browser")
+    add("--serve", action="store_true", help="serve the page on this machine instead: large pairs whole, any scheduler")
+    add("--port", type=int, metavar="N", help="port to serve on (default: a free one)")
     add("--quick", action="store_true", help="simulate nothing: no schedulers, no other sizes of GPU")
 
 
 def _run(options: Namespace) -> int:
     source = Path(options.trace)
     target = Path(options.output) if options.output else Path(source.resolve().name).with_suffix(".html")
-    _check_target(target, force=options.force)
+    if options.serve:
+        _check_served(options)
+    else:
+        _check_target(target, force=options.force)
     if options.policy is None and (options.launches or options.pair):
         raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
 
@@ -43,11 +49,39 @@ def _run(options: Namespace) -> int:
 
     graph = build_graph(load(source))
     policy = _overlay(options, graph) if options.policy else None
-    text = page(graph, build_report(graph), None if options.quick else study(graph), policy)
+    shown = graph, build_report(graph), None if options.quick else study(graph), policy
+    if options.serve:
+        return _serve(options, *shown)
+    text = page(*shown)
     _write(target, text)
     print(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)", file=sys.stderr)
     if options.open:
         webbrowser.open(target.resolve().as_uri())
+    return 0
+
+
+def _check_served(options: Namespace) -> None:
+    if options.output:
+        raise UserError("--serve writes no file: leave out -o, or --serve")
+    if options.port is not None and not 0 <= options.port <= 65535:
+        raise UserError(f"--port {options.port}: ports are 0 to 65535")
+
+
+def _serve(options: Namespace, graph: TileGraph, report: Report, found: Study | None, policy: Overlay | None) -> int:
+    from tileprof.viz.serve import Answers, PageServer  # noqa: PLC0415 - not needed for pages in files
+
+    try:
+        server = PageServer(Answers(graph, report, found, policy), options.port or 0)
+    except OSError as error:
+        raise UserError(f"Could not serve on port {options.port}: {error.strerror or error}") from error
+    with server:
+        try:
+            print(f"{server.url}  (this machine only; Ctrl-C ends it)", file=sys.stderr, flush=True)
+            if options.open:
+                webbrowser.open(server.url)
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
     return 0
 
 
@@ -65,6 +99,7 @@ def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     from tileprof.policy.coverage import pair_waits  # noqa: PLC0415 - likewise
     from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - likewise
     from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.predict import Predictor  # noqa: PLC0415 - likewise
     from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
     from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - likewise
 
@@ -72,16 +107,20 @@ def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     policy = load_dependencies(name) if name.endswith(".dep") else load_policy(name)
     launches = launches_of(options, graph)
     verdict = verify(policy, graph, launches)
+    bound = launches if launches is not None else [int(s.launch or 0) for s in policy.stages]
     waits = pair_waits(policy, graph, verdict, launches)
+    predicted = Predictor(graph)(policy, bound)
     return Overlay(
         name=Path(name).name,
         sound=verdict.sound,
         reasons=verdict.never,
-        launches=launches if launches is not None else [int(s.launch or 0) for s in policy.stages],
+        launches=bound,
         needed=len(verdict.missing) + verdict.covered,
         missing=len(verdict.missing),
         waits=int(verdict.excess["waits"].sum()),
-        excess=int(verdict.excess["excess_tiles"].sum()),
+        excess=sum(w.excess for w in waits),
+        stream_ns=predicted.stream_ns,
+        policy_ns=predicted.policy_ns,
         pairs=[PairOverlay(w.producer, w.consumer, w.awaited, w.missing) for w in waits],
     )
 

@@ -111,7 +111,9 @@ def graph_of_waits(policy: Policy) -> TileGraph:
     for (producer, consumer), parts in found.items():
         tiles = [np.arange(policy.stages[s].tiles, dtype=np.int64) for s in (producer, consumer)]
         blocks = [b for b in (wait_block(w, *tiles) for w in parts) if b is not None]
-        if blocks:
+        if len(blocks) == 1:
+            relations[producer, consumer] = blocks[0]
+        elif blocks:
             pairs = [np.stack(b.edges()[:2]).astype(np.int64) for b in blocks]
             parent, child = np.unique(np.concatenate(pairs, axis=1), axis=1)
             relations[producer, consumer] = relation(parent, child, len(tiles[1]))

@@ -26,12 +26,14 @@ I64 = NDArray[np.int64]
 class PairWaits:
     """Tiles of two launches in trace order: those that the policy's waits between them await, and the dependencies that neither
     these nor any other waits guarantee. None for none. A wait below the full count counts as a wait for all tiles that post.
+    ``excess``: pairs of tiles that are awaited, but do not depend on each other.
     """
 
     producer: int
     consumer: int
     awaited: EdgeBlock | None
     missing: EdgeBlock | None
+    excess: int
 
 
 def pair_waits(
@@ -47,10 +49,34 @@ def pair_waits(
         if block is not None:
             awaited.setdefault(key, []).append(block)
     missing = _missing(verdict, numbers)
-    return [
-        PairWaits(bound[i], bound[j], merge_blocks(awaited[i, j]) if (i, j) in awaited else None, missing.get((i, j)))
-        for i, j in sorted({*awaited, *missing})
-    ]
+    renamed = bool(policy.guard.get("renamed", False))
+    found = []
+    for i, j in sorted({*awaited, *missing}):
+        block = merge_blocks(awaited[i, j]) if (i, j) in awaited else None
+        excess = (
+            0 if block is None else block.count - _useful(block, _needed(graph, bound[i], bound[j], renamed=renamed))
+        )
+        found.append(PairWaits(bound[i], bound[j], block, missing.get((i, j)), excess))
+    return found
+
+
+def _needed(graph: TileGraph, producer: int, consumer: int, *, renamed: bool) -> list[EdgeBlock]:
+    links = graph.links
+    rows = links[(links["producer"] == producer) & (links["consumer"] == consumer)]
+    rows = rows[~rows["reuse"].astype(bool)] if renamed else rows
+    return [graph.blocks[number] for number in sorted(set(rows["block"].tolist()))]
+
+
+def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
+    """How many of the awaited pairs of tiles depend on each other."""
+    if not needed:
+        return 0
+    parent, child, _ = merge_blocks(needed).edges()
+    waits = awaited.set_of[child] >= 0
+    width = max(int(awaited.parent.max(initial=0)), int(parent.max(initial=0))) + 1
+    of_set = np.repeat(np.arange(awaited.sets), np.diff(awaited.indptr))
+    keys = of_set * width + awaited.parent
+    return int(np.isin(awaited.set_of[child[waits]].astype(np.int64) * width + parent[waits], keys).sum())
 
 
 def _missing(verdict: Verification, numbers: list[I64]) -> dict[tuple[int, int], EdgeBlock]:

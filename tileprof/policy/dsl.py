@@ -63,11 +63,13 @@ class Dependencies:
         """The policy with the fewest semaphores that waits for these tiles and no others."""
         needed = graph_of_waits(Policy(self.stages, self.semaphores, self.edges))
         policy = Policy(self.stages, (), (), guard={"renamed": True})
-        for link in needed.links.sort_values(["consumer", "producer"], ascending=[True, False]).itertuples():
-            pair = int(link.producer), int(link.consumer)
+        links = needed.links.sort_values(["consumer", "producer"], ascending=[True, False])
+        columns = (links[name].tolist() for name in ("producer", "consumer", "block"))
+        for producer, consumer, block in zip(*columns, strict=True):
+            pair = producer, consumer
             missing = verify(policy, needed, range(len(self.stages))).missing
             if ((missing["producer"] == pair[0]) & (missing["consumer"] == pair[1])).any():
-                policy = _with(policy, pair, needed.blocks[int(link.block)])
+                policy = _with(policy, pair, needed.blocks[block])
         return replace(policy, notes=("from dependencies written by hand, checked against no trace",))
 
 
@@ -111,14 +113,18 @@ def parse_dependencies(text: str) -> Dependencies:
         except UserError as error:
             raise DependencyError(f"line {number}: {error}") from None
     if not begun or not edges:
-        raise DependencyError("it holds no dependencies; the first line is `tileprof dependencies 1`, then grid and dep lines")
+        raise DependencyError(
+            "it holds no dependencies; the first line is `tileprof dependencies 1`, then grid and dep lines"
+        )
     return Dependencies(tuple(stages), tuple(semaphores), tuple(edges))
 
 
 def _check_version(words: str) -> None:
     found = re.fullmatch(r"tileprof dependencies (\d{1,9})", words)
     if found is None:
-        raise DependencyError(f"a file of dependencies begins with `tileprof dependencies {VERSION}`, not {words[:60]!r}")
+        raise DependencyError(
+            f"a file of dependencies begins with `tileprof dependencies {VERSION}`, not {words[:60]!r}"
+        )
     if int(found[1]) != VERSION:
         raise DependencyError(f"dependencies of version {found[1]}; this tileprof reads version {VERSION}")
 
@@ -127,7 +133,9 @@ def _grid(words: str, stages: list[Stage]) -> Stage:
     found = _GRID.fullmatch(words)
     sizes = [] if found is None else [word.strip() for word in found[2].split("x")]
     if found is None or len(sizes) > 3 or max(map(len, sizes)) > 10:
-        raise DependencyError(f"{words[:80]!r} is no grid; write for example: grid up 24 x 4, or grid up 24 x 4 launch 12")
+        raise DependencyError(
+            f"{words[:80]!r} is no grid; write for example: grid up 24 x 4, or grid up 24 x 4 launch 12"
+        )
     x, y, z = (*(int(s) for s in sizes), 1, 1)[:3]
     if not 0 < x * y * z <= _MOST_TILES:
         raise DependencyError(f"a grid of {x} x {y} x {z} tiles; a grid has 1 to {_MOST_TILES:,}")
@@ -139,7 +147,9 @@ def _grid(words: str, stages: list[Stage]) -> Stage:
 def _dep(words: str, stages: list[Stage]) -> tuple[Semaphores, Edge]:
     found = _DEP.fullmatch(words)
     if found is None:
-        raise DependencyError(f"{words[:80]!r} is no grid and no dependency; write for example: dep down on up(0..23, y)")
+        raise DependencyError(
+            f"{words[:80]!r} is no grid and no dependency; write for example: dep down on up(0..23, y)"
+        )
     numbers = {stage.name: n for n, stage in enumerate(stages)}
     for name in found.group(1, 2):
         if name not in numbers:

@@ -92,4 +92,6 @@ def _links(graph: TileGraph, keys: list[tuple[int, int]], blocks: list[EdgeBlock
     kept = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
     made = link_frame(keys, blocks)
     made["block"] += len(graph.blocks)
-    return pd.concat([kept, made[kept.columns]], ignore_index=True).sort_values(["producer", "consumer"], ignore_index=True)
+    return pd.concat([kept, made[kept.columns]], ignore_index=True).sort_values(
+        ["producer", "consumer"], ignore_index=True
+    )

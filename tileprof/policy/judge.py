@@ -1,4 +1,4 @@
-"""A policy beside the dependencies of its launches: is it sound, and what do its waits cost?"""
+"""A policy beside the dependencies of its launches: whether it is sound, and what its waits cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from tileprof.analysis.blocks import merge_blocks
 from tileprof.errors import UserError
-from tileprof.policy.format import Edge, Policy, Semaphores, Stage
-from tileprof.policy.grouping import Grouping, edge_for
+from tileprof.policy.format import Policy, Stage
 from tileprof.policy.predict import Predictor
 from tileprof.policy.synthesise import synthesise
 from tileprof.policy.verify import Verification, verify
@@ -70,39 +68,16 @@ def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = Non
     bound = [int(n) for n in launches] if launches is not None else [int(s.launch or 0) for s in policy.stages]
     predict = Predictor(graph)
     renamed = bool(policy.guard.get("renamed", False))
-    exact = predict(exact_policy(graph, policy.stages, bound, renamed=renamed), bound)
+    modelled = predict(policy, bound)
     return Judgement(
         policy,
         tuple(bound),
         verdict,
-        exact.stream_ns / 1000,
-        predict(policy, bound).policy_ns / 1000,
-        exact.policy_ns / 1000,
+        modelled.stream_ns / 1000,
+        modelled.policy_ns / 1000,
+        predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
     )
-
-
-def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
-    """A semaphore a tile, a wait a dependency: nothing more, whatever it costs."""
-    semaphores: list[Semaphores] = []
-    edges: list[Edge] = []
-    links = graph.links
-    coordinates = [graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches]
-    for i, producer in enumerate(launches):
-        grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
-        for j in range(i + 1, len(launches)):
-            rows = links[(links["producer"] == producer) & (links["consumer"] == launches[j])]
-            rows = rows[~rows["reuse"]] if renamed else rows
-            if not rows.empty:
-                block = merge_blocks([graph.blocks[b] for b in sorted(set(rows["block"].tolist()))])
-                array, edge = edge_for(block, grouping, coordinates[i], coordinates[j], (i, j), ("RAW",))
-                edges.append(_numbered(edge, len(semaphores)))
-                semaphores.append(array)
-    return Policy(stages, tuple(semaphores), tuple(edges), guard={"renamed": renamed})
-
-
-def _numbered(edge: Edge, semaphores: int) -> Edge:
-    return Edge(edge.producer, edge.consumer, edge.hazards, edge.kind, semaphores, edge.waits, edge.value)
 
 
 def _corrected(graph: TileGraph, launches: list[int], predict: Predictor, *, renamed: bool) -> Policy | None:

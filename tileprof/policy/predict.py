@@ -65,6 +65,14 @@ class Predictor:
         ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
         return Prediction(self.stream_ns(launches), float(ends.max(initial=0.0)))
 
+    def exact_ns(self, launches: Sequence[int], *, renamed: bool) -> float:
+        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out."""
+        p = problem(self.graph, self._bounder.durations, list(launches), reuse=not renamed)
+        chosen = np.asarray(launches)
+        orders = [_order(None, tile_numbers(self.graph, launch)) for launch in launches]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
+        return float(ends.max(initial=0.0))
+
     def stream_ns(self, launches: Sequence[int]) -> float:
         """One launch after the other, each alone on the device, with the gap that launches of a CUDA graph have."""
         durations, slots = self._bounder.durations, self._bounder.slots

@@ -1,4 +1,4 @@
-"""Can waiting blocks keep out those that they wait for?
+"""Whether waiting blocks can keep out those that they wait for.
 
 With a wait kernel a stage is dispatched after its producers, and blocks are taken in an order in which whoever a tile awaits comes
 before it. Without one, a device may take blocks of the consumers first, of several of them at once and spread as

@@ -80,7 +80,9 @@ class Shipped:
         if marker and not (stride.isdecimal() and len(stride) < 10 and int(stride) > 0):
             raise UserError(f"{text!r}: the stride is a number of tiles from 1, for example {PREFIX}stridedsync:8")
         if rows and (len(rows) != 2 or set(rows) - set("xy")):
-            raise UserError(f"--rows {rows}: name the axis of the producer's grid and that of the consumer's, for example --rows xy")
+            raise UserError(
+                f"--rows {rows}: name the axis of the producer's grid and that of the consumer's, for example --rows xy"
+            )
         return cls(kind, int(stride) if marker else 0, rows)
 
     def __str__(self) -> str:
@@ -141,7 +143,11 @@ def _policy(shipped: Shipped, stages: tuple[Stage, Stage], axes: tuple[int, int]
     u, v, w = (parse(text, _TILE) for text in texts)
     a, b, c = (Range.parse(text) for text in waits)
     note = f"{shipped}: rows are {'xy'[axes[0]]} of the producer's grid and {'xy'[axes[1]]} of the consumer's"
-    taller = "; a row of the consumer spans several of the producer, and waits for that of its first element" if theirs_rows < rows else ""
+    taller = (
+        "; a row of the consumer spans several of the producer, and waits for that of its first element"
+        if theirs_rows < rows
+        else ""
+    )
     return Policy(
         stages,
         (Semaphores(0, (sizes[0], sizes[1], sizes[2]), (u, v, w)),),

@@ -36,8 +36,8 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
 def best_pair(graph: TileGraph) -> tuple[int, int]:
     """The pair that overlap could save most on and whose launches can be stages; raises `UserError` where there is none."""
     gains = pair_gains(Bounder(graph))
-    for row in ranked(gains).itertuples():
-        pair = int(row.producer), int(row.consumer)
+    rows = ranked(gains)
+    for pair in zip(rows["producer"].tolist(), rows["consumer"].tolist(), strict=True):
         try:
             for launch in pair:
                 tile_numbers(graph, launch)

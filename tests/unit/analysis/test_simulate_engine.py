@@ -9,7 +9,7 @@ from tests.unit.analysis.fakes import all_to_all, block, durations, graph, list_
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import engine, reference
-from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Draft
+from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes
 
 
 @st.composite
@@ -17,9 +17,15 @@ def cases(draw):
     g, lives = draw(random_graphs())
     n = len(lives)
     some = st.sampled_from([0.0, 0.0, 1.0, 2.5])
-    draft = Draft(n, signal_ns=draw(some), window=draw(st.sampled_from([0, 0, 1, 2])))
+    draft = Draft(n, signal_ns=draw(st.lists(some, min_size=n, max_size=n)), window=draw(st.sampled_from([0, 0, 1, 2])))
+    draft.in_order = draw(st.booleans())
+    few = st.integers(0, 2)
+    draft.deciding = Deciding(
+        draw(few), draw(some), draw(some), draw(st.integers(1, 3)), draw(some), draw(st.booleans()), draw(few), draw(some)
+    )
+    draft.nodes = Nodes(draw(st.sampled_from([0, 0, 1, 3, 8])), draw(st.integers(0, 4)), draw(some))
     for c in range(n):
-        draft.gate[c] = draw(st.sampled_from([FREE, READY, INSIDE, GRID]))
+        draft.gate[c] = draw(st.sampled_from([FREE, READY, READY, INSIDE, GRID]))
         draft.gap_ns[c], draft.issue_ns[c], draft.overhead_ns[c] = draw(some), draw(some), draw(some)
         if c:
             earlier = st.sets(st.integers(0, c - 1), max_size=2)
@@ -45,6 +51,7 @@ def test_the_compiled_engine_equals_the_plain_one(case):
     assert fast.sm.tolist() == plain.sm.tolist()
     assert fast.open_ns.tolist() == plain.open_ns.tolist()
     assert fast.ended == plain.ended
+    assert (fast.spilled, fast.deciding_ns) == (plain.spilled, pytest.approx(plain.deciding_ns))
 
 
 def room_of(slots, launches):

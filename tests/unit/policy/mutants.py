@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
-from tileprof.policy.format import Policy, from_dict, to_dict
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage, from_dict, to_dict
+from tileprof.policy.grouping import Grouping, edge_for
 from tileprof.policy.lower import lower
 from tileprof.policy.verify import verify
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "edge", "order", "early")
+
+
+def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
+    """A semaphore a tile, a wait a dependency: nothing more, whatever it costs."""
+    semaphores: list[Semaphores] = []
+    edges: list[Edge] = []
+    links = graph.links
+    coordinates = [
+        graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches
+    ]
+    for i, producer in enumerate(launches):
+        grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
+        for j in range(i + 1, len(launches)):
+            rows = links[(links["producer"] == producer) & (links["consumer"] == launches[j])]
+            rows = rows[~rows["reuse"]] if renamed else rows
+            if not rows.empty:
+                block = merge_blocks([graph.blocks[b] for b in sorted(set(rows["block"].tolist()))])
+                array, edge = edge_for(block, grouping, coordinates[i], coordinates[j], (i, j), ("RAW",))
+                edges.append(replace(edge, semaphores=len(semaphores)))
+                semaphores.append(array)
+    return Policy(stages, tuple(semaphores), tuple(edges), guard={"renamed": renamed})
 
 
 def tabled(policy: Policy) -> dict[str, Any]:

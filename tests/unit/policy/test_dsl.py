@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,11 @@ def test_a_dependency_gets_the_kind_with_the_fewest_semaphores(lines: str, kind:
 
 
 def test_launches_comments_and_blank_lines_are_read() -> None:
-    text = "# GPT-3\n" + HEAD + "\ngrid  up 4x2 launch 12 # products\ngrid down 4 x 2 x 1\n  dep down on up(x,y) # its own\n"
+    text = (
+        "# GPT-3\n"
+        + HEAD
+        + "\ngrid  up 4x2 launch 12 # products\ngrid down 4 x 2 x 1\n  dep down on up(x,y) # its own\n"
+    )
     policy = parse_dependencies(text).policy()
     assert [(s.name, s.grid, s.launch) for s in policy.stages] == [("up", (4, 2, 1), 12), ("down", (4, 2, 1), None)]
 
@@ -147,3 +152,48 @@ def test_a_relation_too_large_to_work_out_is_refused() -> None:
     text = HEAD + "grid a 100000 x 1\ngrid b 100000\ndep b on a(0..99999)"
     with pytest.raises(DependencyError, match="waits; at most"):
         parse_dependencies(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_is_written_is_a_policy_or_one_sentence(data: st.DataObject) -> None:
+    words = st.sampled_from(
+        [
+            "grid",
+            "dep",
+            "on",
+            "up",
+            "down",
+            "x",
+            "y",
+            "z",
+            "launch",
+            "step",
+            "tileprof",
+            "dependencies",
+            "min(",
+            "max(",
+            "(",
+            ")",
+            ",",
+            "..",
+            "//",
+            "%",
+            "*",
+            "+",
+            "-",
+            "0",
+            "1",
+            "7",
+            "24",
+            "99999999999",
+            "\n",
+            "#",
+            "é",
+            "\x00",
+        ]
+    )
+    text = UP_DOWN + " ".join(data.draw(st.lists(words, max_size=30)))
+    for whole in (text, UP_DOWN + "dep down on up(" + text.removeprefix(UP_DOWN).replace("\n", " ") + ")"):
+        with suppress(DependencyError):
+            parse_dependencies(whole)

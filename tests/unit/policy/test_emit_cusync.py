@@ -94,7 +94,9 @@ def test_what_cusync_is_given_waits_for_everything_and_for_one_producer(name: st
         ("join", 4, ("is launched after all of a (an event)",)),
     ],
 )
-def test_what_does_not_fit_is_as_fine_as_it_can_be_and_says_so(name: str, semaphores: int, said: tuple[str, ...]) -> None:
+def test_what_does_not_fit_is_as_fine_as_it_can_be_and_says_so(
+    name: str, semaphores: int, said: tuple[str, ...]
+) -> None:
     made = express(policy_of(TEXTS[name]))
     assert made.policy.semaphores[0].count == semaphores or name == "join"
     assert len(made.reasons) == len(said)
@@ -112,9 +114,8 @@ def test_several_waits_keep_the_window() -> None:
 
 @st.composite
 def relations(draw: st.DrawFn) -> str:
-    lines = []
-    for stage in range(draw(st.integers(2, 4))):
-        lines.append(f"grid s{stage} {draw(st.integers(1, 5))} x {draw(st.integers(1, 3))}")
+    stages = range(draw(st.integers(2, 4)))
+    lines = [f"grid s{stage} {draw(st.integers(1, 5))} x {draw(st.integers(1, 3))}" for stage in stages]
     for consumer in range(1, len(lines)):
         for producer in range(consumer):
             px, py = (int(n) for n in lines[producer].split("s", 1)[1].split(" ", 1)[1].split(" x "))
@@ -164,7 +165,9 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
     texts, made = cusync_files(policy, several=several)
     calls, wanted = [], set()
     lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(made.policy)}
-    for number, (stage, title) in enumerate(zip(made.policy.stages, identifiers([s.name for s in policy.stages]), strict=True)):
+    for number, (stage, title) in enumerate(
+        zip(made.policy.stages, identifiers([s.name for s in policy.stages]), strict=True)
+    ):
         grid = f"dim3{stage.grid}"
         if stage.order is not None:
             calls.append(f"if ({title}Order().blockIndex({grid}, dim3(0, 0, 0)) != {stage.tiles - 1}) return 1;")
@@ -176,7 +179,9 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
             w = lowered[into.producer, number]
             most = int(np.diff(w.indptr).max())
             tiles = np.repeat(np.arange(stage.tiles), np.diff(w.indptr))
-            wanted |= {("wait", number, int(t), int(s), int(v)) for t, s, v in zip(tiles, w.semaphore, w.value, strict=True)}
+            wanted |= {
+                ("wait", number, int(t), int(s), int(v)) for t, s, v in zip(tiles, w.semaphore, w.value, strict=True)
+            }
             calls.append(f'show("wait", {number}, {_host(title + "Waits", texts)}, {grid}, {most});')
     write(tmp_path, texts | {"harness.cu": HARNESS.replace("CALLS", "\n  ".join(calls))})
     compile_cuda(tmp_path, "harness.cu", STAND_IN, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
@@ -187,7 +192,11 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
 
 def _host(name: str, texts: dict[str, str]) -> str:
     """The policy with its tables where the host can read them."""
-    tables = [line.split("[")[0].split()[-1] for line in texts["policy.h"].splitlines() if line.startswith(f"static const uint32_t {name}_")]
+    tables = [
+        line.split("[")[0].split()[-1]
+        for line in texts["policy.h"].splitlines()
+        if line.startswith(f"static const uint32_t {name}_")
+    ]
     return f"{name}({', '.join(tables)})"
 
 
@@ -207,14 +216,22 @@ def test_header_and_example_compile_unmodified_against_cusync_itself(tmp_path: P
     root = Path(os.environ["CUSYNC_PATH"])
     write(tmp_path, cusync_files(policy_of(TEXTS[name]), several=several)[0])
     for architecture in ARCHITECTURES:
-        compile_cuda(tmp_path, "example.cu", root / "src" / "include", str(root / "src" / "cusync.cu"), f"-arch=sm_{architecture}", "-o", "example")
+        compile_cuda(
+            tmp_path,
+            "example.cu",
+            root / "src" / "include",
+            str(root / "src" / "cusync.cu"),
+            f"-arch=sm_{architecture}",
+            "-o",
+            "example",
+        )
 
 
 HOSTILE = [
-    "*/ int main() { system(\"rm -rf /\"); } /*",
+    '*/ int main() { system("rm -rf /"); } /*',
     "ends in a backslash\\",
     "trigraph ??/",
-    "line\nbreak\r\n#include \"x\"",
+    'line\nbreak\r\n#include "x"',
     "\u202e\u2028reversed",
     "class", "__device__", "", "9lives", "a b", "a.b", "A B", "x" * 500,
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import networkx as nx
@@ -67,7 +68,6 @@ def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(te
     assert reached == made["counters"]
 
 
-
 def test_graphml_holds_every_launch_and_pair(graph: TileGraph) -> None:
     text = graphml_files(graph)["graph.graphml"]
     read = nx.parse_graphml(text)
@@ -89,19 +89,24 @@ def test_graphml_survives_names_that_xml_cannot_hold(graph: TileGraph) -> None:
 def test_perfetto_holds_every_tile_on_a_lane_of_its_own(graph: TileGraph) -> None:
     events = json.loads(perfetto_files(graph, [0, 1])["perfetto.json"])["traceEvents"]
     tiles = [e for e in events if e.get("cat") == "tile"]
-    assert Counter(e["args"]["launch"] for e in tiles) == {0: graph.tile_base[1], 1: graph.tile_base[2] - graph.tile_base[1]}
+    assert Counter(e["args"]["launch"] for e in tiles) == {
+        0: graph.tile_base[1],
+        1: graph.tile_base[2] - graph.tile_base[1],
+    }
     for launch in (0, 1):
         by_lane: dict[int, list[tuple[float, float]]] = {}
         for e in (e for e in tiles if e["args"]["launch"] == launch):
             by_lane.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"]))
         for spans in by_lane.values():
             spans.sort()
-            assert all(a[1] <= b[0] + 1e-6 for a, b in zip(spans, spans[1:], strict=False))
+            assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(spans))
     named = {e["tid"] for e in events if e["name"] == "thread_name" and e["pid"] == 1}
     assert {e["tid"] for e in tiles} == named
 
 
-def test_perfetto_draws_a_limited_number_of_arrows_from_end_to_begin(graph: TileGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perfetto_draws_a_limited_number_of_arrows_from_end_to_begin(
+    graph: TileGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(perfetto, "MOST_ARROWS", 10)
     events = json.loads(perfetto_files(graph)["perfetto.json"])["traceEvents"]
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
@@ -147,7 +152,7 @@ def test_a_comment_stays_one_line_of_a_comment(text: str) -> None:
 def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     write_folder(folder, {"a": "1", "b": "2"}, force=False)
-    with pytest.raises(UserError, match="Will not overwrite .*b without --force"):
+    with pytest.raises(UserError, match=r"Will not overwrite .*b without --force"):
         write_folder(folder, {"c": "3", "b": "4"}, force=False)
     assert sorted(p.name for p in folder.iterdir()) == ["a", "b"]
     (folder / "d").mkdir()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from graphs import Relation, graph_of
-from mutants import Tally, harmful, mutants
+from mutants import Tally, exact_policy, harmful, mutants
 from test_policy_verify import runs_without
 
 from tests.unit.analysis.fakes import write_mlp
@@ -32,7 +32,10 @@ def random_graph(dice: random.Random) -> TileGraph:
         for producer in range(consumer):
             if dice.random() < 0.6 or consumer == len(grids) - 1 == producer + 1:
                 edges = _regular(dice, tiles[producer], tiles[consumer]) if dice.random() < 0.6 else set()
-                edges |= {(dice.randrange(tiles[producer]), dice.randrange(tiles[consumer])) for _ in range(dice.randint(1, 6))}
+                edges |= {
+                    (dice.randrange(tiles[producer]), dice.randrange(tiles[consumer]))
+                    for _ in range(dice.randint(1, 6))
+                }
                 relation[producer, consumer] = edges
     return graph_of(grids, relation, sms=dice.randint(1, 40))
 
@@ -46,12 +49,15 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_random_policies(capsys:
     dice, tally = random.Random(7), Tally()
     while tally.made < COUNT:
         graph = random_graph(dice)
-        policy = synthesise(graph, range(len(graph.launches)))
+        launches = range(len(graph.launches))
+        policy = synthesise(graph, launches)
+        if dice.random() < 0.5:
+            policy = exact_policy(graph, policy.stages, launches, renamed=True)
         assert not harmful(policy, graph)
         for kind, changed in mutants(policy, dice, EACH):
             tally.add(kind, changed, graph)
     with capsys.disabled():
-        print(f"\n{tally}")
+        print(f"\n{tally}")  # noqa: T201 (the count is the result)
     assert not tally.slipped, tally.slipped[0]
     assert tally.caught > tally.made / 3
     assert set(tally.kinds) == {"drop", "shift", "shift all", "lower", "raise", "alias", "edge", "order", "early"}
@@ -65,7 +71,7 @@ def test_the_verifier_objects_to_every_harmful_mutant_of_a_recorded_program(tmp_
     for kind, changed in mutants(policy, dice, 90):
         tally.add(kind, changed, graph)
     with capsys.disabled():
-        print(f"\n{tally}")
+        print(f"\n{tally}")  # noqa: T201 (the count is the result)
     assert not tally.slipped
     assert tally.caught > tally.made / 3
 

@@ -85,7 +85,7 @@ def test_a_part_of_a_tensor_of_another_shape_is_refused() -> None:
     [
         ({"x": None}, "input x is a NoneType, not a tensor"),
         ({"q": torch.zeros(1)}, "'q' is no input; the inputs are x, w1, b1, w2"),
-        ({"x": torch.zeros(1, device="meta")}, "input x is on meta"),
+        ({"x": torch.zeros(1, device="meta")}, "input x is on meta; this pipeline runs on cpu"),
     ],
 )
 def test_what_is_no_input_is_refused(pipeline: Pipeline, change: dict, said: str) -> None:

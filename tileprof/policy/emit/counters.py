@@ -50,7 +50,13 @@ def counters(policy: Policy) -> dict[str, Any]:
         posts[policy.semaphores[number].producer].append((semaphore + base[number]).tolist())
         counts += posted.tolist()
     stages = [
-        {"name": s.name, "grid": list(s.grid), "launch": s.launch, "order": None if s.order is None else list(s.order), "posts": p}
+        {
+            "name": s.name,
+            "grid": list(s.grid),
+            "launch": s.launch,
+            "order": None if s.order is None else list(s.order),
+            "posts": p,
+        }
         for s, p in zip(policy.stages, posts, strict=True)
     ]
     groups = []

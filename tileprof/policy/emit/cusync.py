@@ -111,7 +111,9 @@ def _structs(part: _Parts) -> str:
         ]
     )
     texts = [p.text for p in (part.order, part.waits, part.posts) if p]
-    return "\n".join([*texts, f"using {part.name}Stage = cusync::CuStage<{inner}>;\n", *([part.wait] if part.wait else [])])
+    return "\n".join(
+        [*texts, f"using {part.name}Stage = cusync::CuStage<{inner}>;\n", *([part.wait] if part.wait else [])]
+    )
 
 
 def _wiring(made: Expressed, parts: list[_Parts]) -> str:
@@ -176,7 +178,7 @@ def _before(made: Expressed, number: int, part: _Parts) -> str:
     producers = [p for p, c in made.events if c == number]
     events = "".join(f", cudaEvent_t end_of_stage_{p}" for p in producers)
     body = "".join(
-        f"  if (cudaStreamWaitEvent(stream, end_of_stage_{p}, 0) != cudaSuccess) throw std::runtime_error(\"no event\");\n"
+        f'  if (cudaStreamWaitEvent(stream, end_of_stage_{p}, 0) != cudaSuccess) throw std::runtime_error("no event");\n'
         for p in producers
     )
     if into and made.policy.options.wait_kernel:
@@ -187,10 +189,16 @@ def _before(made: Expressed, number: int, part: _Parts) -> str:
 
 def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int], Waits]) -> str:
     policy = made.policy
-    lines = [f"A policy for cuSync, written by tileprof {__version__} (https://github.com/parasailteam/cusync).", "", "Stages"]
+    lines = [
+        f"A policy for cuSync, written by tileprof {__version__} (https://github.com/parasailteam/cusync).",
+        "",
+        "Stages",
+    ]
     for number, (stage, name) in enumerate(zip(policy.stages, names, strict=True)):
         launch = "" if stage.launch is None else f", launch {stage.launch}"
-        lines.append(f"  {number} {name}: {_by(stage.grid)} tiles{launch}; {comment(stage.name)}; {comment(stage.kernel)}")
+        lines.append(
+            f"  {number} {name}: {_by(stage.grid)} tiles{launch}; {comment(stage.name)}; {comment(stage.kernel)}"
+        )
     lines += ["", "Waits"]
     for edge in policy.edges:
         ours, theirs = names[edge.consumer], names[edge.producer]

@@ -81,7 +81,9 @@ def posts(name: str, stage: Stage, array: Semaphores) -> Part:
         index = f"{_coordinates(stage)}\n    return {_linear((u, v, w), array.grid)};"
         return Part(name, _policy(name, (), "return 0;", index, "return false;", "return 1;"))
     _check_size(stage, stage.tiles)
-    table = f"static const uint32_t {name}_of[] = {{\n{_numbers([int(n) for n in array.of if isinstance(n, int)])}}};\n\n"
+    table = (
+        f"static const uint32_t {name}_of[] = {{\n{_numbers([int(n) for n in array.of if isinstance(n, int)])}}};\n\n"
+    )
     index = f"return of[{_number(stage)}];"
     return Part(name, table + _policy(name, ("of",), "return 0;", index, "return false;", "return 1;"), (f"{name}_of",))
 
@@ -182,7 +184,8 @@ def _wait_lists(name: str, stage: Stage, lowered: Waits) -> Part:
     _check_size(stage, stage.tiles + len(lowered.semaphore))
     columns = {"begin": lowered.indptr, "semaphore": lowered.semaphore, "value": lowered.value}
     tables = "".join(
-        f"static const uint32_t {name}_{what}[] = {{\n{_numbers(column.tolist())}}};\n\n" for what, column in columns.items()
+        f"static const uint32_t {name}_{what}[] = {{\n{_numbers(column.tolist())}}};\n\n"
+        for what, column in columns.items()
     )
     gx, gy, gz = stage.grid
     at = f"const uint32_t t = tile.x + {gx}u * (tile.y + {gy}u * (tile.z % {gz}u)), k = tile.z / {gz}u;"

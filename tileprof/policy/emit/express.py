@@ -47,11 +47,15 @@ class Expressed:
 
     def edge_into(self, stage: int) -> Edge | None:
         """The edge that a stage waits on inside its kernel."""
-        return next((e for e in self.policy.edges if e.consumer == stage and (e.producer, stage) not in self.events), None)
+        return next(
+            (e for e in self.policy.edges if e.consumer == stage and (e.producer, stage) not in self.events), None
+        )
 
     def edge_from(self, stage: int) -> Edge | None:
         """Some edge whose semaphores the tiles of a stage post; all such edges share them."""
-        return next((e for e in self.policy.edges if e.producer == stage and (stage, e.consumer) not in self.events), None)
+        return next(
+            (e for e in self.policy.edges if e.producer == stage and (stage, e.consumer) not in self.events), None
+        )
 
 
 def express(policy: Policy, *, several: bool = False) -> Expressed:
@@ -66,6 +70,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
     }
     kept, events = _one_producer(sorted(blocks))
     reasons = [_event_reason(policy, kept, pair) for pair in events]
+    changed = set(events)
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     for producer in sorted({p for p, _ in kept}):
@@ -73,6 +78,7 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         own = _as_it_is(policy, producer, consumers, several=several)
         if own is None:
             own = _merged(policy, producer, [(c, blocks[producer, c]) for c in consumers])
+            changed |= {(producer, c) for c in consumers}
             reasons.append(_merge_reason(policy, producer, consumers, own[0].count))
         edges += [replace(edge, semaphores=len(semaphores)) for edge in own[1]]
         semaphores.append(own[0])
@@ -81,11 +87,12 @@ def express(policy: Policy, *, several: bool = False) -> Expressed:
         edges.append(replace(edge, semaphores=len(semaphores)))
         semaphores.append(array)
     made = replace(policy, semaphores=tuple(semaphores), edges=tuple(edges), prediction={})
-    _check(made, needed)
+    _check(made, replace(needed, links=needed.links[np.array([pair in changed for pair in blocks], bool)]))
     return Expressed(made, tuple(events), tuple(reasons))
 
 
 def _check(made: Policy, needed: TileGraph) -> None:
+    """``needed``: what the edges that were changed awaited; the others are as they were."""
     verdict = verify(replace(made, guard={}), needed, range(len(made.stages)))
     if not verdict.sound:
         raise AssertionError(f"over-synchronised to less: {len(verdict.missing)} waits lost, {verdict.never}")
@@ -115,9 +122,7 @@ def _as_it_is(
     return array, edges
 
 
-def _merged(
-    policy: Policy, producer: int, needs: Sequence[tuple[int, EdgeBlock]]
-) -> tuple[Semaphores, list[Edge]]:
+def _merged(policy: Policy, producer: int, needs: Sequence[tuple[int, EdgeBlock]]) -> tuple[Semaphores, list[Edge]]:
     grid = policy.stages[producer].grid
     of = _components(policy.stages[producer].tiles, [block for _, block in needs])
     named = _by_axes(policy, producer, needs, int(of.max()) + 1)
@@ -181,8 +186,8 @@ def _whole(policy: Policy, producer: int, consumer: int) -> tuple[Semaphores, Ed
 
 
 def _event_reason(policy: Policy, kept: list[tuple[int, int]], pair: tuple[int, int]) -> str:
-    producer, consumer = (policy.stages[n].name for n in pair)
-    other = next(policy.stages[p].name for p, c in kept if c == pair[1])
+    producer, consumer = (_label(policy, n) for n in pair)
+    other = next(_label(policy, p) for p, c in kept if c == pair[1])
     return (
         f"{consumer} depends on {producer} and on {other}, and a stage of cuSync waits for one producer: it waits for tiles of "
         f"{other}, and is launched after all of {producer} (an event)"
@@ -190,10 +195,15 @@ def _event_reason(policy: Policy, kept: list[tuple[int, int]], pair: tuple[int, 
 
 
 def _merge_reason(policy: Policy, producer: int, consumers: Sequence[int], count: int) -> str:
-    names = ", ".join(policy.stages[c].name for c in consumers)
+    names = ", ".join(_label(policy, c) for c in consumers)
     kinds = ", ".join(sorted({e.kind for e in policy.edges if e.producer == producer and e.consumer in consumers}))
     left = "one for the whole grid" if count == 1 else f"{count}"
     return (
-        f"{names} may await several semaphores of {policy.stages[producer].name} at once ({kinds}), and a tile of cuSync waits for one: "
+        f"{names} may await several semaphores of {_label(policy, producer)} at once ({kinds}), and a tile of cuSync waits for one: "
         f"semaphores that are awaited together are one, {left}; --several-waits keeps them and waits for one after the other"
     )
+
+
+def _label(policy: Policy, number: int) -> str:
+    stage = policy.stages[number]
+    return stage.name if stage.launch is None else f"{stage.name} (launch {stage.launch})"

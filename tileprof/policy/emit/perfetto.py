@@ -116,7 +116,9 @@ def _arrows(
     links = links[links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
     share = max(1, MOST_ARROWS // max(1, len(links)))
     events: list[dict[str, Any]] = []
-    for producer, consumer, number in links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False):
+    for producer, consumer, number in (
+        links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False)
+    ):
         parent, child, _ = graph.blocks[number].edges()
         shown = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
         for p, c in zip(parent[shown].tolist(), child[shown].tolist(), strict=True):

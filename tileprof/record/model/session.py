@@ -154,7 +154,7 @@ class Session:
     def _restart(self) -> None:
         if not self.writer.launches:
             return
-        self.window.left_out += self.writer.launches
+        self.window.before_capture(self.writer.launches)
         self.buffers.bury()
         shutil.rmtree(self.writer.abandon("a captured region began"))
         self.writer = self._new_writer(force=self.options.force)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tileprof.record import Options
+
+
+_CAPTURE, _MODULE, _COUNT = (
+    "outside tileprof.capture()",
+    "of modules that --module leaves out",
+    "beyond --skip and --count",
+)
 
 
 class Window:
@@ -14,18 +22,24 @@ class Window:
 
     def __init__(self, options: Options) -> None:
         self.captures = False
-        self.left_out = 0
+        self._left_out: Counter[str] = Counter()
         self.initialisations = 0
         self._module = re.compile(options.module) if options.module is not None else None
-        self._skip = options.skip
-        self._count = options.count
+        self._limits = options.skip, options.count
+        self._skip, self._count = self._limits
         self._open = 0
 
     def begin_capture(self) -> bool:
         """Enter a captured region; True for the first one of the program."""
         first, self.captures = not self.captures, True
         self._open += 1
+        if first:
+            self._skip, self._count = self._limits
         return first
+
+    def before_capture(self, launches: int) -> None:
+        """So many launches had been kept when the first captured region began; they are left out after all."""
+        self._left_out = Counter({_CAPTURE: self._left_out.total() + launches})
 
     def end_capture(self) -> None:
         """Leave a captured region."""
@@ -38,10 +52,16 @@ class Window:
 
     def covers(self, module: str) -> bool:
         """Whether operators of ``module`` are looked at now; a whole operator is, or is not."""
-        if self.closed or (self._module is not None and not self._module.search(module)):
-            self.left_out += 1
-            return False
-        return True
+        if self.captures and not self._open:
+            reason = _CAPTURE
+        elif self._count == 0:
+            reason = _COUNT
+        elif self._module is not None and not self._module.search(module):
+            reason = _MODULE
+        else:
+            return True
+        self._left_out[reason] += 1
+        return False
 
     def keeps(self) -> bool:
         """Whether to keep the next launch of an operator that is covered."""
@@ -52,17 +72,15 @@ class Window:
         elif self._count:
             self._count -= 1
             return True
-        self.left_out += 1
+        self._left_out[_COUNT] += 1
         return False
 
     def notes(self) -> list[str]:
         """What the trace has to say about its being a window."""
-        said = []
-        if self.left_out:
-            said.append(
-                f"A window of the program: {self.left_out} operators or launches were left out (capture, --module, "
-                "--skip, --count); what they wrote has no producer here."
-            )
+        said = [
+            f"{count} operators or launches {reason} were left out; what they wrote has no producer here."
+            for reason, count in sorted(self._left_out.items())
+        ]
         if self.initialisations:
             said.append(
                 f"{self.initialisations} operators that only initialise parameters were left out; --initialisation keeps them."

@@ -65,7 +65,7 @@ def test_only_captured_regions_are_kept(recorded):
     assert list(trace.launches.op) == ["aten::sin", "aten::exp", "aten::neg"]
     assert trace.launches.begin_ns[0] == 0
     assert list(trace.buffers.allocated_at) == [-1, 0, 1, 2]
-    assert any("window" in note for note in trace.manifest["notes"])
+    assert any("outside tileprof.capture()" in note for note in trace.manifest["notes"])
 
 
 def test_capture_does_nothing_in_a_program_that_is_not_recorded():
@@ -133,3 +133,15 @@ def test_an_error_of_the_program_is_no_obstacle():
     from tileprof.record.model.fake import obstacle
 
     assert obstacle(RuntimeError("shapes do not match")) is None
+
+
+def test_skip_and_count_start_anew_with_the_first_captured_region(recorded):
+    def program():
+        x = torch.ones(10).cos().sin()
+        with tileprof.capture():
+            x.exp().tan().exp2()
+
+    trace = recorded(program, skip=1, count=1)
+    assert trace.launches.op.tolist() == ["aten::tan"]
+    assert any("outside tileprof.capture()" in note for note in trace.manifest["notes"])
+    assert any("beyond --skip and --count" in note for note in trace.manifest["notes"])

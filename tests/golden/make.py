@@ -1,0 +1,52 @@
+"""Record the golden traces anew, on a machine with a GPU, from the repository's root:
+``python tests/golden/make.py FOLDER [NAME ...]``.
+
+"selftest" keeps the raw records of the recorder's self-test, so that decoding is tested on real records without a GPU.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tileprof.record import Options
+from tileprof.record.cuda import gpu, recording, selftest
+from tileprof.record.cuda.settings import Settings
+
+NAMES = (
+    "gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convolution", "gpt2", "gpt2_compiled", "gpt2_graph",
+    "selftest",
+)  # fmt: skip
+
+
+def trace(folder: Path, name: str) -> None:
+    options = Options(
+        program=("python3", "tests/golden/programs.py", name), output=folder / f"{name}.tileprof", force=True
+    )
+    recording.record(options, Settings(capture_only=True))
+
+
+def raw_selftest(folder: Path) -> None:
+    program = selftest.program(folder, gpu.gpus()[0].architecture)
+    raw = folder / "selftest-raw"
+    shutil.rmtree(raw, ignore_errors=True)
+    log, stdout = os.open(folder / "selftest.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), os.dup(1)
+    os.dup2(log, 1)  # the program prints where its buffers lie
+    options = Options(program=(str(program),), output=folder / "selftest.tileprof", force=True)
+    recording.record(options, Settings(passes=("accesses",), raw=raw, verify=True))
+    os.dup2(stdout, 1)
+    shutil.rmtree(options.output)
+    program.unlink()
+
+
+def main(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or NAMES:
+        if name == "selftest":
+            raw_selftest(folder)
+        else:
+            trace(folder, name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

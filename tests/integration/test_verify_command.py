@@ -1,0 +1,162 @@
+"""``tileprof verify`` as a user runs it: what it says, and its exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.analysis.fakes import write_mlp
+from tileprof.analysis import build_graph
+from tileprof.cli import main
+from tileprof.policy.format import to_dict
+from tileprof.policy.synthesise import synthesise
+from tileprof.trace import load
+
+HEAD = "tileprof dependencies 1\n"
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    """Two launches a layer; grids of 8 x 4 and 2 x 4 tiles."""
+    return write_mlp(tmp_path_factory.mktemp("verify") / "mlp.tileprof", layers=2, tokens=512, hidden=256)
+
+
+@pytest.fixture(scope="module")
+def good(mlp, tmp_path_factory):
+    path = tmp_path_factory.mktemp("policy") / "good.json"
+    synthesise(build_graph(load(mlp)), [0, 1]).save(path)
+    return path
+
+
+def changed(good, path, change):
+    value = json.loads(good.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+    return path
+
+
+def grids(mlp):
+    graph = build_graph(load(mlp))
+    return [s.grid for s in synthesise(graph, [0, 1]).stages]
+
+
+def test_a_sound_policy_exits_with_0_and_says_what_it_costs(mlp, good, capsys):
+    assert main(["verify", str(good), str(mlp)]) == 0
+    said = capsys.readouterr().out
+    assert "all waited for" in said
+    assert "guarantee nothing that is needed" in said
+    assert "in stream order" in said
+
+
+def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp_path, capsys):
+    bad = changed(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
+    assert main(["verify", str(bad), str(mlp), "--first", "2"]) == 1
+    said = capsys.readouterr().out
+    assert "UNSOUND: " in said
+    assert "down (0, 0, 0) needs " in said
+    assert " bytes of " in said
+    assert "more (--first 0 names all)" in said
+    assert "A sound policy for these launches" in said
+    assert main(["verify", str(bad), str(mlp), "--first", "0"]) == 1
+    rows = [line for line in capsys.readouterr().out.splitlines() if " needs " in line]
+    assert main(["verify", str(bad), str(mlp), "--json", "--first", "1"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["missing_count"] == len(rows) == value["dependencies"]
+    assert len(value["missing"]) == 1
+    assert value["sound"] is False
+    assert value["corrected"]["policy_us"] > 0
+
+
+def test_a_wait_that_never_ends_is_unsound(mlp, good, tmp_path, capsys):
+    def raise_value(value):
+        value["edges"][0]["value"] = "99999"
+
+    bad = changed(good, tmp_path / "bad.json", raise_value)
+    assert main(["verify", str(bad), str(mlp)]) == 1
+    assert "waits never end" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["rowsync", "tilesync", "conv2dtile"])
+def test_what_cusync_ships_is_right_for_products_of_matrices(mlp, kind, capsys):
+    assert main(["verify", f"cusync:{kind}", str(mlp)]) == 0
+    assert main(["verify", str(mlp), "--kind", f"cusync:{kind}", "--pair", "0:1"]) == 0
+    assert "all waited for" in capsys.readouterr().out
+
+
+def test_a_stride_that_is_not_the_programs_is_unsound(mlp, capsys):
+    assert main(["verify", "cusync:stridedsync:2", str(mlp), "--pair", "0:1"]) == 1
+    assert "UNSOUND" in capsys.readouterr().out
+
+
+def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_path, capsys):
+    (ux, uy, _), (dx, dy, _) = grids(mlp)
+    rows, columns = (uy, "y") if dy == uy else (ux, "x")
+    text = HEAD + f"grid up {ux} x {uy} launch 0\ngrid down {dx} x {dy} launch 1\n"
+    whole = f"0..{ux - 1}, y" if columns == "y" else f"x, 0..{uy - 1}"
+    part = f"0..{ux - 2}, y" if columns == "y" else f"x, 0..{uy - 2}"
+    path = tmp_path / "mlp.dep"
+    path.write_text(text + f"dep down on up({whole})\n")
+    assert main(["verify", str(path), str(mlp)]) == 0
+    assert main(["verify", str(path), str(mlp), "--launches", "2,3"]) == 0
+    path.write_text(text + f"dep down on up({part})\n")
+    assert main(["verify", str(path), str(mlp)]) == 1
+    said = capsys.readouterr().out
+    assert f"UNSOUND: {rows * dx if columns == 'y' else rows * dy} of" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["absent.json", "MLP"], "cannot read absent.json"),
+        (["GOOD", "nowhere.tileprof"], "there is no trace"),
+        (["GOOD", "MLP", "--launches", "0,1,2"], "3 launches for 2 stages"),
+        (["GOOD", "MLP", "--launches", "1,2"], "the policy is for another shape"),
+        (["GOOD", "MLP", "--launches", "0,99"], "there is no launch 99; the trace has launches 0 to 3"),
+        (["GOOD", "MLP", "--launches", "a"], "names no launches; write --launches 12,13"),
+        (["GOOD", "MLP", "--pair", "0,1"], "names no launches; write --pair 12:13"),
+        (["GOOD", "MLP", "--pair", "0:1", "--launches", "0,1"], "give one of them"),
+        (["GOOD", "MLP", "--first", "-1"], "--first -1"),
+        (["MLP"], "name one policy"),
+        (["GOOD", "MLP", "--kind", "cusync:rowsync"], "name one policy"),
+        (["cusync:fancysync", "MLP"], "no policy of cuSync's; there are cusync:tilesync"),
+        (["cusync:stridedsync:0", "MLP"], "the stride is a number of tiles from 1"),
+        (["cusync:stridedsync:7", "MLP", "--pair", "0:1"], "does not fit launch 0"),
+        (["cusync:rowsync", "MLP", "--launches", "0,1,2"], "is for a producer and a consumer; 3 launches are given"),
+        (["cusync:rowsync", "MLP", "--rows", "ab"], "--rows ab"),
+        (["HAND", "MLP"], "names no launch; say which launches the stages are"),
+        (["WRONG", "MLP"], "line 4: needed by grid 1"),
+        (["DEEP", "MLP"], "is no policy"),
+        (["OLD", "MLP"], "policy format 9; this tileprof"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, arguments, said, capsys):
+    (tmp_path / "hand.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x)\n")
+    (tmp_path / "wrong.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x + 1)\n")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    changed(good, tmp_path / "old.json", lambda v: v.update(tileprof_policy=9))
+    names = {"MLP": mlp, "GOOD": good} | {
+        n.upper(): tmp_path / f
+        for n, f in (("hand", "hand.dep"), ("wrong", "wrong.dep"), ("deep", "deep.json"), ("old", "old.json"))
+    }
+    assert main(["verify", *(str(names.get(a, a)) for a in arguments)]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "Traceback" not in shown.err
+
+
+def test_the_command_runs_as_a_process(mlp, good):
+    done = subprocess.run(
+        [sys.executable, "-m", "tileprof.cli", "verify", good, mlp, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["sound"] is True
+
+
+def test_a_saved_policy_is_what_was_synthesised(mlp, good):
+    assert json.loads(good.read_text()) == json.loads(json.dumps(to_dict(synthesise(build_graph(load(mlp)), [0, 1]))))

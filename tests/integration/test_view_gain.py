@@ -1,0 +1,144 @@
+"""Gain, what-if and the simulated timeline, in a real browser."""
+
+import re
+
+import pytest
+from small_programs import Program, pointwise, transformer
+
+from tileprof.analysis import build_graph
+from tileprof.analysis.report import build_report
+from tileprof.trace import load
+from tileprof.viz import page, study
+
+GEMM, ATTENTION = 2, 3
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return build_graph(load(transformer(tmp_path_factory.mktemp("gain") / "t", layers=2)))
+
+
+@pytest.fixture(scope="module")
+def studied(graph):
+    return study(graph)
+
+
+@pytest.fixture(scope="module")
+def written(graph, studied, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pages") / "page.html"
+    path.write_text(page(graph, build_report(graph), studied), encoding="utf-8")
+    return path
+
+
+def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, studied):
+    view = tab("#view=gain")
+    shown = view.page.inner_text("#schedulers")
+    for schedule in studied.schedules:
+        assert schedule.scheduler in shown
+    assert "bound" in shown
+    waterfall = view.page.inner_text("#waterfall")
+    assert "recorded" in waterfall
+    assert "launch gaps" in waterfall
+    widths = view.ask(
+        "() => [...document.querySelectorAll('#schedulers svg')].map((s) => [...s.querySelectorAll('rect')].reduce((w, r) => w + r.width.baseVal.value, 0))"
+    )
+    times = [s.time_ns for s in studied.schedules]
+    assert widths[: len(times)] == pytest.approx([w * widths[0] / times[0] for w in times], rel=0.02)
+
+
+def test_the_waterfall_ends_at_the_work(tab):
+    gain = tab("#view=gain").ask("() => tileprof.doc.gain")
+    left = gain["recorded_ns"] - gain["gap_ns"] - gain["beside_ns"] - gain["idle_ns"]
+    assert left == pytest.approx(gain["work_ns"], rel=0.01)
+
+
+def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, studied):
+    view = tab(f"#pair={GEMM},{ATTENTION}")
+    view.page.keyboard.press("5")
+    view.page.click("#schedulers button:has-text('list')")
+    assert "beside=list" in view.hash()
+    view.until("() => tileprof.simulated()?.top")
+    begin = next(s for s in studied.schedules if s.scheduler == "list").begin_ns
+    shown = view.ask("() => Array.from(tileprof.simulated().begin)")
+    assert shown == pytest.approx(begin.tolist(), abs=1.5)
+    where = """(i) => { const s = tileprof.simulated(); const t = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0);
+        const shift = tileprof.startOf(2) - s.open[2];
+        return [(s.begin[t] + s.end[t]) / 2 + shift, tileprof.simulatedRow() + s.sm[t] + s.top[t] + 0.5]; }"""
+    assert "flash_attention_causal, tile 0" in view.tip("lanes", where, ATTENTION)
+    view.page.select_option("#beside", "")
+    assert "beside" not in view.hash()
+
+
+def test_no_two_tiles_share_a_place_in_stream_order(tab):
+    view = tab("#beside=stream")
+    view.until("() => tileprof.simulated()?.top")
+    assert view.ask("""() => { const s = tileprof.simulated(); const by = new Map(); let clashes = 0;
+        s.order.forEach((t) => { const key = s.sm[t] + ":" + s.top[t].toFixed(4); if ((by.get(key) ?? -1) > s.begin[t]) clashes++; by.set(key, s.end[t]); });
+        return clashes; }""") == 0  # fmt: skip
+
+
+def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
+    view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
+    view.until("() => tileprof.chain.parents !== null && tileprof.laneTables.ready(tileprof.laneOf[2])")
+    x, y = view.at("lanes", "(i) => [tileprof.startOf(i) + 2000, 0]", GEMM)
+    view.page.mouse.move(x - 40, y - 20)
+    view.page.mouse.down()
+    view.page.mouse.move(x, y - 20)
+    view.page.mouse.up()
+    assert "time=" in view.hash()
+    says = view.page.inner_text("#lanes-says")
+    assert re.match(r"at [\d.]+ µs: 132 tiles of gemm_f16_64x64_qkv, \d+ in list", says)
+    before = view.ask("() => tileprof.state.time")
+    view.page.keyboard.press(".")
+    assert view.ask("() => tileprof.state.time") > before
+    view.page.keyboard.press("Escape")
+    assert "time=" not in view.hash()
+
+
+def test_sliders_move_through_the_table_of_sizes(tab, studied):
+    view = tab()
+    view.page.keyboard.press("6")
+    listed = {(s.sms, s.occupancy): s.list_ns for s in studied.sizes}
+    assert view.ask("() => tileprof.doc.sizes.map((s) => s.list_ns)") == pytest.approx(list(listed.values()))
+    before = view.page.inner_text("#size-rows")
+    view.page.focus("#slide-sms")
+    view.page.keyboard.press("Home")
+    assert view.page.inner_text("#slide-sms ~ output") == "66"
+    assert view.page.inner_text("#size-rows") != before
+    view.page.focus("#slide-occupancy")
+    view.page.keyboard.press("End")
+    assert "2 blocks" in view.page.inner_text("#what-if")
+
+
+def test_the_key_b_goes_through_the_schedulers(tab, studied):
+    view = tab()
+    seen = []
+    for _ in range(len(studied.schedules) + 1):
+        view.page.keyboard.press("b")
+        seen.append(view.ask("() => tileprof.state.beside"))
+    assert seen == [*[s.scheduler for s in studied.schedules], ""]
+
+
+@pytest.mark.parametrize("name", ["gain", "sizes", "tiles"])
+def test_views_without_anything_to_show_say_so(tab, tmp_path, name):
+    program = Program(tmp_path / "t")
+    if name == "tiles":
+        program.launch("one", pointwise(tiles=1), [program.buffer(), program.buffer()])
+    graph = build_graph(load(program.writer.close()))
+    path = tmp_path / "page.html"
+    path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
+    view = tab(f"#view={name}", path=path)
+    if name == "tiles":
+        assert view.ask("() => tileprof.chain.problem") == "No launch depends on another one."
+    else:
+        assert "holds no launches" in view.page.inner_text(f"#{name}")
+
+
+@pytest.mark.parametrize(
+    "address", ["#view=toString", "#beside=nobody", "#time=-4", "#chain=1,2", "#pair=2,3&chain=9999,1"]
+)
+def test_an_address_that_asks_for_what_is_not_there_changes_nothing(tab, address):
+    state = tab(address).ask(
+        "() => [tileprof.state.tab, tileprof.state.beside, tileprof.state.time, tileprof.state.chain]"
+    )
+    assert state == ["matrix", "", None, None]

@@ -1,0 +1,147 @@
+"""`tileprof view --serve`: only this machine, only who was given the address, and what a file has no room for."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from packed_values import unpacked
+from small_programs import transformer
+
+from tileprof.analysis import build_graph
+from tileprof.analysis.report import build_report
+from tileprof.trace import load
+from tileprof.viz import document as documents
+from tileprof.viz import relations, study
+from tileprof.viz.serve import Answers, PageServer
+
+GEMM, ATTENTION = 2, 3
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    return transformer(tmp_path_factory.mktemp("served") / "t", layers=2)
+
+
+@pytest.fixture(scope="module")
+def graph(trace):
+    return build_graph(load(trace))
+
+
+@pytest.fixture(scope="module")
+def server(graph):
+    server = PageServer(Answers(graph, build_report(graph), study(graph)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def written():
+    """Nothing is: the page is served."""
+
+
+def get(server, path, host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection.request("GET", path, headers={"Host": host or f"127.0.0.1:{server.server_port}"})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body
+
+
+def test_a_name_that_was_made_to_point_here_gets_nothing(server):
+    path = f"/{server.secret}/"
+    assert get(server, path)[0] == 200
+    assert get(server, path, f"localhost:{server.server_port}")[0] == 200
+    for host in ("evil.example", f"evil.example:{server.server_port}", f"127.0.0.1.evil.example:{server.server_port}"):
+        status, body = get(server, path, host)
+        assert status == 403
+        assert "tileprof" not in body
+
+
+@pytest.mark.parametrize("path", ["/", "/block?of=0", "/wrong/", "/../etc/passwd"])
+def test_without_the_secret_there_is_nothing(server, path):
+    assert get(server, path) == (404, "Not here.")
+
+
+def test_it_listens_on_the_loopback_only(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_relation_comes_whole(server, graph):
+    status, body = get(server, f"/{server.secret}/block?of=1")
+    assert status == 200
+    value, block = json.loads(body), graph.blocks[1]
+    np.testing.assert_array_equal(unpacked(value["parent"]), block.parent)
+    np.testing.assert_array_equal(unpacked(value["set_of"]), block.set_of)
+
+
+def test_a_scheduler_with_options_is_simulated(server):
+    status, body = get(server, f"/{server.secret}/simulate?of=graph:gap_ns=0")
+    assert status == 200
+    assert json.loads(body)["time_ns"] > 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [("simulate?of=strem", "did you mean stream"), ("block?of=-1", "no relation"), ("block?of=99999", "no relation")],
+)
+def test_what_cannot_be_answered_is_said(server, asked, says):
+    status, body = get(server, f"/{server.secret}/{asked}")
+    assert status == 400
+    assert says in body
+
+
+def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, monkeypatch):
+    monkeypatch.setattr(relations, "_TOO_MANY", 100)
+    server = PageServer(Answers(graph, build_report(graph), study(graph)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        assert any("counts" in b for b in documents.document(graph)["blocks"])
+        view = tab(f"#pair={GEMM},{ATTENTION}", path=server.url, allowed=server.url)
+        view.until("() => tileprof.matrix.parts.length > 0")
+        assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
+        view.page.keyboard.press("5")
+        view.page.fill("#wanted", "stream:gap_ns=1")
+        view.page.click("button:has-text('Simulate')")
+        view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
+        view.page.select_option("#beside", "stream:gap_ns=1")
+        view.until("() => tileprof.simulated()?.top")
+        view.page.keyboard.press("Escape")
+        view.page.click("#gain .tabs button:has-text('What if')")
+        view.page.fill("#wanted-sms", "40")
+        view.page.fill("#wanted-blocks", "4")
+        view.page.click("button:has-text('Another size')")
+        view.page.wait_for_selector("#what-if:has-text('4 blocks')", timeout=10_000)
+        assert view.page.inner_text("#slide-sms ~ output") == "40"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_the_command_says_its_address_and_ends_with_ctrl_c(trace, tmp_path):
+    command = [sys.executable, "-m", "tileprof.cli", "view", str(trace), "--serve", "--quick"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as running:
+        address = running.stderr.readline()
+        assert re.match(r"http://127\.0\.0\.1:\d+/\S+/ ", address)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_served_page_is_not_written_too(trace, tmp_path):
+    command = [sys.executable, "-m", "tileprof.cli", "view", str(trace), "--serve", "-o", str(tmp_path / "page.html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "--serve writes no file" in done.stderr

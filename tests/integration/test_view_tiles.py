@@ -1,0 +1,128 @@
+"""The tile graph of a chain of launches, in a real browser."""
+
+import pytest
+from small_programs import Program, pointwise, tile_grid, transformer
+
+from tileprof.analysis import build_graph
+from tileprof.analysis.report import build_report
+from tileprof.trace import load
+from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+from tileprof.viz import page, study
+
+NORM, GEMM, ATTENTION, PROJECTION = 1, 2, 3, 4
+READY = "() => tileprof.chain.parents !== null"
+NODE = """([column, tile]) => { const c = tileprof.chain; const count = tileprof.launches.tiles[c.launches[column]];
+    return [column + 0.5, ((tile + 0.5) * c.height) / count]; }"""
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return build_graph(load(transformer(tmp_path_factory.mktemp("tiles") / "t", layers=2)))
+
+
+@pytest.fixture(scope="module")
+def written(graph, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pages") / "page.html"
+    path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
+    return path
+
+
+def edges_between(graph, *launches):
+    edges = graph.edges
+    return edges[edges["producer_launch"].isin(launches) & edges["consumer_launch"].isin(launches) & ~edges["reuse"]]
+
+
+def test_every_tile_has_as_many_parents_as_the_graph_says(tab, graph):
+    view = tab(f"#pair={GEMM},{ATTENTION}&chain={NORM},{GEMM},{ATTENTION}&view=tiles")
+    view.until(READY)
+    edges = edges_between(graph, NORM, GEMM, ATTENTION)
+    for column, launch in ((1, GEMM), (2, ATTENTION)):
+        counts = edges[edges["consumer_launch"] == launch].groupby("consumer_tile").size()
+        shown = view.ask("(k) => Array.from(tileprof.chain.parents[k])", column)
+        assert shown == [int(counts.get(tile, 0)) for tile in range(len(shown))]
+    assert len(view.palette("tiles")) > 10
+
+
+def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
+    view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles&beside=list")
+    view.until(READY)
+    view.until("() => tileprof.simulated()?.top")
+    told = view.tip("tiles", NODE, [1, 20])
+    x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
+    parents = edges_between(graph, GEMM, ATTENTION)
+    count = int((parents["consumer_tile"] == 20).sum())
+    for words in (
+        f"tile 20 ({x}, {y}, 0)",
+        f"{count} parents",
+        "reads ",
+        "writes 8 KiB",
+        "launch reads activation",
+        "SM ",
+        "list:",
+    ):
+        assert words in told
+
+
+def test_a_click_selects_a_tile_in_all_views_and_a_second_one_lets_it_go(tab):
+    view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles")
+    view.until(READY)
+    view.click("tiles", NODE, [1, 20])
+    assert view.hash() == f"#pair={GEMM},{ATTENTION}&tile={ATTENTION},20&view=tiles"
+    view.until("() => document.getElementById('lanes-says').innerText.includes('tile 20')")
+    view.click("tiles", NODE, [1, 20])
+    assert "tile=" not in view.hash()
+
+
+def test_the_chain_grows_and_shrinks_and_stays_in_the_address(tab):
+    view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles")
+    view.until(READY)
+    view.page.click("#chain button:has-text('+ consumer')")
+    assert f"chain={GEMM},{ATTENTION},{PROJECTION}" in view.hash()
+    view.page.click("#chain button:has-text('+ producer')")
+    view.until("() => tileprof.chain.launches.length === 4")
+    for _ in range(2):
+        view.page.click("#chain button:has-text('shorter')")
+    assert "chain=" not in view.hash()
+
+
+def test_zooming_keeps_the_columns_and_spreads_the_tiles(tab):
+    view = tab(f"#pair={GEMM},{ATTENTION}&view=tiles")
+    view.until(READY)
+    before = view.ask("() => ({ ...tileprof.views.tiles.view })")
+    view.page.mouse.move(*view.at("tiles", NODE, [0, 40]))
+    view.page.mouse.wheel(0, -480)
+    view.until("(k) => tileprof.views.tiles.view.ky > k", before["ky"])
+    assert view.ask("() => tileprof.views.tiles.view.kx") == pytest.approx(before["kx"])
+
+
+def test_independent_tiles_are_ringed_and_counted(tab, tmp_path):
+    program = Program(tmp_path / "t")
+    grid = tile_grid(8, 1)
+    tiles = grid[:, 0]
+    half = tiles[:4]
+    needy = Boxes.concat([
+        Boxes.of(tile=half, operand=0, mode=READ, offset=half * 1024, length=1024),
+        Boxes.of(tile=tiles, operand=1, mode=WRITE, offset=tiles * 1024, length=1024),
+    ])  # fmt: skip
+    buffers = [program.buffer() for _ in range(2)]
+    program.launch("first", pointwise(0, tiles=8), (buffers[0],))
+    program.launch("second", Footprint(grid, needy), buffers)
+    path = tmp_path / "page.html"
+    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    view = tab("#view=tiles", path=path, color_scheme="light")
+    view.until(READY)
+    assert "4 tiles wait for none" in view.page.inner_text("#tiles-says")
+    assert view.palette("tiles").get("0,122,90", 0) > 20
+    assert "waits for none" in view.tip("tiles", NODE, [1, 6])
+    assert "waits for none" not in view.tip("tiles", NODE, [1, 2])
+
+
+def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
+    program = Program(tmp_path / "t")
+    buffers = [program.buffer(wide=8) for _ in range(3)]
+    for a, b in ((0, 1), (1, 2)):
+        program.launch("many", pointwise(1, 8, tiles=4096), (buffers[a], buffers[b]))
+    path = tmp_path / "page.html"
+    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    view = tab("#pair=0,1&view=tiles", path=path)
+    assert "too many" in view.ask("() => tileprof.chain.problem")

@@ -1,0 +1,49 @@
+"""What a policy awaits and misses, tile by tile, against its waits read one at a time."""
+
+from __future__ import annotations
+
+from graphs import graph_of
+from hypothesis import given, settings
+from test_policy_verify import cases
+
+from tileprof.policy.coverage import pair_waits
+from tileprof.policy.format import PolicyError
+from tileprof.policy.lower import lower
+from tileprof.policy.verify import verify
+
+
+def edges(block):
+    """(producer tile, consumer tile) of a relation."""
+    if block is None:
+        return set()
+    parent, child, _ = block.edges()
+    return set(zip(parent.tolist(), child.tolist(), strict=True))
+
+
+def awaited_one_by_one(policy):
+    """By pair of stages: (producer tile, consumer tile) for every tile that posts a semaphore that a tile awaits."""
+    found = {}
+    for waits in lower(policy):
+        pairs = found.setdefault((waits.edge.producer, waits.edge.consumer), set())
+        for tile in range(len(waits.indptr) - 1):
+            for semaphore in waits.semaphore[waits.indptr[tile] : waits.indptr[tile + 1]].tolist():
+                pairs |= {(t, tile) for t, of in enumerate(waits.of.tolist()) if of == semaphore}
+    return found
+
+
+@settings(deadline=None)
+@given(cases())
+def test_awaited_missing_and_excess_are_those_of_single_waits(case):
+    policy, grids, relation = case
+    graph = graph_of(grids, relation)
+    try:
+        verdict = verify(policy, graph)
+    except PolicyError:
+        return
+    found = {(w.producer, w.consumer): w for w in pair_waits(policy, graph, verdict)}
+    awaited = awaited_one_by_one(policy)
+    for key in {*found, *(k for k, pairs in awaited.items() if pairs)}:
+        assert edges(found[key].awaited) == awaited.get(key, set())
+        assert found[key].excess == len(awaited.get(key, set()) - relation.get(key, set()))
+        rows = verdict.missing[(verdict.missing["producer"] == key[0]) & (verdict.missing["consumer"] == key[1])]
+        assert edges(found[key].missing) == set(zip(rows["producer_tile"], rows["consumer_tile"], strict=True))

@@ -1,0 +1,149 @@
+"""What the policies that cuSync ships wait for, on grids of every shape."""
+
+from __future__ import annotations
+
+import pytest
+from graphs import Relation, graph_of
+
+from tileprof.analysis.graph import TileGraph
+from tileprof.errors import UserError
+from tileprof.policy.between import between
+from tileprof.policy.fuse import fuse
+from tileprof.policy.judge import judge
+from tileprof.policy.shipped import KINDS, Shipped, shipped_policy
+from tileprof.policy.stages import best_pair, checked, of_module
+from tileprof.policy.verify import verify
+
+Grid = tuple[int, int, int]
+
+
+def product(up: Grid, down: Grid, row: int = 1) -> TileGraph:
+    """A product of matrices whose input is a product: a tile needs all tiles of its row; ``row`` is the axis of rows."""
+    edges = set()
+    for number in range(up[0] * up[1]):
+        for other in range(down[0] * down[1]):
+            if (number % up[0], number // up[0])[row] == (other % down[0], other // down[0])[row]:
+                edges.add((number, other))
+    return graph_of([up, down], {(0, 1): edges})
+
+
+@pytest.mark.parametrize("kind", ["tilesync", "rowsync", "conv2dtile"])
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("size", [(6, 4), (4, 6), (5, 5)])
+def test_products_of_matrices_are_covered_exactly(kind: str, row: int, size: tuple[int, int]) -> None:
+    up = (*size, 1)
+    down = (up[0], 3, 1) if row == 0 else (3, up[1], 1)
+    graph = product(up, down, row)
+    policy = shipped_policy(Shipped(kind), graph, 0, 1)
+    verdict = verify(policy, graph)
+    assert verdict.sound
+    assert verdict.excess["excess_tiles"].tolist() == [0]
+    assert f"rows are {'xy'[row]} of the producer's grid and {'xy'[row]} of the consumer's" in policy.notes[0]
+    assert policy.semaphores[0].count == (up[row] if kind == "rowsync" else up[0] * up[1])
+
+
+def test_a_stride_covers_columns_that_lie_so_far_apart() -> None:
+    edges = {(y * 12 + c, y * 4 + x) for y in range(3) for x in range(4) for c in (x, x + 4, x + 8)}
+    graph = graph_of([(12, 3, 1), (4, 3, 1)], {(0, 1): edges})
+    for shipped in (Shipped.parse("cusync:stridedsync:4"), Shipped.parse("cusync:stridedsync")):
+        assert verify(shipped_policy(shipped, graph, 0, 1), graph).sound
+    assert not verify(shipped_policy(Shipped.parse("cusync:stridedsync:6"), graph, 0, 1), graph).sound
+    with pytest.raises(UserError, match="a stride must divide the columns"):
+        shipped_policy(Shipped("stridedsync", 5, "yy"), graph, 0, 1)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "stridedsync"])
+def test_a_halo_is_missed_row_by_row(kind: str) -> None:
+    edges = {(p, c) for c in range(10) for p in range(max(0, c - 1), min(10, c + 2))}
+    graph = graph_of([(10, 1, 1), (10, 1, 1)], {(0, 1): edges})
+    missing = verify(shipped_policy(Shipped(kind), graph, 0, 1), graph).missing
+    found = set(missing[["producer_tile", "consumer_tile"]].itertuples(index=False, name=None))
+    assert found == {(p, c) for p, c in edges if p != c}
+
+
+def test_a_taller_consumer_waits_for_the_row_of_its_first_element() -> None:
+    edges = {(p, p // 4) for p in range(8)}
+    graph = graph_of([(8, 1, 1), (2, 1, 1)], {(0, 1): edges})
+    policy = shipped_policy(Shipped("rowsync", rows="xx"), graph, 0, 1)
+    missing = verify(policy, graph).missing
+    assert set(missing["producer_tile"]) == {1, 2, 3, 5, 6, 7}
+    assert "spans several of the producer" in policy.notes[0]
+
+
+def test_all_slices_of_a_split_product_post() -> None:
+    edges = {(y * 2 + x + 6 * z, y) for y in range(3) for x in range(2) for z in range(4)}
+    graph = graph_of([(2, 3, 4), (1, 3, 1)], {(0, 1): edges})
+    for kind in ("rowsync", "tilesync"):
+        assert verify(shipped_policy(Shipped(kind, rows="yy"), graph, 0, 1), graph).sound
+
+
+def test_a_judgement_knows_the_cost_of_waiting_for_everything() -> None:
+    edges = {(t, t) for t in range(40)}
+    graph = graph_of([(40, 1, 1), (40, 1, 1)], {(0, 1): edges}, sms=3)
+    whole = shipped_policy(Shipped("rowsync", rows="yy"), graph, 0, 1)
+    found = judge(whole, graph)
+    assert found.verdict.sound
+    assert found.corrected is None
+    assert found.policy_us > found.exact_us
+    assert found.excess_us == pytest.approx(found.policy_us - found.exact_us)
+    assert judge(shipped_policy(Shipped("tilesync", rows="xx"), graph, 0, 1), graph).excess_us == pytest.approx(0)
+
+
+def chain(*links: Relation, tiles: int = 4) -> TileGraph:
+    relation: Relation = {}
+    for link in links:
+        relation |= link
+    return graph_of([(tiles, 1, 1)] * (1 + max(c for _, c in relation)), relation)
+
+
+def test_what_lies_between_is_composed_tile_by_tile() -> None:
+    shift = {(t, t + 1) for t in range(3)}
+    graph = chain({(0, 1): shift}, {(1, 2): shift}, {(0, 2): {(3, 0)}})
+    assert between(graph, [0, 2]) == [1]
+    fused = fuse(graph, [0, 2])
+    (row,) = fused.links.itertuples()
+    assert (row.producer, row.consumer, row.reuse) == (0, 2, False)
+    parent, child, _ = fused.blocks[row.block].edges()
+    assert set(zip(parent.tolist(), child.tolist(), strict=True)) == {(0, 2), (1, 3), (3, 0)}
+    assert between(fused, [0, 2]) == []
+
+
+def test_fused_bytes_are_those_that_the_consumer_reads_on_the_way() -> None:
+    graph = chain({(0, 1): {(0, 0), (1, 0), (1, 1)}}, {(1, 2): {(0, 0), (1, 0)}}, tiles=2)
+    fused = fuse(graph, [0, 2])
+    block = fused.blocks[fused.links["block"].iloc[0]]
+    parent, child, row = block.edges()
+    assert sorted(zip(parent.tolist(), child.tolist(), block.bytes[row].tolist(), strict=True)) == [
+        (0, 0, 4),
+        (1, 0, 8),
+    ]
+
+
+def test_launches_that_nobody_needs_are_not_between() -> None:
+    same = {(t, t) for t in range(4)}
+    graph = chain({(0, 1): same}, {(0, 2): same}, {(2, 3): same})
+    assert between(graph, [0, 3]) == [2]
+    assert between(graph, [0, 2]) == []
+    assert fuse(graph, [0, 2]).links[["producer", "consumer"]].to_numpy().tolist() == [[0, 2]]
+
+
+def test_launches_are_checked_and_sorted() -> None:
+    graph = chain({(0, 1): {(0, 0)}})
+    assert checked(graph, [1, 0, 1]) == [0, 1]
+    for launch in (-1, 2):
+        with pytest.raises(UserError, match="launches 0 to 1"):
+            checked(graph, [launch])
+    assert of_module(graph, "^m$") == [0, 1]
+
+
+def test_a_trace_without_dependencies_has_no_best_pair(tmp_path) -> None:
+    from tests.unit.analysis.fakes import write_mlp
+    from tileprof.analysis import build_graph
+    from tileprof.trace import load
+
+    graph = build_graph(load(write_mlp(tmp_path / "mlp.tileprof", layers=2)))
+    producer, consumer = best_pair(graph)
+    assert consumer == producer + 1
+    empty = type(graph)(graph.trace, graph.tile_base, graph.links.iloc[:0], [])
+    with pytest.raises(UserError, match="no two launches"):
+        best_pair(empty)

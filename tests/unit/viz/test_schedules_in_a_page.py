@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from packed_values import unpacked
+from small_programs import Program, norm, transformer
+
+from tileprof.analysis import build_graph
+from tileprof.analysis.report import build_report
+from tileprof.trace import load
+from tileprof.viz import study as run_study
+from tileprof.viz.document import document
+from tileprof.viz.schedules import gain_tables
+from tileprof.viz.study import OCCUPANCIES, SIZES, Study
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    return build_graph(load(transformer(tmp_path_factory.mktemp("schedules") / "t", layers=2)))
+
+
+@pytest.fixture(scope="module")
+def studied(graph):
+    return run_study(graph)
+
+
+@pytest.fixture(scope="module")
+def value(graph, studied):
+    return document(graph, build_report(graph), studied)
+
+
+def test_the_parts_of_a_schedule_add_up_to_its_time(value):
+    assert len(value["schedules"]) >= 3
+    for s in value["schedules"]:
+        parts = sum(s[name] for name in ("work_ns", "wait_ns", "idle_ns", "gap_ns"))
+        assert parts == pytest.approx(s["time_ns"], rel=1e-6)
+        assert min(s[name] for name in ("work_ns", "wait_ns", "idle_ns", "gap_ns")) >= 0
+
+
+def test_every_schedule_does_the_same_work(value):
+    work = [s["work_ns"] for s in value["schedules"]]
+    assert work == pytest.approx([work[0]] * len(work), rel=0.02)
+
+
+def test_the_browser_gets_every_tiles_begin_life_and_sm(graph, studied, value):
+    counts = np.diff(graph.tile_base)
+    for schedule, packed in zip(studied.schedules, value["schedules"], strict=True):
+        lanes = packed["lanes"]
+        begin = unpacked(lanes["begin"]) + np.repeat(unpacked(lanes["open"]), counts)
+        np.testing.assert_allclose(begin, schedule.begin_ns, atol=0.51)
+        np.testing.assert_allclose(begin + unpacked(lanes["life"]), schedule.end_ns, atol=0.51)
+        np.testing.assert_array_equal(unpacked(lanes["sm"]), schedule.sm)
+
+
+def test_schedules_beyond_the_budget_become_shares_and_then_nothing(graph, studied):
+    notes = []
+    tables = gain_tables(graph, None, studied, budget=12_000, notes=notes)
+    kinds = [("sm" in s["lanes"], "share" in s["lanes"]) for s in tables["schedules"]]
+    assert (True, False) in kinds
+    assert (False, False) in kinds
+    shares = gain_tables(graph, None, studied, budget=10**9, notes=[])
+    assert all("sm" in s["lanes"] for s in shares["schedules"])
+
+
+def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, studied, monkeypatch):
+    monkeypatch.setattr("tileprof.viz.schedules._TOO_MANY", 10)
+    notes = []
+    tables = gain_tables(graph, None, studied, budget=10**9, notes=notes)
+    listed = next(i for i, s in enumerate(studied.schedules) if s.scheduler == "list")
+    lanes, schedule = tables["schedules"][listed]["lanes"], studied.schedules[listed]
+    share = unpacked(lanes["share"]).reshape(lanes["rows"], lanes["bins"]) / 100
+    held = share.sum() * lanes["end"] / lanes["bins"]
+    assert held == pytest.approx((schedule.end_ns - schedule.begin_ns).sum(), rel=0.02)  # one slot an SM
+    assert "aggregated" in notes[0]
+
+
+def test_programs_too_large_for_all_schedulers_name_those_left_out(graph):
+    tiles = int(graph.tile_base[-1])
+    small = run_study(graph, simulated_tiles=3 * tiles)
+    assert [s.scheduler for s in small.schedules] == ["stream", "cusync", "list"]
+    assert "graph" in small.skipped
+    assert small.sizes == ()
+    notes = []
+    gain_tables(graph, None, small, budget=10**9, notes=notes)
+    assert "graph" in notes[0]
+
+
+def test_the_table_of_sizes_is_whole_rows_and_more_sms_never_cost_time(graph, studied):
+    assert len(studied.sizes) == len(SIZES) * len(OCCUPANCIES)
+    for occupancy in OCCUPANCIES:
+        row = [s for s in studied.sizes if s.occupancy == occupancy]
+        assert sorted(s.sms for s in row) == [66, 99, 132, 198, 264]
+        assert [s.stream_ns for s in row] == sorted((s.stream_ns for s in row), reverse=True)
+        assert all(s.list_ns <= s.graph_ns <= s.stream_ns for s in row)
+    recorded = next(s for s in studied.sizes if (s.sms, s.occupancy) == (132, 0))
+    listed = next(s for s in studied.schedules if s.scheduler == "list")
+    assert recorded.list_ns == listed.time_ns
+
+
+def test_a_trace_without_launches_is_not_simulated(tmp_path):
+    assert run_study(build_graph(load(Program(tmp_path / "t").writer.close()))) == Study((), (), ())
+
+
+def test_launches_name_the_buffers_that_they_read_and_write(tmp_path):
+    program = Program(tmp_path / "t")
+    x, y = program.buffer(kind="parameter", name="weight"), program.buffer(name="hidden")
+    program.launch("row", norm(), (x, y))
+    value = document(build_graph(load(program.writer.close())))
+    names = [value["strings"][int(i)] for i in unpacked(value["buffers"]["name"])]
+    uses = zip(unpacked(value["uses"]["buffer"]).astype(int), unpacked(value["uses"]["how"]), strict=True)
+    assert [(names[buffer], how) for buffer, how in uses] == [("weight", 1), ("hidden", 2)]
+    grid = value["grids"][0]
+    assert unpacked(grid["read"]).tolist() == unpacked(grid["written"]).tolist() == [64 * 1024] * 8

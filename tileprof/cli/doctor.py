@@ -1,0 +1,37 @@
+"""``tileprof doctor``: what recording real kernels needs on this machine, what is missing, and what mends it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from tileprof.cli.verb import Verb
+
+MARKS = {(True, True): "ok", (True, False): "ok", (False, True): "FAIL", (False, False): "lost"}
+"""By whether a check is fine, and whether recording needs it."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--json", action="store_true", help="the checks as JSON, for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Look; 0 when real kernels can be recorded here, 1 when not."""
+    from tileprof.record.cuda import doctor  # noqa: PLC0415 - it loads the driver
+
+    checks = doctor.checks()
+    able = all(check.ok for check in checks if check.needed)
+    if given.json:
+        print(json.dumps({"able": able, "checks": [asdict(check) for check in checks]}, indent=2))
+        return 0 if able else 1
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{MARKS[check.ok, check.needed]:>4}  {check.name:<{width}}  {check.seen}")
+    print()
+    print("Real kernels can be recorded here." if able else "Real kernels cannot be recorded here; models of them can.")
+    return 0 if able else 1
+
+
+VERB = Verb("doctor", "say what recording real kernels needs on this machine", prepare, run)
