@@ -13,17 +13,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.errors import UserError
-from tileprof.policy.format import Edge, Options, Policy, Semaphores, Stage
+from tileprof.policy.format import Edge, Options, Policy, Semaphores
 from tileprof.policy.grouping import edge_for, groupings
 from tileprof.policy.guarantees import Guarantees
 from tileprof.policy.lower import lower_edge
 from tileprof.policy.predict import Prediction, Predictor
 from tileprof.policy.residency import kept_out
-from tileprof.policy.tiles import grid_of, tile_numbers
+from tileprof.policy.stages import stage_of
+from tileprof.policy.tiles import tile_numbers
 from tileprof.policy.verify import verify
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ def synthesise(
     if len(chosen) < 2:
         raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
     predict = predictor or Predictor(graph)
-    stages = tuple(_stage(graph, launch) for launch in chosen)
-    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **_guard(graph)})
+    stages = tuple(stage_of(graph, launch) for launch in chosen)
+    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **_guard(graph, chosen)})
     numbers = [tile_numbers(graph, launch) for launch in chosen]
     needs = _needs(graph, chosen, renamed=renamed)
     guaranteed = Guarantees(needs)
@@ -73,7 +75,7 @@ def synthesise(
     if verdict.never:
         raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
     whole = predict(policy, chosen)
-    notes = _notes(graph, chosen, verdict.renamable, renamed=renamed)
+    notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
     options = _options(policy, graph)
     return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
 
@@ -83,23 +85,34 @@ def _few(launches: list[int]) -> str:
     return shown if len(launches) <= 6 else f"{shown}, … ({len(launches)})"
 
 
-def _stage(graph: TileGraph, launch: int) -> Stage:
-    row = graph.launches.iloc[launch]
-    tile_numbers(graph, launch)
-    module = str(row["module"])
-    return Stage(
-        name=module or f"{row['op']} {launch}",
-        grid=grid_of(graph, launch),
-        launch=launch,
-        kernel=str(row["kernel"]),
-        op=str(row["op"]),
-        module=module,
-        blocks_per_sm=int(row["blocks_per_sm"]),
-    )
-
-
-def _guard(graph: TileGraph) -> dict[str, Any]:
-    return {"device": graph.trace.device.name, "granule": int(graph.trace.manifest.get("granule", 1))}
+def _guard(graph: TileGraph, launches: list[int]) -> dict[str, Any]:
+    """For what the policy was verified: the device, and the memory that each stage's operands lie in."""
+    trace = graph.trace
+    launch = trace.operands["launch"].to_numpy()
+    buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
+    known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes")}
+    operands = []
+    for number in launches:
+        rows = slice(np.searchsorted(launch, number), np.searchsorted(launch, number, "right"))
+        operands.append(
+            [
+                {
+                    "dtype": known["dtype"][b],
+                    "shape": [int(n) for n in known["shape"][b]],
+                    "strides": [int(n) for n in known["strides"][b]],
+                    "bytes": known["bytes"][b],
+                    "offset": o,
+                }
+                for b, o in zip(buffer[rows].tolist(), offset[rows].tolist(), strict=True)
+            ]
+        )
+    granule = int(trace.manifest.get("granule", 1))
+    return {
+        "device": trace.device.name,
+        "architecture": trace.device.architecture,
+        "granule": granule,
+        "operands": operands,
+    }
 
 
 def _needs(
@@ -126,7 +139,7 @@ def _best(
     footprints = [graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])) for launch in pair]
     producer, consumer = (f.block.astype(np.int64) for f in footprints)
     owner = np.repeat(np.arange(block.sets), np.diff(block.indptr))
-    stages = tuple(_stage(graph, launch) for launch in pair)
+    stages = tuple(stage_of(graph, launch) for launch in pair)
     tried: list[tuple[float, int, Semaphores, Edge]] = []
     for grouping in groupings(stages[0].grid, producer[block.parent], owner):
         semaphores, edge = edge_for(block, grouping, producer, consumer, (0, 1), hazards)
@@ -163,8 +176,12 @@ def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:
     }
 
 
-def _notes(graph: TileGraph, launches: list[int], renamable: Any, *, renamed: bool) -> tuple[str, ...]:
+def _notes(
+    graph: TileGraph, launches: list[int], renamable: pd.DataFrame, whole: Prediction, *, renamed: bool
+) -> tuple[str, ...]:
     notes = []
+    if whole.gain <= 0:
+        notes.append("the model expects nothing of overlapping these stages: stream order is as good")
     if renamed and len(renamable):
         notes.append(
             f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage has memory of "
