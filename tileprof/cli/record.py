@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tileprof.cli import cuda_options
 from tileprof.cli.verb import Verb
 from tileprof.record import RECORDERS, Options, default_output, recorder
 from tileprof.trace import folder
@@ -30,6 +31,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         metavar="SHAPE",
         help="dictate tiles, such as gemm=128x256x64 or gemm@*x6144x12288=256x256x32,split=2; may be given again",
     )
+    cuda_options.add_options(parser)
     add("program", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
@@ -49,6 +51,10 @@ def run(given: argparse.Namespace) -> int:
         tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
+    if given.recorder == "cuda":
+        from tileprof.record import cuda  # noqa: PLC0415 - only here
+
+        return cuda.record(options, cuda_options.settings(given))
     return recorder(given.recorder).record(options)
 
 

@@ -57,7 +57,7 @@ def _run(options: Namespace) -> int:
 
 def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
     """Every access that the trace holds, watched in adversarial orders."""
-    from tileprof.runtime.executor import Memory, recorded, search  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     trace = load(options.trace)
@@ -72,6 +72,9 @@ def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
             touches.append(recorded(footprint, trace.operands_of(stage.launch), stage.grid))
         except UserError as error:
             raise UserError(f"stage {number} ({stage.name}), launch {stage.launch}: {error}") from None
+    if not policy.guard.get("renamed", False):  # stages use memory as recorded: whoever had an address before counts
+        base, size = (trace.buffers[name].to_numpy("int64") for name in ("base", "bytes"))
+        touches = [recycled(t, base, size) for t in touches]
     memory = Memory.build([s.tiles for s in policy.stages], touches)
     names = {int(b): str(n) for b, n in zip(trace.buffers["buffer"], trace.buffers["name"], strict=True) if n}
     findings = search(policy, memory, random=options.random, delayed=options.delayed or 2**62, seed=options.seed)

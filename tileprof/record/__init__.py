@@ -17,7 +17,7 @@ from tileprof.errors import UserError
 from tileprof.record.command import parse
 from tileprof.trace.schema import SUFFIX
 
-RECORDERS: Final = {"model": "tileprof.record.model"}
+RECORDERS: Final = {"model": "tileprof.record.model", "cuda": "tileprof.record.cuda"}
 """Recorder name to the module that holds it."""
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import bind, join, raw, runs, writes
+from tileprof.record.cuda.graphs import Graphs
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
@@ -49,6 +50,7 @@ class Decoder:
 
     lifetimes: Lifetimes = field(init=False)
     owners: writes.Owners = field(init=False)
+    graphs: Graphs = field(init=False)
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
     _footprints: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _streams: dict[str, int] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class Decoder:
     _marks: dict[str, str] = field(default_factory=dict)
     _captured: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     _node_names: list[dict[str, str]] = field(default_factory=list)
+    _keeping: bool = True
     _start_ns: int | None = None
     _last_end_ns: int = 0
     coverage: Counter[str] = field(default_factory=Counter)
@@ -69,18 +72,24 @@ class Decoder:
         tensors = any(e["e"] == "tensor" for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
+        self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
         self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
         self._spilled = {e["launch"]: e["accesses"] for e in self.process.events if e["e"] == "spill"}
 
     def run(self) -> None:
         """Every event, in order."""
+        self._keeping = not any(e["e"] == "capture" for e in self.process.events)
         for event in self.process.events:
+            if not self._keeping and event["e"] in {"launch", "copy", "set"}:
+                self._leave_out(event)
+                continue
             handler = getattr(self, f"_on_{event['e']}", None)
             if handler is not None:
                 handler(event)
         if not self.process.complete:
-            self.writer.note(f"{self.process.folder.name} ended early; what it had not copied by then is missing")
+            name, lost = self.process.folder.name, self.process.lost
+            self.writer.note(f"{name} ended early; its last {lost} launches are not here")
 
     # ---- events
 
@@ -116,14 +125,20 @@ class Decoder:
         self._node_names = [] if start is None else [m for _, m in self._captured[start : start + len(kernels)]]
 
     def _on_capture(self, event: dict[str, Any]) -> None:
-        if not event["on"]:
-            self.writer.note("recording was paused at times, as the program asked")
+        """A program that marks any region keeps nothing else."""
+        self._keeping = bool(event["on"])
+        if self._keeping:
+            self.writer.note("the program marked what to record; the rest of it is left out")
+
+    def _leave_out(self, event: dict[str, Any]) -> None:
+        if event["e"] == "launch" and event["launch"] in self.owners.of_launch:
+            self._on_learn(event)
 
     def _on_launch(self, event: dict[str, Any]) -> None:
         kernel, geometry = self._kernels[event["kernel"]], Geometry.of(event)
-        entries = self._entries(event)
-        here = times(entries, geometry)
-        parts, coverage, notes = self._accesses(event, kernel, geometry, entries, here)
+        entries, own = self.graphs.entries(event)
+        here = times(entries if own else entries[:0], geometry)
+        parts, coverage, notes = self._accesses(event, kernel, geometry, entries, own=own)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
         bound = bind.bind(parts, here, self.lifetimes)
@@ -153,7 +168,7 @@ class Decoder:
 
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
-        seen = writes.maps(self._entries(event), tuple(kernel["parameters"]))
+        seen = writes.maps(self.process.of(event["launch"], 0), tuple(kernel["parameters"]))
         self.owners.learn(event["launch"], event["kernel"], Geometry.of(event), seen)
 
     def _on_copy(self, event: dict[str, Any]) -> None:
@@ -172,20 +187,18 @@ class Decoder:
 
     # ---- parts
 
-    def _entries(self, event: dict[str, Any]) -> raw.Entries:
-        return self.process.of(event["launch"], min(event.get("generation", 0), raw.LAST_GENERATION))
-
     def _accesses(
-        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, here: Times
+        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, *, own: bool
     ) -> tuple[list[tuple[int, Strided]], str, list[str]]:
         notes: list[str] = []
         coverage = ["exact"]
         if self.process.events[0].get("pass") != "accesses":
-            return [], "conservative", ["accesses were not recorded: only the blocks pass ran"]
-        if event["graph"] >= 0 and _mixed(geometry, here):
-            entries = np.concatenate([entries, *self._same_kernel(event)])
+            everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes)
+            note = "accesses were not recorded, only the blocks pass ran: every tile stands for all memory"
+            return [(READ, everything), (WRITE, everything)], "conservative", [note]
+        if not own:
             coverage.append("conservative")
-            notes.append("nodes of this graph with the same kernel overlapped and share their accesses")
+            notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
         parts = plain(entries, geometry, self.process.granule, self.lifetimes)
         seen = writes.maps(entries, tuple(kernel["parameters"]))
         loads, unknown = tensor_loads(entries, geometry, seen)
@@ -227,10 +240,6 @@ class Decoder:
             self.unrecorded[event["ordinal"]] = missed
             self.writer.note(f"{missed} bytes changed in launch {event['ordinal']} that no tile is recorded to write")
 
-    def _same_kernel(self, event: dict[str, Any]) -> list[raw.Entries]:
-        others = range(raw.LAST_GENERATION + 1)
-        return [self.process.of(event["launch"], g) for g in others if g != event.get("generation", 0)]
-
     def _footprint(self, bound: bind.Bound, places: NDArray[np.int32]) -> int:
         key = (bound.signature, len(places), places[-1].tobytes())
         if key not in self._footprints:
@@ -269,11 +278,6 @@ class Decoder:
 
     def _stream(self, event: dict[str, Any]) -> int:
         return self._streams.setdefault(event["stream"], len(self._streams))
-
-
-def _mixed(geometry: Geometry, here: Times) -> bool:
-    """Whether entries of several launches were taken for one, or those of one for several."""
-    return int(here.blocks.sum()) != geometry.grid[0] * geometry.grid[1] * geometry.grid[2]
 
 
 def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tileprof.record.cuda import raw
+from tileprof.record.cuda.graphs import Graphs
 from tileprof.record.cuda.tiles import Geometry, Times, times
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -138,8 +139,9 @@ def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     """The launches of a blocks pass, and when their tiles ran."""
     reference = Reference.of(process)
     found = []
+    graphs = Graphs(process)
     for event in process.events:
         if event["e"] == "launch":
-            entries = process.of(event["launch"], min(event["generation"], raw.LAST_GENERATION))
-            found.append(times(entries, Geometry.of(event)))
+            entries, own = graphs.entries(event)
+            found.append(times(entries if own else entries[:0], Geometry.of(event)))
     return reference, found

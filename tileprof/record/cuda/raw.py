@@ -28,6 +28,7 @@ ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
 
 KIND_SHIFT: Final = 60
 GENERATION_SHIFT: Final = 48
+SM_BITS: Final = 12
 LOW_MASK: Final = (1 << GENERATION_SHIFT) - 1
 LAST_GENERATION: Final = (1 << (KIND_SHIFT - GENERATION_SHIFT)) - 1
 SPILL_PAGE_BYTES: Final = 1 << 21
@@ -46,6 +47,8 @@ class Process:
     folder: Path
     events: list[dict[str, Any]]
     entries: Entries
+    lost: int = 0
+    """Launches of a process that ended early whose records never left the device."""
     _starts: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -87,9 +90,27 @@ def read(folder: Path) -> Process:
             raise UserError(f"The CUDA recorder could not start in process {folder.name}: {event['why']}.")
         if event["e"] == "start" and event["version"] != VERSION:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
+    events, lost = _copied(events)
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
-    return grouped(folder, events, entries)
+    process = grouped(folder, events, entries)
+    process.lost = lost
+    return process
+
+
+def _copied(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """What a process that ended early has surely copied from the device, and how many launches come after.
+
+    Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes after
+    the last drain is left out; with several contexts, which drain one by one, everything is.
+    """
+    if not events or events[-1]["e"] == "end":
+        return events, 0
+    launches = [n for n, e in enumerate(events) if e["e"] == "launch"]
+    drains = [n for n, e in enumerate(events) if e["e"] == "drain"]
+    several = len({events[n].get("context", 0) for n in launches}) > 1
+    stop = drains[-1] + 1 if drains and not several else (launches[0] if launches else len(events))
+    return events[:stop], sum(n >= stop for n in launches)
 
 
 def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Process:
@@ -103,7 +124,7 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
     starts = {
         (int(v) >> 12, int(v) & LAST_GENERATION): (int(f), int(e)) for v, f, e in zip(values, firsts, ends, strict=True)
     }
-    return Process(folder, events, entries, starts)
+    return Process(folder, events, entries, _starts=starts)
 
 
 def kinds(entries: Entries) -> NDArray[np.uint64]:
@@ -112,7 +133,7 @@ def kinds(entries: Entries) -> NDArray[np.uint64]:
 
 
 def generations(entries: Entries) -> NDArray[np.uint64]:
-    """Which of the graph's nodes with the same kernel each entry belongs to."""
+    """Which of the graph's kernel nodes each entry belongs to, in order."""
     return np.asarray(entries["key"] >> np.uint64(GENERATION_SHIFT) & np.uint64(LAST_GENERATION))
 
 

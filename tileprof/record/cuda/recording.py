@@ -85,14 +85,21 @@ def convert(folder: Path, passes: list[str], options: Options, device: Device, e
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
         path = options.output if number == 0 else _beside(options.output, process)
-        _summary(path, _write(process, extra, replace(options, output=path), device, exit_code), extra)
+        path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
+        _summary(path, decoder, extra)
         written.append(path)
+    lost = sum(p.lost for p in processes)
+    if not written and lost:
+        raise UserError(f"The program ended early, before the records of its {lost} launches had left the GPU.")
     if not written:
         raise UserError("The program used CUDA but launched no kernel that was to be recorded.")
     return written
 
 
-def _write(process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int) -> Decoder:
+def _write(
+    process: raw.Process, extra: Extra, options: Options, device: Device, exit_code: int
+) -> tuple[Path, Decoder]:
+    """Where the trace is, and what wrote it; a process that ended early leaves a partial one."""
     writer = TraceWriter(
         options.output,
         recorder="cuda",
@@ -106,8 +113,10 @@ def _write(process: raw.Process, extra: Extra, options: Options, device: Device,
         decoder.run()
         for note in extra.notes:
             writer.note(note)
-        writer.close(exit_code)
-    return decoder
+        if process.complete:
+            return writer.close(exit_code), decoder
+        reason = f"{process.folder.name} ended early; its last {process.lost} launches are not here"
+        return writer.abandon(reason), decoder
 
 
 def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.TimePass], passes: list[str]) -> Extra:
@@ -145,6 +154,10 @@ def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
     _say(
         f"{path} is recorded; of {total:,} bytes written: {shares}" if total else f"{path} is recorded; no writes were"
     )
+    if not decoder.process.complete:
+        _say(
+            f"the trace is partial: the program ended early, and the records of {decoder.process.lost} launches with it"
+        )
     if decoder.checked:
         missed = sum(decoder.unrecorded.values())
         _say(f"write check: {decoder.checked:,} bytes changed, {missed:,} of them outside every recorded write")

@@ -78,7 +78,7 @@ def times(entries: raw.Entries, geometry: Geometry) -> Times:
     end, sm = np.full(tiles, -1, np.int64), np.full(tiles, -1, np.int64)
     tile = _within(geometry.tile_of(enter["block"].astype(np.int64)), tiles)
     np.minimum.at(begin, tile, _clock(enter, 0))
-    sm[tile] = raw.low(enter)
+    sm[tile] = raw.low(enter) & ((1 << raw.SM_BITS) - 1)
     np.maximum.at(end, _within(geometry.tile_of(leave["block"].astype(np.int64)), tiles), _clock(leave, 2))
     begin[begin == np.iinfo(np.int64).max] = -1
     return Times(begin, end, sm, np.bincount(tile, minlength=tiles))

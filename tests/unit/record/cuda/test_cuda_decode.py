@@ -88,14 +88,30 @@ def test_nodes_of_a_graph_that_share_a_kernel_are_told_apart(decoded):
     assert set(trace.launches.coverage) == {"exact"}
 
 
-def test_nodes_that_overlapped_share_all_their_accesses_and_say_so(decoded):
-    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
-    entries = [ran(5, b, 1000, 1100) for b in (0, 1, 0, 1)]
-    entries += [access(5, 0, WINDOW, write=1), access(5, 0, WINDOW + 1, write=1)]
+def test_from_where_nodes_overlapped_each_stands_for_all_that_follow(decoded):
+    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in range(4)]
+    entries = [ran(5, b, 1000, 1100) for b in (0, 1)]
+    entries += [access(5, b, WINDOW, write=1 << b) for b in (0, 1)]
+    entries += [ran(5, b, 2000, 2100, generation=1) for b in (0, 1, 0, 1)]  # the second and the third at once
+    entries += [access(5, 0, WINDOW + 1, write=1, generation=1), access(5, 1, WINDOW + 2, read=1, generation=1)]
+    entries += [ran(5, b, 3000, 3100, generation=2) for b in (0, 1)]  # the fourth, out of place
     trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
-    assert granules(trace, 0, 32) == granules(trace, 1, 32) == {(0, WRITE, 0x8000), (0, WRITE, 0x8000 + 32)}
-    assert set(trace.launches.coverage) == {"conservative"}
-    assert "overlapped" in trace.launches.note[0]
+    assert granules(trace, 0, 32) == {(0, WRITE, 0x8000), (1, WRITE, 0x8001)}
+    rest = {(0, WRITE, 0x8000 + 32), (1, READ, 0x8000 + 64)}
+    assert [granules(trace, n, 32) for n in (1, 2, 3)] == [rest] * 3
+    assert trace.launches.coverage.tolist() == ["exact"] + ["conservative"] * 3
+    assert "overlapped" in trace.launches.note[1]
+    assert set(trace.times.launch) == {0}
+
+
+def test_a_place_with_the_code_of_another_kernel_is_not_trusted(decoded):
+    nodes = [launch(5, graph=0, generation=g, ordinal=g) for g in (0, 1)]
+    code = 1 << raw.SM_BITS
+    entries = [ran(5, b, 1000, 1100, sm=code | 3, generation=0) for b in (0, 1)]
+    entries += [ran(5, b, 2000, 2100, sm=2 * code | 3, generation=1) for b in (0, 1)]
+    trace, _ = decoded([ALLOC, KERNEL, *nodes], entries)
+    assert trace.launches.coverage.tolist() == ["exact", "conservative"]
+    assert trace.times.sm.tolist() == [3, 3]
 
 
 def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(decoded):
@@ -114,6 +130,14 @@ def test_a_full_arena_makes_the_launch_a_superset_in_whole_pages(decoded):
 def test_a_killed_process_leaves_a_trace_that_says_so(decoded):
     trace, _ = decoded([ALLOC, KERNEL, launch(1)], [access(1, 0, WINDOW, write=1)], ended=False)
     assert any("ended early" in note for note in trace.manifest["notes"])
+
+
+def test_a_program_that_marks_a_region_keeps_nothing_else(decoded):
+    on, off = {"e": "capture", "on": 1}, {"e": "capture", "on": 0}
+    events = [ALLOC, KERNEL, launch(1), on, launch(2), off]
+    trace, _ = decoded(events, [access(n, 0, WINDOW, write=n) for n in (1, 2)])
+    assert granules(trace, 0, 32) == {(0, WRITE, 0x8001)}
+    assert len(trace.launches) == 1
 
 
 def test_copies_and_memsets_are_launches_of_one_tile(decoded):

@@ -1,10 +1,13 @@
 """What is refused before a program runs, and with which words."""
 
+import argparse
+import json
 import sys
 
 import pytest
 from cuda_records import KERNEL, launch, process
 
+from tileprof.cli import cuda_options
 from tileprof.errors import UserError
 from tileprof.record.cuda import doctor, gpu, locate, program, raw
 from tileprof.record.cuda.settings import Settings
@@ -122,3 +125,31 @@ def test_the_last_line_of_a_killed_process_may_be_cut(tmp_path):
     assert [len(p.events) for p in found] == [1]
     assert not found[0].complete
     assert process(tmp_path, [KERNEL, launch(1)], []).complete
+
+
+def test_launches_after_the_last_copy_of_a_process_that_died_are_not_taken_for_idle_ones(tmp_path):
+    folder = tmp_path / "process-7"
+    folder.mkdir()
+    events = [{"e": "start", "version": 1, "granule": 32}, KERNEL, launch(1), {"e": "drain"}, launch(2), launch(3)]
+    write = (folder / "events.jsonl").write_text
+    write("".join(json.dumps(e) + "\n" for e in events))
+    (found,) = raw.processes(tmp_path)
+    assert [e["launch"] for e in found.events if e["e"] == "launch"] == [1]
+    assert (found.lost, found.complete) == (2, False)
+    events[-1]["context"] = 1
+    write("".join(json.dumps(e) + "\n" for e in events))
+    (found,) = raw.processes(tmp_path)
+    assert (found.lost, sum(e["e"] == "launch" for e in found.events)) == (3, 0)
+
+
+def test_the_command_lines_options_become_settings():
+    parser = argparse.ArgumentParser()
+    cuda_options.add_options(parser)
+    assert cuda_options.settings(parser.parse_args([])) == Settings()
+    words = "--passes blocks,time --granule 8 --arena 64 --kernel gemm --no-replay --capture --check-writes --no-names"
+    assert cuda_options.settings(parser.parse_args(words.split())) == Settings(
+        passes=("blocks", "time"), granule=8, arena_bytes=64 << 20, kernel="gemm", replay=False, capture_only=True,
+        verify=True, hooks=False,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="power of two"):
+        cuda_options.settings(parser.parse_args(["--granule", "3"]))

@@ -17,6 +17,10 @@ def _start() -> None:
         import tileprof_time  # type: ignore[import-not-found]
 
         tileprof_time.start()
+    if os.environ.get("CUDA_INJECTION64_PATH") and os.environ.get("TILEPROF_PASS"):
+        import tileprof_regions  # type: ignore[import-not-found]
+
+        tileprof_regions.start()
     if os.environ.get("TILEPROF_HOOKS"):
         import tileprof_torch  # type: ignore[import-not-found]
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import importlib.abc
-import importlib.machinery
 import json
 import os
-import sys
 import time
 from typing import Any
 
@@ -22,26 +19,9 @@ _MOST_ALLOCATIONS = 4_000_000
 
 def start() -> None:
     """Install the hooks as soon as torch has been imported."""
-    sys.meta_path.insert(0, _AfterTorch())
+    from tileprof_after import after_import  # type: ignore[import-not-found]
 
-
-class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as everyone would, and adds one step after its import."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                _Hooks(module).install()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    after_import("torch", lambda torch: _Hooks(torch).install())
 
 
 class _Hooks:

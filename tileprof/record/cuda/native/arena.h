@@ -18,7 +18,7 @@ class Arena {
 
     // The header of the next launch and its id; nullptr when there is no memory or no header left.
     Header* next(uint32_t* launch) { return take(&used_headers_, 0, kHeaders, launch); }
-    // The same for kernel nodes of a graph that share a kernel.
+    // The same for all kernel nodes of a graph launch.
     Header* next_in_graph(uint32_t* launch) { return take(&used_in_graphs_, kHeaders, kGraphHeaders, launch); }
     // A header under which patches record nothing. nullptr as above.
     Header* off();

@@ -91,8 +91,8 @@ __device__ __forceinline__ void write_entry(Header* h, uint64_t at, uint64_t key
     store_v4(e, static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), block, h->launch);
 }
 
-// Nodes of a graph with the same kernel share a header. A thread that runs has not ended, so the number of ended
-// nodes is the running one's place, as long as they do not overlap; the reader notices when they do.
+// The kernel nodes of a graph share a header. A thread that runs has not ended, so the number of ended nodes is the
+// running one's place, as long as they do not overlap; the reader notices when they do.
 __device__ __forceinline__ uint64_t key_of(const Header* h, Kind kind, uint64_t low) {
     uint64_t generation = h->in_graph ? load_relaxed_gpu(&h->generation) : 0;
     return static_cast<uint64_t>(kind) << kKindShift | generation << kGenerationShift | (low & kLowMask);
@@ -242,7 +242,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_nothing_tensor(void*, uint
     return SANITIZER_PATCH_SUCCESS;
 }
 
-__device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, uint64_t) {
+__device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, uint64_t pc) {
     Header* h = static_cast<Header*>(data);
     if (h == nullptr) return SANITIZER_PATCH_SUCCESS;
     if (h->end_bit != kKeepAll && ((linear_cluster() >> h->end_bit) & 1u) == h->end_value) return SANITIZER_PATCH_ERROR;
@@ -252,7 +252,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
         uint32_t block = linear_block();
         uint64_t at = append(h, 1);
         if (at != kFull) {
-            uint64_t key = key_of(h, kBlock, sm_id());
+            uint64_t key = key_of(h, kBlock, pc >> 4 << kSmBits | sm_id());
             write_entry(h, at, key, block, static_cast<uint32_t>(now), static_cast<uint32_t>(now >> 32), 0, 0);
             store_relaxed_gpu(h->table + slot_of(h, key_of(h, kBlock, 0), block), static_cast<uint32_t>(at));
         }
@@ -268,7 +268,8 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
     uint64_t key = key_of(h, kBlock, 0);
     uint32_t at = load_relaxed_gpu(h->table + slot_of(h, key, block));
     uint4 is = load_relaxed_gpu_v4(h->arena + (at == kClaimed ? 0 : at));
-    if (is.y == static_cast<uint32_t>(key >> 32) && is.z == block && is.w == h->launch) {
+    constexpr uint32_t kAbove = kGenerationShift - 32;  // kind and generation; the low bits differ
+    if (is.y >> kAbove == static_cast<uint32_t>(key >> kGenerationShift) && is.z == block && is.w == h->launch) {
         atomicMax(reinterpret_cast<unsigned long long*>(&h->arena[at].payload[2]), static_cast<unsigned long long>(now));
     } else {
         uint64_t to = append(h, 1);

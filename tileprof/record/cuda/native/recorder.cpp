@@ -213,8 +213,9 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
                    (k.code.tensor_store || k.code.tensor_reduce) && learned_.insert(open.geometry).second;
     Header* header = memory->off();
     uint32_t generation = 0;
-    if (open.recorded && graph >= 0) {
-        Shared& shared = graph_kernels_[data.function];
+    if (graph >= 0 && options.capturing && options.pass != Pass::kFloor) {
+        // Also where this node is not wanted: the places of the others are counted by it.
+        Shared& shared = graph_nodes_[data.context];
         if (shared.nodes == 0) shared.header = memory->next_in_graph(&shared.launch);
         if (shared.header != nullptr) header = shared.header;
         open.launch = shared.launch;
@@ -294,7 +295,7 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
     if (data.isGraphUpload) return;
     if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN) {
         ++graphs_;
-        graph_kernels_.clear();
+        graph_nodes_.clear();
         log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", graphs_, static_cast<void*>(data.graphExec),
                    static_cast<void*>(data.hStream));
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {

@@ -80,11 +80,11 @@ class Recorder {
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
 
-    struct Shared {  // by the nodes of the present graph launch that have the same kernel
+    struct Shared {  // by the kernel nodes of the present graph launch
         Header* header = nullptr;
         uint32_t launch = 0, nodes = 0;
     };
-    std::map<CUfunction, Shared> graph_kernels_;
+    std::map<CUcontext, Shared> graph_nodes_;
 };
 
 extern Recorder recorder;

@@ -9,9 +9,9 @@
 //     key  63..60 kind   59..48 generation   47..0 window | address | SM
 //     block       linear block id in the grid
 //     launch      launch id, unique in the process
-//     generation  0, but in CUDA graphs: there the callback data of a kernel node is that of the last node with
-//                 the same kernel, so all such nodes of a graph launch share one id and are told apart by how
-//                 many of them had ended
+//     generation  0, but in CUDA graphs: there a kernel node runs with callback data that was set for another node
+//                 (seen with 13.4.92: data set last for the same function or module wins), so all kernel nodes of a
+//                 graph launch share one header and one id, and are told apart by how many of them had ended
 //     payload     by kind, below
 #pragma once
 
@@ -23,7 +23,8 @@ enum Kind : uint32_t {
     // window = address >> (granule_shift + 5); payload: bits read, bits written, bits updated atomically,
     // first touch (low 32 bits of %globaltimer). Bit i is granule i of the window.
     kAccess = 0,
-    // Low key bits: SM. payload: begin (lo, hi), end (lo, hi) of the block, %globaltimer in ns.
+    // Low key bits: SM (12 bits) and the address of the kernel's entry, >> 4 (36 bits).
+    // payload: begin (lo, hi), end (lo, hi) of the block, %globaltimer in ns.
     kBlock = 1,
     // A warp's exit whose block entry the index had forgotten; payload as kBlock, begin absent.
     kExit = 2,
@@ -36,6 +37,8 @@ enum Kind : uint32_t {
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,
 };
+
+constexpr uint32_t kSmBits = 12;
 
 enum Mode : uint32_t { kRead = 0, kWrite = 1, kAtomic = 2 };
 
@@ -80,11 +83,11 @@ struct alignas(64) Header {
     uint32_t granule_shift;
     uint32_t launch;
     uint32_t spilled;      // entries that found the arena full
-    uint32_t maps_taken;   // of these nodes, how many had their descriptors copied; 1 outside graphs
+    uint32_t maps_taken;   // how many of a graph's nodes had their descriptors copied; outside graphs 1
     uint32_t end_bit;      // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
     uint32_t in_graph;
-    uint32_t generation;   // of these nodes, how many have ended
+    uint32_t generation;   // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // warps of the present one that have
     uint32_t unused[8];
 };

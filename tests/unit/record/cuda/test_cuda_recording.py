@@ -1,0 +1,166 @@
+"""A whole recording without a GPU: the program is one that leaves raw records as the injection library would."""
+
+import json
+import sys
+
+import pytest
+
+from tileprof.errors import UserError
+from tileprof.record import Options
+from tileprof.record.cuda import build, gpu, locate, recording, tensormap
+from tileprof.record.cuda.settings import Settings
+from tileprof.trace import load, validate
+
+PROGRAM = """
+import json, os, struct, sys
+folder = os.environ["TILEPROF_RAW"]
+print("hello from the program", flush=True)
+LAUNCHES = int(os.environ.get("N_" + os.environ.get("TILEPROF_PASS", "time"), "2"))
+
+def process(pid, launches):
+    place = os.path.join(folder, "process-%d" % pid)
+    os.makedirs(place)
+    if "TILEPROF_TIME" in os.environ:
+        if os.environ.get("NO_CUPTI"):
+            open(os.path.join(place, "failed.txt"), "w").write("ImportError: no CUPTI")
+            return
+        with open(os.path.join(place, "kernels.jsonl"), "w") as out:
+            for n in range(launches):
+                row = dict(name="_Z1kPi", grid=[1, 1, 1], block=[32, 1, 1], begin=1000 + 100 * n, end=1050 + 100 * n,
+                           registers=40, device=0, shared=512, correlation=n, graph=0, stream=7)
+                out.write(json.dumps(row) + "\\n")
+        return
+    pass_ = os.environ["TILEPROF_PASS"]
+    events = [dict(e="start", version=1, pid=pid, granule=32, arena=1, **{"pass": pass_}),
+              dict(e="alloc", address=1 << 20, bytes=4096, device=0, flags=0),
+              dict(e="kernel", id=0, name="k(int*)", symbol="_Z1kPi", scanned=1, fingerprint="00", registers=32,
+                   static_shared=0, parameters=[528, 8], tensor_load=0, tensor_store=0, tensor_reduce=0)]
+    entries = b""
+    for n in range(launches):
+        events.append(dict(e="launch", launch=n + 1, kernel=0, grid=[1, 1, 1], block=[32, 1, 1], cluster=[1, 1, 1],
+                           stream="0x1", context=0, device=0, graph=-1, generation=0, ordinal=n, t=n))
+        entries += struct.pack("<QII4I", 1 << 60 | 5, 0, n + 1, 100 * n, 0, 100 * n + 70, 0)
+        if pass_ == "accesses":
+            entries += struct.pack("<QII4I", 1024, 0, n + 1, 0, 1, 0, 100 * n + 35)
+    events.append(dict(e="drain", entries=launches, lost=0))
+    if os.environ.get("DIES"):
+        events.append(dict(events[-2], launch=99, ordinal=99))
+    else:
+        events.append(dict(e="end", t=9))
+    open(os.path.join(place, "entries.bin"), "wb").write(entries)
+    open(os.path.join(place, "events.jsonl"), "w").write("".join(json.dumps(e) + "\\n" for e in events))
+
+process(100, LAUNCHES)
+for extra in range(int(os.environ.get("EXTRA", "0"))):
+    process(200 + extra, 1)
+sys.exit(int(os.environ.get("CODE", "0")))
+"""
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Record the stand-in with these environment variables and settings."""
+    monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0")])
+    monkeypatch.setattr(gpu, "driver", lambda: None)
+    monkeypatch.setattr(tensormap, "calibrate", lambda _: None)
+    monkeypatch.setattr(locate, "sanitizer", lambda: locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4"))
+    monkeypatch.setattr(build, "build", lambda _: build.Built(tmp_path / "l.so", tmp_path / "p.fatbin"))
+    monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+
+    def run(settings=None, **variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        # -S: the stand-in writes what the hooks of the time pass would
+        options = Options(program=(sys.executable, "-S", str(script)), output=tmp_path / "t.tileprof", force=True)
+        return recording.record(options, settings)
+
+    return run
+
+
+def test_three_passes_make_one_trace_and_the_program_speaks_once(record, tmp_path, capfd):
+    assert record() == 0
+    out, err = capfd.readouterr()
+    assert out == "hello from the program\n"
+    assert "of 64 bytes written: 100.0% exact" in err
+    assert "next: tileprof report" in err
+    trace = load(tmp_path / "t.tileprof")
+    assert validate(trace) == []
+    assert trace.launches[["begin_ns", "duration_ns", "registers", "shared_bytes"]].to_numpy().tolist() == [
+        [0, 50, 40, 512],
+        [100, 50, 40, 512],
+    ]
+    assert trace.times[["sm", "begin_ns", "end_ns"]].to_numpy().tolist() == [[5, 0, 70]] * 2
+    assert trace.accesses["first"].tolist() == [0.5]
+    assert trace.manifest["notes"] == []
+    assert "H200" in trace.device.name
+
+
+def test_the_programs_exit_code_is_the_recordings(record):
+    assert record(CODE="7") == 7
+
+
+def test_passes_that_disagree_are_reported_and_joined_as_far_as_they_agree(record, tmp_path, capfd):
+    record(N_time="3")
+    assert "the time pass saw 3 launches, the accesses pass 2" in capfd.readouterr().err
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.duration_ns.tolist() == [50, 50]
+    assert any("not repeatable" in note for note in trace.manifest["notes"])
+
+
+def test_without_cupti_durations_come_from_blocks_and_the_trace_says_so(record, tmp_path):
+    record(NO_CUPTI="1")
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.duration_ns.tolist() == [70, 70]
+    assert any("no CUPTI" in note for note in trace.manifest["notes"])
+
+
+def test_one_pass_alone_is_a_trace(record, tmp_path):
+    record(Settings(passes=("accesses",)))
+    assert load(tmp_path / "t.tileprof").launches.coverage.tolist() == ["exact"] * 2
+    record(Settings(passes=("blocks",)))
+    trace = load(tmp_path / "t.tileprof")
+    assert validate(trace) == []
+    assert trace.launches.coverage.tolist() == ["conservative"] * 2
+    assert "only the blocks pass ran" in trace.launches.note[0]
+    assert sorted(zip(trace.accesses["mode"], trace.accesses.length, strict=True)) == [("read", 4096), ("write", 4096)]
+    assert len(trace.times) == 2
+
+
+def test_the_time_pass_alone_is_refused_with_what_to_add(record):
+    with pytest.raises(UserError, match="Add blocks or accesses"):
+        record(Settings(passes=("time",)))
+
+
+def test_every_process_gets_a_trace_the_largest_the_name_that_was_asked_for(record, tmp_path):
+    record(EXTRA="2")
+    names = sorted(p.name for p in tmp_path.glob("*.tileprof"))
+    assert names == ["t-process-200.tileprof", "t-process-201.tileprof", "t.tileprof"]
+    assert len(load(tmp_path / "t.tileprof").launches) == 2
+    assert len(load(tmp_path / "t-process-200.tileprof").launches) == 1
+
+
+def test_raw_records_are_kept_where_asked_and_never_mixed(record, tmp_path):
+    raw = tmp_path / "raw"
+    record(Settings(raw=raw))
+    assert sorted(p.name for p in raw.iterdir()) == ["accesses", "blocks", "time"]
+    first = json.loads((raw / "accesses" / "process-100" / "events.jsonl").read_text().splitlines()[0])
+    assert first["pass"] == "accesses"
+    with pytest.raises(UserError, match="is not empty"):
+        record(Settings(raw=raw))
+
+
+def test_a_program_without_launches_is_no_trace(record):
+    with pytest.raises(UserError, match="launched no kernel"):
+        record(N_accesses="0")
+
+
+def test_a_program_that_dies_leaves_a_partial_trace_without_the_launches_it_took_along(record, tmp_path, capfd):
+    record(DIES="1")
+    assert "the records of 1 launches with it" in capfd.readouterr().err
+    assert not (tmp_path / "t.tileprof").exists()
+    trace = load(tmp_path / "t.tileprof.partial")
+    assert not trace.complete
+    assert len(trace.launches) == 2
+    assert "process-100 ended early" in trace.manifest["reason"]

@@ -1,0 +1,49 @@
+"""The options of ``tileprof record`` that only the CUDA recorder understands."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tileprof.record.cuda.settings import Settings
+
+DEFAULT_PASSES = "accesses,blocks,time"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add them, as a group of their own."""
+    add = parser.add_argument_group("recording on a real GPU").add_argument
+    add(
+        "--passes", default=DEFAULT_PASSES, metavar="LIST",
+        help="runs of the program: accesses (what blocks touch), blocks (when and where they run), time (durations); "
+        "default: all",
+    )  # fmt: skip
+    add("--granule", type=int, default=32, metavar="BYTES", help="resolution of recorded addresses (default: 32)")
+    add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
+    add("--kernel", metavar="REGEX", help="record kernels whose name matches")
+    add("--exclude", metavar="REGEX", help="leave out kernels whose name matches")
+    add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")
+    add("--no-replay", action="store_true", help="never repeat a launch to learn who stores through tensor maps")
+    add("--no-names", action="store_true", help="no hooks in PyTorch: no names of operators, modules and tensors")
+    add("--check-writes", action="store_true", help="compare memory around every launch with what was recorded; slow")
+    add("--keep-raw", type=Path, metavar="FOLDER", help="keep the raw records there")
+
+
+def settings(given: argparse.Namespace) -> Settings:
+    """The recorder's settings. Raises `UserError` for values that cannot be."""
+    from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - keeps --help fast
+
+    return Settings(
+        passes=tuple(word for word in given.passes.split(",") if word),
+        granule=given.granule,
+        arena_bytes=given.arena << 20,
+        replay=not given.no_replay,
+        hooks=not given.no_names,
+        verify=given.check_writes,
+        kernel=given.kernel,
+        exclude=given.exclude,
+        capture_only=given.capture,
+        raw=given.keep_raw,
+    )
