@@ -28,7 +28,8 @@ class PairOverlay:
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``: dependencies;
-    ``waits``, ``excess``: waits of tiles on semaphores, and producer tiles awaited that nobody needs.
+    ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without need. ``stream_ns``
+    and ``policy_ns``: predicted time of its launches alone, one after the other and under the policy.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Overlay:
     missing: int
     waits: int
     excess: int
+    stream_ns: float
+    policy_ns: float
     pairs: Sequence[PairOverlay]
 
 
@@ -69,6 +72,6 @@ def overlay_table(
         "sound": overlay.sound,
         "reasons": [printable(reason) for reason in overlay.reasons],
         "launches": pack(list(overlay.launches)),
-        **{name: getattr(overlay, name) for name in ("needed", "missing", "waits", "excess")},
+        **{name: getattr(overlay, name) for name in ("needed", "missing", "waits", "excess", "stream_ns", "policy_ns")},
         "pairs": rows,
     }

@@ -26,23 +26,33 @@ SCRIPTS = (
 """Parts of the page's program, in the order in which they are joined into one module."""
 
 
+CONNECT = "; connect-src 'self'"
+"""What a served page may do beyond one in a file."""
+
+
 def page(
-    graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+    graph: TileGraph,
+    report: Report | None = None,
+    study: Study | None = None,
+    policy: Overlay | None = None,
+    *,
+    served: bool = False,
 ) -> str:
     """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
 
     ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU; ``policy`` lays
-    a policy over the dependencies. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown
+    a policy over the dependencies; a ``served`` page may ask its own server for more. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown
     as text.
     """
     value = document(graph, report, study, policy)
-    script, style = _asset(*(f"{name}.js" for name in SCRIPTS)), _asset("page.css")
-    policy = (
+    scripts = (*SCRIPTS[:-1], "served", SCRIPTS[-1]) if served else SCRIPTS
+    script, style = _asset(*(f"{name}.js" for name in scripts)), _asset("page.css")
+    allowed = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if served else ''}"
     )
     parts = {
-        "POLICY": html.escape(policy, quote=True),
+        "POLICY": html.escape(allowed, quote=True),
         "TITLE": html.escape(value["summary"]["command"] or "a trace"),
         "STYLE": style,
         "DATA": inert_json(value),

@@ -28,7 +28,8 @@ _UNKNOWN_SHARE = 255
 
 
 def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
-    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes.
+    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes; ``block_numbers``:
+    their places in the graph.
 
     Small relations are kept whole first; the rest become counts on a coarse grid.
     """
@@ -54,7 +55,7 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
     if missing:
         notes.append(f"{missing:,} of {len(used):,} tile relations did not fit in this page and are left out.")
     renumbered = {block: i for i, block in enumerate(blocks)}
-    return {"links": _links(links, renumbered), "blocks": list(blocks.values())}
+    return {"links": _links(links, renumbered), "blocks": list(blocks.values()), "block_numbers": pack(list(blocks))}
 
 
 def fitted(block: EdgeBlock, producers: int, budget: int, *, reserved: int = 0) -> tuple[dict[str, Any], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.timeline import Lanes, busy_share
 from tileprof.viz.pack import pack, packed_bytes, printable
-from tileprof.viz.study import finite
+from tileprof.viz.study import finite, plain
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -44,6 +43,7 @@ def gain_tables(
         notes.append(
             f"Simulated lanes of {coarse:,} schedulers are aggregated: shares of busy slots, not single tiles."
         )
+    notes += [printable(f"Not simulated, {reason}") for reason in study.refused]
     if study.skipped:
         notes.append(
             f"The program is too large to simulate every scheduler for a page: {', '.join(study.skipped)} left out "
@@ -52,8 +52,14 @@ def gain_tables(
     return {
         "gain": _gain(report, work_ns),
         "schedules": schedules,
-        "sizes": [asdict(size) | {"list_ns": finite(size.list_ns)} for size in study.sizes],
+        "sizes": [plain(size) for size in study.sizes],
     }
+
+
+def schedule_value(graph: TileGraph, schedule: Schedule, study: Study | None) -> dict[str, Any]:
+    """One schedule as those of a page, whatever its size."""
+    lanes = {} if schedule.deadlock else _lanes(graph, schedule, len(schedule.end_ns) > _TOO_MANY)
+    return _parts(schedule, _work_ns(study) if study else 0.0) | {"lanes": lanes}
 
 
 def _bytes(lanes: dict[str, Any]) -> int:

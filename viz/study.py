@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator
+from tileprof.analysis.waves import launch_waves
+from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -44,11 +46,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """``schedules`` on the recorded GPU, in the order of `SCHEDULERS`; ``skipped`` names those not run for the program's size."""
+    """``schedules`` on the recorded GPU, in the order of `SCHEDULERS`; ``skipped`` names those not run for the program's size;
+    ``refused`` says which would not take the program, and why.
+    """
 
     schedules: tuple[Schedule, ...]
     skipped: tuple[str, ...]
     sizes: tuple[Size, ...]
+    refused: tuple[str, ...] = ()
 
 
 def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
@@ -61,11 +66,21 @@ def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
     simulator = Simulator(graph)
     wanted = [name for name in SCHEDULERS if name in chosen]
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
-        schedules = tuple(pool.map(lambda name: simulator.run(SCHEDULERS[name]), wanted))
+        answers = list(pool.map(lambda name: _run(simulator, name), wanted))
+        schedules = tuple(a for a in answers if not isinstance(a, str))
         left = simulated_tiles // tiles - len(wanted)
-        listed = {s.scheduler: s.time_ns for s in schedules}["list"]
-        sizes = tuple(pool.map(lambda at: _size(graph, *at, listed), _points(graph.trace.device.sms, left)))
-    return Study(schedules, tuple(name for name in SCHEDULERS if name not in chosen), sizes)
+        listed = next(s.time_ns for s in schedules if s.scheduler == "list")
+        sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.trace.device.sms, left)))
+    skipped = tuple(name for name in SCHEDULERS if name not in chosen)
+    return Study(schedules, skipped, sizes, tuple(a for a in answers if isinstance(a, str)))
+
+
+def _run(simulator: Simulator, name: str) -> Schedule | str:
+    """The schedule, or why the scheduler does not take this program."""
+    try:
+        return simulator.run(SCHEDULERS[name])
+    except UserError as error:
+        return f"{name}: {error}"
 
 
 def _points(sms: int, simulations: int) -> Iterator[tuple[int, int]]:
@@ -78,19 +93,31 @@ def _points(sms: int, simulations: int) -> Iterator[tuple[int, int]]:
         yield from ((count, occupancy) for count in counts)
 
 
-def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float) -> Size:
+def size(graph: TileGraph, sms: int, occupancy: int) -> Size:
+    """The program on one other size of GPU. Raises `UserError` where there is no such GPU."""
+    return _size(graph, sms, occupancy, None)
+
+
+def _size(graph: TileGraph, sms: int, occupancy: int, listed_ns: float | None) -> Size:
+    """``listed_ns``: the list schedule's time on the recorded GPU, where it is known."""
     device = graph.trace.device
     machine = Machine(device, sms, occupancy or None)
-    as_recorded = machine == Machine(device)
-    alone_ns = float(Bounder(graph, machine).launch_ns.sum())
+    known_ns = listed_ns if machine == Machine(device) else None
+    bounder = Bounder(graph, machine)
+    alone_ns = float(launch_waves(graph.launches, bounder.slots, bounder.durations)["alone_ns"].sum())
     gaps = max(len(graph.launches) - 1, 0)
     return Size(
         sms,
         occupancy,
         alone_ns + gaps * float(device.launch_gap_ns),
         alone_ns + gaps * float(device.graph_gap_ns),
-        listed_ns if as_recorded else Simulator(graph, machine).run(SCHEDULERS["list"]).time_ns,
+        Simulator(graph, machine).run(SCHEDULERS["list"]).time_ns if known_ns is None else known_ns,
     )
+
+
+def plain(size: Size) -> dict[str, float | None]:
+    """A row of the table for JSON."""
+    return asdict(size) | {"list_ns": finite(size.list_ns)}
 
 
 def finite(ns: float) -> float | None:

@@ -93,7 +93,13 @@ def test_a_scheduler_with_options_is_simulated(server):
 
 @pytest.mark.parametrize(
     ("asked", "says"),
-    [("simulate?of=strem", "did you mean stream"), ("block?of=-1", "no relation"), ("block?of=99999", "no relation")],
+    [
+        ("simulate?of=strem", "did you mean stream"),
+        ("block?of=-1", "no relation"),
+        ("block?of=99999", "no relation"),
+        ("size?of=0,1", "1 to"),
+        ("size?of=7", "no size"),
+    ],
 )
 def test_what_cannot_be_answered_is_said(server, asked, says):
     status, body = get(server, f"/{server.secret}/{asked}")

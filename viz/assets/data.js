@@ -9,8 +9,16 @@ const TIMINGS = ["measured", "modelled"];
 const COVERAGES = ["exact", "inferred", "conservative"];
 const TYPES = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f4: Float32Array, f8: Float64Array };
 
+function fromBase64(data) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(data);
+  const string = atob(data);
+  const bytes = new Uint8Array(string.length);
+  for (let i = 0; i < string.length; i++) bytes[i] = string.charCodeAt(i);
+  return bytes;
+}
+
 async function inflate(packed) {
-  const bytes = Uint8Array.from(atob(packed.data), (c) => c.charCodeAt(0));
+  const bytes = fromBase64(packed.data);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new TYPES[packed.type](await new Response(stream).arrayBuffer());
 }
@@ -18,9 +26,14 @@ async function inflate(packed) {
 async function unpack(packed) {
   const values = await inflate(packed);
   if (!packed.delta) return values;
-  let sum = 0;
-  const whole = Float64Array.from(values, (v) => (sum += v));
-  return whole.every((v) => v === (v | 0)) ? Int32Array.from(whole) : whole;
+  // Plain loops: a large relation has millions of values, and a callback for each would be seen.
+  const whole = new Float64Array(values.length);
+  let [sum, small] = [0, true];
+  for (let i = 0; i < values.length; i++) {
+    whole[i] = sum += values[i];
+    small &&= sum === (sum | 0);
+  }
+  return small ? new Int32Array(whole) : whole;
 }
 
 // A table of packed columns becomes a table of typed arrays; what is not packed stays as it is.
@@ -48,6 +61,9 @@ function keeper(tables) {
 }
 
 const blocks = keeper(doc.blocks);
+// A served page can have relations whole that a file holds only aggregated.
+const served = {};
+const loadBlock = (i) => (served.block && (doc.blocks[i].counts || doc.blocks[i].left_out) ? served.block(i) : blocks.load(i));
 const laneTables = keeper(doc.lanes);
 const grids = keeper(doc.grids);
 const launches = await unpackTable(doc.launches);
@@ -113,10 +129,12 @@ function waves(i) {
   return launches.tiles[i] / slots;
 }
 
+const wavesWords = (i) => (waves(i) < 0.01 && waves(i) > 0 ? "< 0.01" : short(waves(i)));
+
 // "void cutlass::Kernel<A, B>(Params)" is called "Kernel" where there is no room.
 function shortKernel(i) {
   const name = text(launches.kernel, i) || text(launches.op, i) || "launch " + i;
-  return name.replace(/\(.*$/, "").replace(/<.*$/, "").replace(/^.*[:\s]/, "") || name;
+  return name.replaceAll("(anonymous namespace)::", "").replace(/\(.*$/, "").replace(/<.*$/, "").replace(/^.*[:\s]/, "") || name;
 }
 
 // "transformer.h.3.mlp.c_fc" is called "3.mlp.c_fc" where there is no room.

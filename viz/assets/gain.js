@@ -11,8 +11,9 @@ const ABOUT = {
   streams: "independent launches in several streams", "acs-sw": "ACS in software: a window of launches, independent ones together",
   "acs-hw": "ACS in hardware: a window of launches, independent ones together", cusync: "cuSync: tiles wait for tiles through semaphores",
   dataflow: "each tile is dispatched when the tiles it needs have ended", list: "greedy, free launches: a tile is dispatched when its parents have ended",
-  persistent: "one resident kernel takes tiles in order", blockmaestro: "BlockMaestro: thread blocks ordered by tables in hardware",
-  wireframe: "Wireframe: thread blocks ordered by a dependency graph in hardware",
+  persistent: "one kernel for the whole program, its tiles handed out on the GPU", ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
+  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
+  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes", "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter",
 };
 
 function svgOf(tag, attributes) {
@@ -49,6 +50,8 @@ function showGain() {
     gainKey(), make("h3", "Where the recorded time goes"), make("div", waterfall(g, longest), { class: "rows", id: "waterfall" }),
     make("h3", doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline" : "Bounds"),
     make("div", [...doc.schedules.flatMap((s) => scheduleRow(s, g, longest)), ...boundRows(g, longest)], { class: "rows", id: "schedulers" }),
+    ...(doc.policy ? policyRows(doc.policy) : []),
+    ...(served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []),
   );
 }
 
@@ -64,6 +67,8 @@ function waterfall(g, longest) {
     rows.push(row("− " + name, [[part, ns]], Math.max(end, 0), g, longest, { title, minus: true }));
   }
   rows.push(row("= tiles at work", [["work", g.work_ns]], 0, g, longest, { title: PARTS.work_ns[2] }));
+  const over = steps.reduce((sum, s) => sum + s[2], g.work_ns) - g.recorded_ns;
+  if (over > 0.01 * g.recorded_ns) rows.splice(-1, 0, [make("span", "less what counts twice"), make("span", g.beside_ns < 0 ? "tiles were timed in a slower run than their launches" : "launches overlapped", { class: "soft" }), make("span", duration(over), { class: "number" }), make("span", "")]);
   return rows.flat();
 }
 
@@ -99,6 +104,16 @@ function boundRows(g, longest) {
     make("span", name, { title }), make("span", [stackedBar([[INK.muted, ns]], 0, [g.bound_ns], longest)], { title }),
     make("span", "≥ " + duration(ns), { class: "number" }), make("span", signedShare(ns / g.recorded_ns - 1), { class: "number soft" }),
   ]);
+}
+
+// The policy's launches alone, on a scale of their own.
+function policyRows(p) {
+  const words = `${p.name}: its launches alone, predicted${p.sound ? "" : " (but the policy is unsound)"}`;
+  const rows = [["one after the other", "beside", p.stream_ns], ["under the policy", "work", p.policy_ns]].flatMap(([name, part, ns]) => [
+    make("span", name), make("span", [stackedBar([[part, ns]], 0, [], Math.max(p.stream_ns, p.policy_ns))]),
+    make("span", duration(ns), { class: "number" }), make("span", signedShare(ns / p.stream_ns - 1), { class: "number soft" }),
+  ]);
+  return [make("h3", words), make("div", rows, { class: "rows", id: "policy-gain" })];
 }
 
 function gainKey() {

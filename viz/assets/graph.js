@@ -234,11 +234,10 @@ function hoverGraph(x, y) {
 }
 
 function launchLines(i, copies = 1) {
-  const full = waves(i);
   const lines = [
     text(launches.kernel, i) || "launch " + i,
     [text(launches.op, i), text(launches.module, i)].filter(Boolean).join(" in "),
-    `launch ${i}${copies > 1 ? ` (and ${copies - 1} like it)` : ""} · grid ${times(grid(i))} · ${plural(launches.tiles[i], "tile")} · ${short(full)} waves`,
+    `launch ${i}${copies > 1 ? ` (and ${copies - 1} like it)` : ""} · grid ${times(grid(i))} · ${plural(launches.tiles[i], "tile")} · ${wavesWords(i)} waves`,
     `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]} · accesses ${COVERAGES[launches.coverage[i]]}`,
   ];
   const note = text(launches.note, i);
@@ -356,12 +355,14 @@ function describeLaunch() {
   const rows = [
     ["op", text(launches.op, i)], ["module", text(launches.module, i)],
     ["grid", times(grid(i))], ["block", times([launches.block_x[i], launches.block_y[i], launches.block_z[i]])],
-    ["tiles", number(launches.tiles[i])], ["waves", `${short(waves(i))} (${doc.summary.sms} SMs × ${launches.blocks_per_sm[i]})`],
+    ["tiles", number(launches.tiles[i])], ["waves", `${wavesWords(i)} (${doc.summary.sms} SMs × ${launches.blocks_per_sm[i]})`],
     ["time", `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]}`], ["accesses", COVERAGES[launches.coverage[i]]],
     ["shared", size(launches.shared_bytes[i])], ["registers", number(launches.registers[i])],
   ];
   const list = make("dl", rows.filter(([, v]) => v).flatMap(([k, v]) => [make("dt", k), make("dd", v)]));
-  const parts = [make("h3", `${i}  ${text(launches.kernel, i)}`), list];
+  const parts = [make("h3", `${i}  ${shortKernel(i)}`), list];
+  const kernel = text(launches.kernel, i);
+  if (kernel && kernel !== shortKernel(i)) parts.splice(1, 0, make("p", kernel, { class: "full" }));
   if (text(launches.note, i)) parts.push(make("p", text(launches.note, i), { class: "mark" }));
   panel.replaceChildren(...parts);
 }

@@ -32,9 +32,18 @@ const kernelColour = (() => {
 })();
 
 function lanesWindow() {
-  if (state.pair) return [startOf(state.pair[0]), endOf(state.pair[1])];
+  if (state.pair) return withSimulated(startOf(state.pair[0]), endOf(state.pair[1]));
   if (state.launch !== null) return [startOf(state.launch) - launches.duration_ns[state.launch], endOf(state.launch) + launches.duration_ns[state.launch]];
   return [0, lastEnd()];
+}
+
+// As much of the simulated pair as fits into twice the recorded time.
+function withSimulated(from, to) {
+  const table = state.beside ? simulated() : null;
+  if (!table?.top) return [from, to];
+  let end = to;
+  for (let t = tileBase[state.pair[1]]; t < tileBase[state.pair[1] + 1]; t++) end = Math.max(end, table.end[t] + simulatedShift(table));
+  return [from, Math.min(end, 2 * to - from)];
 }
 
 lanesView.fit = () => {
@@ -80,7 +89,7 @@ async function findFlow() {
     if (pairs.reuse_only[i] && !showReuse) continue;
     const [from, to] = [pairs.producer[i], pairs.consumer[i]];
     for (const link of linksOf.get(from + "," + to) ?? []) {
-      const block = await blocks.load(links.block[link]);
+      const block = await loadBlock(links.block[link]);
       if (!block.parent) continue;
       if (to === launch) {
         const set = block.set_of[tile];
@@ -136,27 +145,18 @@ function drawBeside(c) {
   c.fillStyle = INK.gap;
   c.fillRect(m.left, y, w, m.top + h - y);
   drawSimulated(c, simulatedRow());
-  if (state.tile) drawChosenSimulated(c);
+  const table = simulated();
+  const shift = table ? simulatedShift(table) : 0;
+  if (table?.top) drawFlow(c, (launch, tile) => simulatedBox(table, tileBase[launch] + tile, simulatedRow(), shift));
   c.fillStyle = INK.page;
   c.fillRect(m.left, y, w, 20);
   const schedule = doc.schedules[scheduleAt()];
-  const table = simulated();
-  const shift = table ? simulatedShift(table) : 0;
   const moved = shift ? `, moved by ${shift > 0 ? "+" : "−"}${duration(Math.abs(shift))} to begin with the selection` : "";
   c.font = `600 11px ${FONT}`;
   c.fillStyle = INK.ink;
   c.textAlign = "left";
   c.textBaseline = "middle";
   c.fillText(fitted(c, `${schedule.name}, simulated: ${duration(schedule.time_ns)} in all${moved}`, w - 8), m.left + 4, y + 10);
-}
-
-function drawChosenSimulated(c) {
-  const table = simulated();
-  if (!table?.top) return;
-  const box = simulatedBox(table, tileBase[state.tile[0]] + state.tile[1], simulatedRow(), simulatedShift(table));
-  c.strokeStyle = INK.arrow;
-  c.lineWidth = 2;
-  c.strokeRect(box.x - 1, box.y - 1, Math.max(box.w, 2) + 2, Math.max(box.h, 2) + 2);
 }
 
 // A drag along the axis scrubs: the moment it points to is kept, and the tile graph shows it too.
@@ -317,37 +317,34 @@ function tileBox(launch, tile) {
   return { x, y: y + table.slot[tile] * high, w: Math.max(table.life[tile] * TENTH_NS * kx, 2), h: Math.max(high, 2) };
 }
 
-function drawFlow(c) {
-  if (!state.tile) return;
-  const here = tileBox(...state.tile);
+// Arrows from the selected tile's parents and to its children; `boxOf` says where a tile is drawn.
+function drawFlow(c, boxOf = tileBox) {
+  const here = state.tile && boxOf(...state.tile);
   if (!here) return;
-  const arrow = (a, b, colour) => {
-    const [x0, y0, x1, y1] = [a.x + a.w, a.y + a.h / 2, b.x, b.y + b.h / 2];
-    const bend = Math.max(Math.abs(x1 - x0) / 2, 18);
-    c.strokeStyle = c.fillStyle = colour;
-    c.beginPath();
-    c.moveTo(x0, y0);
-    c.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 4, y1);
-    c.stroke();
-    c.beginPath();
-    c.moveTo(x1, y1);
-    c.lineTo(x1 - 7, y1 - 3.5);
-    c.lineTo(x1 - 7, y1 + 3.5);
-    c.fill();
-  };
   c.lineWidth = 1.2;
   c.globalAlpha = laneFlow.count > 40 ? 0.45 : 0.85;
-  for (const [launch, tile] of laneFlow.parents) mark(launch, tile, (b) => arrow(b, here, INK.producer));
-  for (const [launch, tile] of laneFlow.children) mark(launch, tile, (b) => arrow(here, b, INK.consumer));
+  for (const [launch, tile] of laneFlow.parents) drawArrow(c, boxOf(launch, tile), here, INK.producer);
+  for (const [launch, tile] of laneFlow.children) drawArrow(c, here, boxOf(launch, tile), INK.consumer);
   c.globalAlpha = 1;
   c.lineWidth = 2;
   c.strokeStyle = INK.arrow;
-  c.strokeRect(here.x - 1, here.y - 1, here.w + 2, here.h + 2);
+  c.strokeRect(here.x - 1, here.y - 1, Math.max(here.w, 2) + 2, Math.max(here.h, 2) + 2);
 }
 
-function mark(launch, tile, draw) {
-  const box = tileBox(launch, tile);
-  if (box) draw(box);
+function drawArrow(c, a, b, colour) {
+  if (!a || !b) return;
+  const [x0, y0, x1, y1] = [a.x + a.w, a.y + a.h / 2, b.x, b.y + b.h / 2];
+  const bend = Math.max(Math.abs(x1 - x0) / 2, 18);
+  c.strokeStyle = c.fillStyle = colour;
+  c.beginPath();
+  c.moveTo(x0, y0);
+  c.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1 - 4, y1);
+  c.stroke();
+  c.beginPath();
+  c.moveTo(x1, y1);
+  c.lineTo(x1 - 7, y1 - 3.5);
+  c.lineTo(x1 - 7, y1 + 3.5);
+  c.fill();
 }
 
 function drawLaneAxes(c, seen) {

@@ -12,8 +12,7 @@ function showSummary() {
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
   facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
   if (s.bound_ns > 0) facts.push(bracket(s));
-  facts.push(fact("launches", number(s.launches)), fact("tiles", compact(s.tiles)));
-  facts.push(fact("pairs", compact(s.pairs)), fact("edges", compact(s.edges)));
+  for (const [name, word] of [["launches", "launch"], ["tiles", "tile"], ["pairs", "pair"], ["edges", "edge"]]) facts.push(fact(s[name] === 1 ? word : name, compact(s[name])));
   for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches) facts.push(fact("accesses", "exact"));
   if (doc.policy) facts.push(verdict(doc.policy));
@@ -107,7 +106,7 @@ function addButtons() {
   }
   for (const nav of document.querySelectorAll(".tabs")) {
     nav.append(...Object.entries(TABS).map(([name, label]) => {
-      const tab = make("button", label, { type: "button", "data-tab": name });
+      const tab = make("button", label, { type: "button", role: "tab", "data-tab": name });
       tab.addEventListener("click", () => showTab(name));
       return tab;
     }));
@@ -132,7 +131,6 @@ function fillBeside() {
   const ran = doc.schedules.filter(hasLanes);
   choice.parentElement.hidden = !ran.length;
   choice.replaceChildren(make("option", "nothing", { value: "" }), ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })));
-  choice.addEventListener("change", () => chooseBeside(choice.value));
 }
 
 const KEYS = [
@@ -257,6 +255,7 @@ function start() {
   buildLegend();
   addButtons();
   fillBeside();
+  document.getElementById("beside").addEventListener("change", (event) => chooseBeside(event.target.value));
   const box = document.getElementById("search");
   box.addEventListener("input", () => search(box.value));
   box.addEventListener("keydown", (event) => {

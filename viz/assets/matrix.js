@@ -43,7 +43,7 @@ async function showMatrix() {
   matrix.hidden.clear();
   const [from, to] = state.pair;
   const loads = (linksOf.get(key) ?? []).map(async (link) => ({
-    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await blocks.load(links.block[link]),
+    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await loadBlock(links.block[link]),
   }));
   await Promise.all([loadGrid(from), loadGrid(to)]);
   const parts = await Promise.all(loads);

@@ -1,6 +1,7 @@
 // The lanes of a simulated schedule: which tile runs on which SM, when, drawn below the recorded ones.
 
-const simulatedTables = keeper(doc.schedules.map((s) => s.lanes));
+const scheduleLanes = doc.schedules.map((s) => s.lanes);
+const simulatedTables = keeper(scheduleLanes);
 const scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
 const MOST_BOXES = 12_000; // drawn one by one in one picture
 
@@ -11,7 +12,7 @@ function simulated() {
   const table = simulatedTables.ready(at);
   if (!table) {
     simulatedTables.load(at).then(() => {
-      lanesView.redraw();
+      lanesView.touched ? lanesView.redraw() : lanesView.fit();
       tilesView.redraw();
     });
     return null;

@@ -1,7 +1,7 @@
 // View 5: what if the GPU had another size. A table worked out beforehand, by slider.
 
-const sizes = { sms: null, occupancy: 0 };
-const LINES = { stream_ns: ["stream order", "#0072b2", []], graph_ns: ["in a CUDA graph", "#e08a00", [7, 3]], list_ns: ["list schedule, free launches", "#009e73", [2, 3]] };
+const sizes = { sms: null, occupancy: 0 }; // the chosen row of the table
+const LINES = { stream_ns: ["stream order", "RAW", []], graph_ns: ["in a CUDA graph", "WAR", [7, 3]], list_ns: ["list schedule, free launches", "free", [2, 3]] }; // words, ink, dashes
 
 const countsOf = (name) => [...new Set(doc.sizes.map((s) => s[name]))].sort((a, b) => a - b);
 const sizeAt = (sms, occupancy) => doc.sizes.find((s) => s.sms === sms && s.occupancy === occupancy);
@@ -20,7 +20,7 @@ function showSizes() {
   document.getElementById("sizes-says").textContent = "tile times as recorded, whatever runs beside them";
   box.replaceChildren(
     make("div", [slider("SMs", "sms", sms, String), slider("resident blocks an SM", "occupancy", occupancies, occupancyWords)], { class: "sliders" }),
-    readout(), sizePlot(sms), sizeKey(),
+    ...(served.sizer ? [served.sizer()] : []), readout(), sizePlot(sms), sizeKey(),
   );
 }
 
@@ -30,8 +30,9 @@ function slider(label, name, values, words) {
   input.disabled = values.length < 2;
   input.addEventListener("input", () => {
     sizes[name] = values[input.value];
+    if (!sizeAt(sizes.sms, sizes.occupancy)) Object.assign(sizes, doc.sizes.find((s) => s[name] === sizes[name]));
     showSizes();
-    document.getElementById("slide-" + name).focus();
+    document.getElementById("slide-" + name).focus({ preventScroll: true });
   });
   return make("label", [document.createTextNode(label + " "), input, document.createTextNode(" "), make("output", words(sizes[name]), { for: "slide-" + name })]);
 }
@@ -41,7 +42,7 @@ function readout() {
   const base = sizeAt(doc.summary.sms, 0) ?? here;
   const longest = Math.max(...doc.sizes.flatMap((s) => Object.keys(LINES).map((key) => s[key] ?? 0)));
   const rows = Object.entries(LINES).flatMap(([key, [name, colour]]) => here[key] === null ? [] : [
-    make("span", name), make("span", [stackedBar([[colour, here[key]]], 0, [base[key]], longest)], { title: `┆ as recorded: ${duration(base[key])}` }),
+    make("span", name), make("span", [stackedBar([[INK[colour], here[key]]], 0, [base[key]], longest)], { title: `┆ as recorded: ${duration(base[key])}` }),
     make("span", duration(here[key]), { class: "number" }), make("span", signedShare(here[key] / base[key] - 1), { class: "number soft", title: "against the recorded size" }),
   ]);
   return make("div", rows, { class: "rows", id: "size-rows" });
@@ -65,8 +66,8 @@ function sizePlot(sms) {
   svg.append(svgOf("line", { x1: x(sizes.sms), x2: x(sizes.sms), y1: top, y2: bottom, stroke: INK.focus }));
   for (const [key, [, colour, dash]] of Object.entries(LINES)) {
     const points = sms.map((n) => [n, sizeAt(n, sizes.occupancy)?.[key]]).filter(([, ns]) => Number.isFinite(ns));
-    svg.append(svgOf("polyline", { points: points.map(([n, ns]) => `${x(n)},${y(ns)}`).join(" "), fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash.join(" ") }));
-    for (const [n, ns] of points) svg.append(svgOf("circle", { cx: x(n), cy: y(ns), r: n === sizes.sms ? 4.5 : 2.5, fill: colour }));
+    svg.append(svgOf("polyline", { points: points.map(([n, ns]) => `${x(n)},${y(ns)}`).join(" "), fill: "none", stroke: INK[colour], "stroke-width": 2, "stroke-dasharray": dash.join(" ") }));
+    for (const [n, ns] of points) svg.append(svgOf("circle", { cx: x(n), cy: y(ns), r: n === sizes.sms ? 4.5 : 2.5, fill: INK[colour] }));
   }
   return svg;
 }
@@ -74,7 +75,7 @@ function sizePlot(sms) {
 function sizeKey() {
   return make("div", Object.values(LINES).map(([name, colour, dash]) => {
     const svg = svgOf("svg", { viewBox: "0 0 24 8", width: 24, height: 8, "aria-hidden": "true" });
-    svg.append(svgOf("line", { x1: 1, x2: 23, y1: 4, y2: 4, stroke: colour, "stroke-width": 3, "stroke-dasharray": dash.join(" ") }));
+    svg.append(svgOf("line", { x1: 1, x2: 23, y1: 4, y2: 4, stroke: INK[colour], "stroke-width": 3, "stroke-dasharray": dash.join(" ") }));
     return make("span", [svg, document.createTextNode(name)]);
   }), { class: "key" });
 }

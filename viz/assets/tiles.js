@@ -2,7 +2,7 @@
 
 const MOST_NODES = 4_000;
 const MOST_LINES = 30_000;
-const chain = { key: "", launches: [], height: 1, bundles: [], lines: 0, left: 0, free: [], parents: null, problem: "" };
+const chain = { key: null, launches: [], height: 1, bundles: [], lines: 0, left: 0, free: [], parents: null, problem: "" };
 let hot = null; // the tile under the pointer, [column, tile]
 
 const tilesView = new Surface(document.querySelector("#tiles canvas"), {
@@ -54,7 +54,7 @@ async function showTiles() {
   for (let b = 1; b < now.length; b++) {
     for (let a = 0; a < b; a++) {
       for (const link of linksOf.get(now[a] + "," + now[b]) ?? []) {
-        if (!links.reuse[link] || showReuse) loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
+        if (!links.reuse[link] || showReuse) loads.push(loadBlock(links.block[link]).then((block) => ({ a, b, link, block })));
       }
     }
   }
@@ -135,10 +135,7 @@ function describeChain() {
   const grown = (i) => (extended(i)?.length > now.length ? extended(i) : null);
   if (now.length) {
     parts.push(button("+ producer", "Add the launch that the first one depends on most", grown(heaviestPair(now[0], "consumer"))));
-    now.forEach((i, k) => {
-      const name = make("span", `${k ? "→ " : ""}${i} ${shortKernel(i)}`, { title: text(launches.kernel, i), class: "name" });
-      parts.push(name);
-    });
+    parts.push(make("span", (now.length > 2 ? "launches " : "") + now.join(" → "), { title: now.map((i) => text(launches.kernel, i)).join("\n"), class: "name" }));
     parts.push(button("+ consumer", "Add the launch that depends most on the last one", grown(heaviestPair(now.at(-1), "producer"))));
     if (now.length > 2) parts.push(button("shorter", "Without the last launch", now.slice(0, -1)));
   }

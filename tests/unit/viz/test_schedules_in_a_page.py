@@ -5,6 +5,8 @@ from small_programs import Program, norm, transformer
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
+from tileprof.analysis.simulate import SCHEDULERS
+from tileprof.errors import UserError
 from tileprof.trace import load
 from tileprof.viz import study as run_study
 from tileprof.viz.document import document
@@ -81,6 +83,21 @@ def test_programs_too_large_for_all_schedulers_name_those_left_out(graph):
     notes = []
     gain_tables(graph, None, small, budget=10**9, notes=notes)
     assert "graph" in notes[0]
+
+
+def test_a_scheduler_that_does_not_take_the_program_is_named_with_its_reason(graph, monkeypatch):
+    class Picky:
+        name, renames = "picky", False
+
+        def draft(self, program):
+            raise UserError(f"{program.count} launches are too many")
+
+    monkeypatch.setitem(SCHEDULERS, "picky", Picky())
+    studied = run_study(graph)
+    assert "picky" not in [s.scheduler for s in studied.schedules]
+    notes = []
+    gain_tables(graph, None, studied, budget=10**9, notes=notes)
+    assert notes == ["Not simulated, picky: 23 launches are too many"]
 
 
 def test_the_table_of_sizes_is_whole_rows_and_more_sms_never_cost_time(graph, studied):

@@ -1,0 +1,142 @@
+"""The page over HTTP, on this machine only: relations too large for a file, and schedulers run when asked for.
+
+Only a browser here that was given the address gets an answer: the server listens on the loopback interface, the path begins with a
+secret, and requests whose Host names anything else than the loopback are refused, because a name of a foreign site may be made
+to point here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from functools import cached_property
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.errors import UserError
+from tileprof.viz.page import page
+from tileprof.viz.relations import whole
+from tileprof.viz.schedules import schedule_value
+from tileprof.viz.study import plain, size
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.report import Report
+    from tileprof.viz.overlay import Overlay
+    from tileprof.viz.study import Study
+
+LOOPBACK = "127.0.0.1"
+_LONGEST_QUERY = 2_000
+MOST_SMS, MOST_BLOCKS = 4_096, 64
+
+
+class Answers:
+    """What a served page may ask of one graph; every answer is a JSON value. Raises `UserError` for what it cannot answer."""
+
+    def __init__(
+        self, graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+    ) -> None:
+        self._graph = graph
+        self._study = study
+        self._lock = Lock()  # one simulation at a time: each takes a core and memory for every tile
+        self._page = (graph, report, study, policy)
+
+    @cached_property
+    def html(self) -> str:
+        return page(*self._page, served=True)
+
+    def block(self, number: str) -> dict[str, Any]:
+        """A relation of the graph with every edge."""
+        if not (number.isdecimal() and int(number) < len(self._graph.blocks)):
+            raise UserError(f"there is no relation {number[:20]!r}")
+        return whole(self._graph.blocks[int(number)])
+
+    def simulate(self, text: str) -> dict[str, Any]:
+        """A schedule of ``name:key=value,…``, as those in the page."""
+        chosen = scheduler(text)
+        with self._lock:
+            schedule = self._simulator.run(chosen, text)
+        return schedule_value(self._graph, schedule, self._study)
+
+    def size(self, text: str) -> dict[str, Any]:
+        """The program on ``SMs,blocks an SM`` (0: as recorded)."""
+        words = text.split(",")
+        if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
+            raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")
+        sms, blocks = (int(word) for word in words)
+        if not (1 <= sms <= MOST_SMS and blocks <= MOST_BLOCKS):
+            raise UserError(f"sizes are 1 to {MOST_SMS} SMs of at most {MOST_BLOCKS} blocks")
+        with self._lock:
+            return plain(size(self._graph, sms, blocks))
+
+    @cached_property
+    def _simulator(self) -> Simulator:
+        return Simulator(self._graph)
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves `Answers` at `url` until shut down."""
+
+    daemon_threads = True
+
+    def __init__(self, answers: Answers, port: int = 0) -> None:
+        self.answers = answers
+        self.secret = secrets.token_urlsafe(12)
+        super().__init__((LOOPBACK, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/{self.secret}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    server_version = "tileprof"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        hosts = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
+        if self.headers.get("Host", "") not in hosts:
+            return self._send(HTTPStatus.FORBIDDEN, "text/plain", "This server answers to the loopback address only.")
+        address = urlsplit(self.path)
+        prefix = f"/{self.server.secret}/"
+        if not address.path.startswith(prefix) or len(address.query) > _LONGEST_QUERY:
+            return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
+        name = address.path.removeprefix(prefix)
+        if not name:
+            return self._send(HTTPStatus.OK, "text/html", self.server.answers.html)
+        answers = self.server.answers
+        asked = {"block": answers.block, "simulate": answers.simulate, "size": answers.size}.get(name)
+        if asked is None:
+            return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
+        return self._answer(asked, parse_qs(address.query).get("of", [""])[0])
+
+    def _answer(self, asked: Callable[[str], dict[str, Any]], of: str) -> None:
+        try:
+            value = asked(of)
+        except UserError as error:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", str(error))
+        else:
+            self._send(HTTPStatus.OK, "application/json", json.dumps(value, allow_nan=False))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
+        """Quiet: the terminal belongs to the user."""
