@@ -174,9 +174,11 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
             np.concatenate([np.empty(0, np.int64)] + [c * width + p for _, _, p, c, _ in needs.get(key, [])])
         )
         semaphores = len(waits.posts)
-        useful = np.unique(needed // width * semaphores + waits.of[needed % width]) if len(needed) else needed
-        idle = ~np.isin(owner * semaphores + waits.semaphore, useful)
+        through = needed // width * semaphores + waits.of[needed % width] if len(needed) else needed
+        awaited = owner * semaphores + waits.semaphore
+        idle = ~np.isin(awaited, through)
         tiles = int(waits.posts[waits.semaphore].sum())
-        rows.append((number, *key, len(owner), int(idle.sum()), tiles, max(0, tiles - len(needed))))
+        used = int(np.isin(through, awaited).sum())
+        rows.append((number, *key, len(owner), int(idle.sum()), tiles, tiles - used))
     columns = ["edge", "producer", "consumer", "waits", "idle_waits", "awaited_tiles", "excess_tiles"]
     return pd.DataFrame(rows, columns=columns)

@@ -136,6 +136,12 @@ def test_a_weakened_policy_loses_dependencies(change: dict, lost: int) -> None:
     assert len(verdict.missing) == lost
 
 
+def test_waits_for_the_wrong_row_are_all_excess() -> None:
+    shifted = from_dict(row_policy(waits=["0", "(y + 1) % 3", "0"]))
+    (excess,) = verify(shifted, graph_of([(4, 3, 1), (2, 3, 1)], rows())).excess.to_dict("records")
+    assert (excess["idle_waits"], excess["awaited_tiles"], excess["excess_tiles"]) == (6, 24, 24)
+
+
 def test_a_value_beyond_the_posts_never_ends() -> None:
     verdict = verify(from_dict(row_policy(value="5")), graph_of([(4, 3, 1), (2, 3, 1)], rows()))
     assert not verdict.sound
