@@ -16,15 +16,57 @@ INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 
 from tileprof.policy.expression import parse  # noqa: E402 - see above
+from tileprof.runtime.chain import Chain  # noqa: E402 - likewise
 from tileprof.runtime.gpu import GpuPipeline, WaitTimeoutError  # noqa: E402 - likewise
-from tileprof.runtime.measure import copy_pair, gelu_mlp  # noqa: E402 - likewise
+from tileprof.runtime.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402 - likewise
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402 - likewise
+from tileprof.runtime.stages.gemm import Gemm  # noqa: E402 - likewise
+from tileprof.runtime.stages.reduce import Reduce  # noqa: E402 - likewise
+from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402 - likewise
+from tileprof.runtime.stages.view import View  # noqa: E402 - likewise
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
 
+
+def view(name, *shape, dtype="float16"):
+    return View.contiguous(name, shape, dtype)
+
+
+def split_product() -> Chain:
+    m, k, n = 48, 2048, 96
+    product = Gemm(
+        view("x", m, k),
+        View("w", (k, n), (1, k), "float16"),
+        view("p", 6, m, n, dtype="float32"),
+        tile=(16, 32),
+        split_k=6,
+    )
+    total = Reduce(view("p", 6, m, n, dtype="float32"), view("y", m, n), view("b", n), tile=(8, 32), epilogue="relu")
+    return Chain(("product", "total"), (product, total))
+
+
+def attention() -> Chain:
+    """Scores, softmax, values, and a norm of the rows: four stages, the last beside the first where there is room."""
+    heads, t, d = 4, 128, 64
+    scores = Gemm(
+        view("q", heads, t, d),
+        View("k", (heads, d, t), (t * d, 1, d), "float16"),
+        view("s", heads, t, t),
+        tile=(32, 32),
+    )
+    soft = Softmax(view("s", heads * t, t), view("p", heads * t, t), rows=4, scale=d**-0.5)
+    values = Gemm(view("p", heads, t, t), view("v", heads, t, d), view("o", heads, t, d), tile=(32, 32))
+    norm = Norm(view("o", heads * t, d), view("y", heads * t, d), rows=8, kind="rms")
+    return Chain(("scores", "softmax", "values", "norm"), (scores, soft, values, norm))
+
+
 CHAINS = {
     "copies": copy_pair(600),
+    "gated products": gated_mlp(80, (16, 32), (32, 64), width=512, inner=320),
+    "convolutions": convolution_pair(3, 13, 48, (32, 16)),
+    "product split along k": split_product(),
+    "attention": attention(),
     "products": gelu_mlp(192, (64, 64), (64, 128), width=1024, inner=512),
     "products of ragged sizes": gelu_mlp(100, (32, 64), (64, 32), width=328, inner=200),
 }
@@ -74,7 +116,7 @@ def test_the_result_is_that_of_pytorch(chain) -> None:
     assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
 
 
-@pytest.mark.parametrize("name", ["copies", "products"])
+@pytest.mark.parametrize("name", ["copies", "products", "convolutions", "attention"])
 def test_without_its_waits_the_same_test_fails(name) -> None:
     policy = CHAINS[name].policy()
     weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))

@@ -11,12 +11,19 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tileprof.analysis.bounds import Bounds, Machine
     from tileprof.analysis.opportunities import Opportunity
     from tileprof.analysis.simulate import Schedule
 
 SCHEMA, VERSION = "tileprof simulation", 1
 _MOST_ADVICE = 6
+_COLUMNS = (
+    "saved: against stream order as simulated. busy: of the GPU's slots. idle ends: time of the whole GPU left empty between the last "
+    "dispatch of a launch and the first of the next. waits: slot-time held while waiting. overheads: the largest kind, summed; --json "
+    "has all."
+)
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -26,6 +33,11 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="another GPU, tile durations as recorded")
     parser.add_argument("--sms", type=int, metavar="N", help="a GPU with so many SMs")
+    parser.add_argument(
+        "--sweep",
+        metavar="KEY=A:B:N",
+        help="the --scheduler with an option (or sms) at N values from A to B, on all cores",
+    )
     parser.add_argument("--advice", action="store_true", help="simulate dependent pairs too and say what to do first")
     parser.add_argument("--json", action="store_true", help="for programs; keys as in Schedule.to_json, with bounds")
 
@@ -33,6 +45,9 @@ def _prepare(parser: ArgumentParser) -> None:
 def _run(options: Namespace) -> int:
     if options.sms is not None and options.sms < 1:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
+
+    if options.sweep is not None:
+        return _sweep(options)
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import Bounder, machine_of  # noqa: PLC0415 - likewise
@@ -67,6 +82,43 @@ def _run(options: Namespace) -> int:
     return 1 if any(s.deadlock for s in schedules) else 0
 
 
+def _sweep(options: Namespace) -> int:
+    from tileprof.analysis.simulate import Source, curve, sweep_of  # noqa: PLC0415 - heavy, and not needed for --help
+
+    if not options.scheduler:
+        raise UserError("--sweep needs the --scheduler to sweep, such as --scheduler streams --sweep queues=1:16:16")
+    if options.advice:
+        raise UserError("--sweep and --advice are two questions; ask one at a time")
+    swept = sweep_of(options.sweep)
+    points = curve(Source(options.trace, options.device or "", options.sms or 0), options.scheduler, swept)
+    if options.json:
+        answer = {"schema": SCHEMA, "version": VERSION, "trace": options.trace, "sweep": swept.key}
+        answer["points"] = [{"value": v, "schedules": p} for v, p in zip(swept.values, points, strict=True)]
+        json.dump(answer, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        _print_curve(swept.key, options.scheduler, swept.values, points)
+    return 1 if any(s["deadlock"] for p in points for s in p) else 0
+
+
+def _print_curve(key: str, names: list[str], values: Sequence[float], points: list[list[dict[str, Any]]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - heavy, and not needed for --help
+    from rich.table import Table  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - likewise
+
+    from tileprof.cli.report_text import duration, plain  # noqa: PLC0415 - likewise
+
+    console = Console(highlight=False)
+    console.width = max(console.width, 80)
+    table = Table(box=None, pad_edge=False)
+    for name in (key, *names):
+        table.add_column(Text(plain(name)), justify="right", no_wrap=True)
+    for value, schedules in zip(values, points, strict=True):
+        cells = ["deadlock" if s["deadlock"] else duration(s["time_ns"]) for s in schedules]
+        table.add_row(f"{value:g}", *cells)
+    console.print(table)
+
+
 def _recorded_ns(launches: Any) -> float:
     from tileprof.analysis.report import recorded_ns  # noqa: PLC0415 - heavy
 
@@ -95,15 +147,17 @@ def _print(schedules: list[Schedule], stream: Schedule, bounds: Bounds, recorded
     console = Console(highlight=False)
     console.width = max(console.width, 80)
     table = Table(box=None, pad_edge=False)
-    table.add_column("scheduler", no_wrap=True, max_width=console.width - 50)
-    for name in ("time", "saved", "GPU busy", "waits inside", "no tile runs"):
+    table.add_column("scheduler", no_wrap=True, max_width=console.width - 54)
+    for name in ("time", "saved", "busy", "idle ends", "waits", "overheads"):
         table.add_column(name, justify="right", no_wrap=True)
     for s in schedules:
         if s.deadlock:
             table.add_row(Text(plain(s.scheduler)), Text("deadlock", style="bold red"))
             continue
         saved = f"{100 * (1 - s.time_ns / stream.time_ns):.1f}%" if stream.time_ns > 0 else "-"
-        cells = (duration(s.time_ns), saved, percent(s.busy), duration(s.waiting_ns), duration(s.gap_ns))
+        kind = max(s.overheads_ns, key=s.overheads_ns.__getitem__, default="")
+        most = f"{kind} {duration(s.overheads_ns[kind])}" if kind else "-"
+        cells = (duration(s.time_ns), saved, percent(s.busy), duration(s.boundary_ns), duration(s.waiting_ns), most)
         table.add_row(*map(Text, (plain(s.scheduler), *cells)))
     for name, ns in ((f"bound: {bounds.binding}", bounds.bound_ns), ("bound, ready-gated", bounds.ready_ns)):
         table.add_row(
@@ -116,7 +170,9 @@ def _print(schedules: list[Schedule], stream: Schedule, bounds: Bounds, recorded
     for s in schedules:
         if s.deadlock:
             console.print(Text(f"{plain(s.scheduler)}: {s.deadlock}"))
-    lines = ["saved: against stream order as simulated. waits inside: slot-time held while waiting, summed over tiles."]
+        for note in s.notes:
+            console.print(Text(f"{plain(s.scheduler)}: {note}", style="dim"))
+    lines = [_COLUMNS]
     if recorded_ns:
         off = stream.time_ns / recorded_ns - 1
         lines.append(

@@ -102,7 +102,8 @@ class Chain:
             Stage(name, operator.grid, op=operator.NAME, operator=operator.describe())
             for name, operator in zip(self.names, self.operators, strict=True)
         )
-        semaphores, edges = [], []
+        semaphores: list[Semaphores] = []
+        edges: list[Edge] = []
         for (producer, consumer), (parent, child) in self._needs(memory or self.memory()).items():
             order = np.lexsort((parent, child))
             indptr = np.searchsorted(child[order], np.arange(stages[consumer].tiles + 1))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
+from tileprof.policy.verify import Verification
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.executor import Execution, Order, Program, execute, stream
+from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
 from tileprof.runtime.stages.view import View
 
 try:
@@ -38,9 +40,17 @@ class Pipeline:
         self.policy = policy
         self.chain = Chain.of_policy(policy)
         self.inputs, self.outputs = self.chain.inputs(), self.chain.outputs()
-        self.memory = self.chain.memory()
-        self.verdict = self.chain.verify(policy, self.memory)
         self._program = Program.of(policy)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """What the tiles touch."""
+        return self.chain.memory()
+
+    @cached_property
+    def verdict(self) -> Verification:
+        """Whether the policy waits for what the tiles need."""
+        return self.chain.verify(self.policy, self.memory)
 
     @classmethod
     def from_policy(cls, path: Path | str) -> Pipeline:
@@ -118,7 +128,7 @@ class Pipeline:
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 
-    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
         names = list(self.inputs)
         if len(tensors) > len(names):
             raise UserError(f"{len(tensors)} tensors given; the pipeline takes {len(names)}: {', '.join(names)}")
@@ -134,8 +144,8 @@ class Pipeline:
         for name, tensor in given.items():
             if not isinstance(tensor, torch.Tensor):
                 raise UserError(f"input {name} is a {type(tensor).__name__}, not a tensor")
-            if tensor.device.type != "cpu":
-                raise UserError(f"input {name} is on {tensor.device}; this pipeline executes on the CPU")
+            if tensor.device.type != device:
+                raise UserError(f"input {name} is on {tensor.device}; this pipeline runs on {device}")
         return {name: given[name] for name in names}
 
     def _unfit(self, given: Mapping[str, Any]) -> str | None:
@@ -172,7 +182,7 @@ def _part(tensor: Any, view: View, layout: View) -> Any:
     if view.shape == layout.shape and view.strides == layout.strides and view.offset == layout.offset:
         return tensor
     if tuple(tensor.shape) == layout.shape and layout.offset == 0:
-        flat = torch.empty(layout.elements, dtype=tensor.dtype)
+        flat = torch.empty(layout.elements, dtype=tensor.dtype, device=tensor.device)
         flat.as_strided(layout.shape, layout.strides).copy_(tensor)
         return _strided(flat, view)
     raise UserError(

@@ -11,16 +11,21 @@ from triton.compiler import ASTSource
 
 from tileprof.runtime.kernels.launch import Hooks, kernel_of
 from tileprof.runtime.stages import View
+from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
+from tileprof.runtime.stages.reduce import Reduce
+from tileprof.runtime.stages.rows import Norm
 
+ROLES = {"a", "b", "x", "y", "weight", "out", "bias", "residual"}
 SHARED = ("seed", "order", "waits", "posts", "flags", "runs", "record")
 
 
 def ptx(operator, hooks, **options) -> str:
     kernel = kernel_of(operator, **options)
     names = kernel.function.arg_names
-    types = dict.fromkeys(kernel.roles, "*fp16") | dict.fromkeys(SHARED, "*i32")
+    types = {role: "*fp32" if view.dtype == "float32" else "*fp16" for role, view in operator.views().items()}
+    types = dict.fromkeys((n for n in names if n in ROLES), "*fp16") | types | dict.fromkeys(SHARED, "*i32")
     constants = dict(kernel.constants) | {name: getattr(hooks, name) for name in Hooks.__slots__}
     source = ASTSource(
         kernel.function, types | dict.fromkeys(constants, "constexpr"),
@@ -40,6 +45,15 @@ def main() -> None:
         View.contiguous("a", (256, 512), "float16"), View("b", (512, 256), (1, 512), "float16"), View.contiguous("c", (256, 256), "float16"),
         tile=(64, 64), epilogue="gelu",
     )  # fmt: skip
+    whole = View.contiguous
+    conv = Conv2d(
+        whole("x", (2, 16, 16, 64), "float16"),
+        whole("w", (64, 3, 3, 64), "float16"),
+        whole("y", (2, 16, 16, 64), "float16"),
+        padding=1,
+    )
+    total = Reduce(whole("x", (3, 64, 128), "float32"), whole("y", (64, 128), "float16"), tile=(16, 64))
+    norm = Norm(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
     hooked = {"WIDTH": 4, "POSTS": 1, "TRIGGER": True, "PDL": True}
     json.dump(
         {
@@ -49,6 +63,10 @@ def main() -> None:
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
             "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),
             "gemm, no hooks": ptx(gemm, Hooks(1, 16)),
+            "convolution": ptx(conv, Hooks(1, 16, **hooked)),
+            "sum": ptx(total, Hooks(1, 16, **hooked)),
+            "norm": ptx(norm, Hooks(1, 16, **hooked)),
+            "norm, no hooks": ptx(norm, Hooks(1, 16)),
         },
         sys.stdout,
     )

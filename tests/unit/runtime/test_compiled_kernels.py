@@ -30,7 +30,7 @@ def where(lines: list[str], text: str) -> list[int]:
     return [n for n, line in enumerate(lines) if text in line]
 
 
-WAITING = ["copy", "copy, many waits", "gemm", "gemm, ahead"]
+WAITING = ["copy", "copy, many waits", "gemm", "gemm, ahead", "convolution", "sum", "norm"]
 
 
 @pytest.mark.parametrize("name", WAITING)
@@ -96,7 +96,7 @@ def test_an_overlapped_kernel_lets_the_next_begin_first_and_waits_for_the_one_be
     assert wait > max(where(lines, "st.global"))
 
 
-@pytest.mark.parametrize("name", ["copy, no hooks", "gemm, no hooks"])
+@pytest.mark.parametrize("name", ["copy, no hooks", "gemm, no hooks", "norm, no hooks"])
 def test_hooks_that_are_not_used_leave_nothing_behind(ptx, name) -> None:
     text = "\n".join(ptx[name])
     assert SYNCHRONISES.search(text) is None

@@ -12,7 +12,8 @@ from random_policies import policies, touches_of, traced
 
 from tileprof.policy.format import Policy, from_dict
 from tileprof.policy.verify import verify
-from tileprof.runtime.executor import Memory, Program, Touches, delaying, execute, randomly, search, stream
+from tileprof.runtime.executor import Memory, Program, Touches, delaying, execute, randomly, recycled, search, stream
+from tileprof.runtime.executor.cells import Cells
 
 
 def memory_of(policy: Policy, touches: list[Touches]) -> Memory:
@@ -67,6 +68,39 @@ def test_every_order_runs_each_tile_once_and_never_before_its_waits_end(policy: 
         mine = program.waiter == node
         assert (seen[semaphore[mine]] >= program.value[mine]).all()
         np.add.at(seen, program.posts[program.posts_of[node] : program.posts_of[node + 1]], 1)
+
+
+def test_memory_handed_out_again_is_one_memory_by_address() -> None:
+    """Buffers 1 and 2 share addresses 100 to 150, buffer 0 stands alone."""
+    base, size = np.array([400, 50, 100]), np.array([10, 100, 100])
+    read = Touches.of([(0, 2, 0, 20, 10, 1, 0, 1, 0), (0, 0, 0, 3, 4, 1, 0, 1, 0), (0, 1, 0, 70, 1, 1, 0, 1, 0)])
+    found = recycled(read, base, size)
+    assert found.buffer.tolist() == [1, 0, 1]
+    assert found.offset.tolist() == [70, 3, 70]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_cells_of_any_pitch_are_the_bytes_of_their_boxes(data: st.DataObject) -> None:
+    policy = data.draw(policies())
+    touches = data.draw(st.deferred(lambda: touches_of(policy)))
+    cells = Cells.of(touches)
+    written = {int(b) for t in touches for b, m in zip(t.buffer, t.mode, strict=True) if m}
+    for t in touches:
+        wanted = {
+            (int(t.tile[r]), int(t.mode[r]), int(t.buffer[r]), int(t.offset[r] + i * t.stride_0[r] + b))
+            for r in range(len(t.tile))
+            if t.buffer[r] in written
+            for i in range(t.count_0[r])
+            for b in range(t.length[r])
+        }
+        found = set()
+        for tile, mode, cell in zip(*cells.entries(t), strict=True):
+            pitch, run = cells.grids[int(cells.buffer[cell])].pitch, int(cells.run[cell])
+            for start in range(0, int(cells.bytes[cell]), run):
+                low = int(cells.low[cell]) + start // run * pitch
+                found |= {(int(tile), int(mode), int(cells.buffer[cell]), low + b) for b in range(run)}
+        assert found == wanted
 
 
 def rows(**changed: object) -> Policy:

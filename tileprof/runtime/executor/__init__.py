@@ -9,7 +9,7 @@ from tileprof.runtime.executor.memory import Memory, Race
 from tileprof.runtime.executor.orders import Order, delaying, latest_first, orders, randomly, reversed_, stream
 from tileprof.runtime.executor.program import Program
 from tileprof.runtime.executor.search import Findings, search
-from tileprof.runtime.executor.touches import Touches, recorded
+from tileprof.runtime.executor.touches import Touches, recorded, recycled
 
 __all__ = [
     "Deadlock",
@@ -27,6 +27,7 @@ __all__ = [
     "orders",
     "randomly",
     "recorded",
+    "recycled",
     "reversed_",
     "search",
     "stream",

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.runtime.executor.cells import Cells
 from tileprof.runtime.executor.touches import ATOMIC, READ, WRITE, Touches, ragged
 
 I64 = NDArray[np.int64]
@@ -72,15 +73,13 @@ class Memory:
     after_write: I64
     after_read: I64
     chain: I64
-    low: I64
-    high: I64
-    buffer: I64
+    cells: Cells
 
     @classmethod
     def build(cls, tiles: Sequence[int], stages: Sequence[Touches]) -> Memory:
         """Memory for stages in order, of so many ``tiles`` each."""
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(tiles, np.int64))])
-        cells = _Cells.of(stages)
+        cells = Cells.of(stages)
         builder = _Builder(len(cells.low))
         for number, touches in enumerate(stages):
             builder.add(*cells.entries(touches), int(base[number]))
@@ -116,12 +115,10 @@ class Memory:
         return found
 
     def _span(self, cells: I64) -> tuple[int, int, int, int]:
-        """Buffer of the first of some cells, the run of bytes that begins with it, and the bytes of all."""
-        buffer = self.buffer[cells]
-        apart = (self.low[cells[1:]] != self.high[cells[:-1]]) | (buffer[1:] != buffer[:-1])
-        last = cells[np.flatnonzero(np.append(apart, True))[0]]
-        size = int((self.high[cells] - self.low[cells]).sum())
-        return int(buffer[0]), int(self.low[cells[0]]), int(self.high[last]), size
+        """Buffer and first run of bytes of the first of some cells, and the bytes of all."""
+        first, held = cells[0], self.cells
+        low = int(held.low[first])
+        return int(held.buffer[first]), low, low + int(held.run[first]), int(held.bytes[cells].sum())
 
     def place(self, node: int) -> tuple[int, int]:
         """Stage and tile of a node."""
@@ -166,7 +163,7 @@ class Memory:
         return pieces
 
     def _incomplete(self, mine: I64, heads: I64, done: I64) -> list[NDArray[np.int64]]:
-        found = []
+        found: list[NDArray[np.int64]] = []
         slot, needed = mine, heads[mine]
         while True:
             some = needed != _NONE
@@ -177,55 +174,6 @@ class Memory:
             if wrong.any():
                 found.append(np.stack([slot[wrong], needed[wrong]], axis=1))
             needed = self.chain[needed]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Cells in order of buffer and byte; ``origin`` moves the bytes of each buffer to a place of their own."""
-
-    edge: I64
-    low: I64
-    high: I64
-    buffer: I64
-    origin: dict[int, int]
-
-    @classmethod
-    def of(cls, stages: Sequence[Touches]) -> _Cells:
-        written = sorted({int(b) for t in stages for b in np.unique(t.buffer[t.mode != READ])})
-        kept = [t.take(np.isin(t.buffer, written)) for t in stages]
-        runs = [(t.buffer[row], low, high) for t in kept for row, low, high in (t.runs(),)]
-        buffer, low, high = (np.concatenate(c) for c in zip(*runs, strict=True))
-        origin, at = {}, 0
-        for number in written:
-            mine = buffer == number
-            origin[number] = at - int(low[mine].min())
-            at += int(high[mine].max()) - int(low[mine].min()) + 1
-        shift = _look_up(origin, buffer)
-        edge = np.unique(np.concatenate([low + shift, high + shift]))
-        owner = np.zeros(max(0, len(edge) - 1), np.int64)
-        starts = np.array([origin[number] for number in written], np.int64)
-        begins = np.array([int((low + shift)[buffer == number].min()) for number in written], np.int64)
-        which = np.searchsorted(begins, edge[:-1], "right") - 1
-        owner = np.array(written, np.int64)[which] if written else owner
-        back = starts[which] if written else 0
-        return cls(edge, edge[:-1] - back, edge[1:] - back, owner, origin)
-
-    def entries(self, touches: Touches) -> tuple[I64, I64, I64]:
-        """``(tile, mode, cell)`` of a stage, each once."""
-        touches = touches.take(np.isin(touches.buffer, list(self.origin)))
-        row, low, high = touches.runs()
-        shift = _look_up(self.origin, touches.buffer[row])
-        first = np.searchsorted(self.edge, low + shift)
-        run, place = ragged(np.searchsorted(self.edge, high + shift) - first)
-        row = row[run]
-        cells = max(1, len(self.low))
-        key = np.unique(
-            (touches.mode[row] * (int(touches.tile.max(initial=0)) + 1) + touches.tile[row]) * cells
-            + first[run]
-            + place
-        )
-        tiles = int(touches.tile.max(initial=0)) + 1
-        return key // cells % tiles, key // cells // tiles, key % cells
 
 
 class _Builder:
@@ -258,7 +206,7 @@ class _Builder:
                 heads[cells] = slot
             self._parts.append((np.full(len(cells), kind, np.int64), cells, needs_write, needs_read, chain))
 
-    def build(self, base: I64, cells: _Cells) -> Memory:
+    def build(self, base: I64, cells: Cells) -> Memory:
         kind, cell, after_write, after_read, chain = (np.concatenate(c) for c in zip(*self._parts, strict=True))
         slot, node = (np.concatenate(c) for c in zip(*self._members, strict=True))
         by_slot, by_node = np.lexsort((node, slot)), np.lexsort((slot, node))
@@ -266,11 +214,5 @@ class _Builder:
         indptr = np.searchsorted(node[by_node], np.arange(int(base[-1]) + 1))
         return Memory(
             base, indptr, slot[by_node], of, node[by_slot], kind, cell, after_write, after_read, chain,
-            cells.low, cells.high, cells.buffer,
+            cells,
         )  # fmt: skip
-
-
-def _look_up(values: dict[int, int], keys: I64) -> I64:
-    known = np.array(sorted(values), np.int64)
-    column = np.array([values[k] for k in known.tolist()], np.int64)
-    return column[np.searchsorted(known, keys)] if len(known) else np.zeros(len(keys), np.int64)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ I64 = NDArray[np.int64]
 
 READ, WRITE, ATOMIC = range(3)
 """Modes, numbered as in a trace."""
-
-_MOST_RUNS: Final = 100_000_000
-"""Runs of bytes that are held at a time: about 3 GB of columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +42,6 @@ class Touches:
 
     def take(self, rows: NDArray[Any]) -> Touches:
         return Touches(*(getattr(self, name)[rows] for name in Touches.__slots__))
-
-    def runs(self) -> tuple[I64, I64, I64]:
-        """``(row, low, high)`` of every run of bytes; raises `UserError` where there are too many to hold."""
-        counts = self.count_0 * self.count_1
-        if int(counts.sum()) > _MOST_RUNS:
-            raise UserError(
-                f"the tiles touch {int(counts.sum()):,} separate runs of bytes; at most {_MOST_RUNS:,} are executed: take fewer stages"
-            )
-        row, place = ragged(counts)
-        inner = self.count_0[row]
-        low = self.offset[row] + place % inner * self.stride_0[row] + place // inner * self.stride_1[row]
-        return row, low, low + self.length[row]
 
 
 class _Boxes(Protocol):
@@ -97,6 +82,20 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
     given = {name: np.asarray(getattr(boxes, name), np.int64) for name in Touches.__slots__ if hasattr(boxes, name)}
     given |= {"tile": number[given["tile"]], "buffer": buffer[slot], "offset": given["offset"] + offset[slot]}
     return Touches(**given)
+
+
+def recycled(touches: Touches, base: I64, size: I64) -> Touches:
+    """Touches by address: buffers that ever had an address in common become one; ``base`` and ``size`` of every buffer, in bytes.
+
+    For policies whose stages use the memory that was recorded. A read of what an earlier buffer left at an address then counts as a read.
+    """
+    order = np.argsort(base, kind="stable")
+    reach = np.maximum.accumulate(base[order] + size[order])
+    apart = np.concatenate([[True], base[order][1:] >= reach[:-1]])
+    owner = np.empty(len(base), np.int64)
+    owner[order] = order[np.flatnonzero(apart)][np.cumsum(apart) - 1]
+    shared = owner[touches.buffer]
+    return replace(touches, buffer=shared, offset=touches.offset + base[touches.buffer] - base[shared])
 
 
 def ragged(counts: I64) -> tuple[I64, I64]:

@@ -71,7 +71,8 @@ class Operator(ABC):
 
     def touches(self, buffers: Mapping[str, int]) -> Touches:
         """What all tiles touch; ``buffers`` numbers the tensors."""
-        views, rows = self.views(), []
+        views = self.views()
+        rows: list[tuple[int, ...]] = []
         for tile in range(self.tiles):
             for region in self.regions(*self.place(tile)):
                 view = views[region.role]

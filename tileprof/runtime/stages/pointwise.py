@@ -15,7 +15,7 @@ from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, writte
 from tileprof.runtime.stages.tiling import Tiling
 from tileprof.runtime.stages.view import View
 
-_ONE: Final[dict[str, Callable[[Any], Any]]] = {"copy": ACTIVATIONS["none"]} | {
+_ONE: Final[dict[str, Callable[[Any], Any]]] = {"copy": torch.clone} | {
     name: function for name, function in ACTIVATIONS.items() if name != "none"
 }
 _TWO: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -49,7 +49,7 @@ class Pointwise(Operator):
 
     @property
     def _tiling(self) -> Tiling:
-        return Tiling(*self.out.shape, self.tile, self.rows_along)
+        return Tiling(self.out.shape[0], self.out.shape[1], self.tile, self.rows_along)
 
     @property
     def grid(self) -> Grid:

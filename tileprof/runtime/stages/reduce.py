@@ -48,7 +48,7 @@ class Reduce(Operator):
 
     @property
     def _tiling(self) -> Tiling:
-        return Tiling(*self.out.shape, self.tile, self.rows_along)
+        return Tiling(self.out.shape[0], self.out.shape[1], self.tile, self.rows_along)
 
     @property
     def grid(self) -> Grid:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, ClassVar
 
 import torch
@@ -90,6 +91,8 @@ class Softmax(_Rows):
 
     def __post_init__(self) -> None:
         self._check()
+        if not isfinite(self.scale):
+            raise UserError(f"softmax: the scale is {self.scale}; it is a finite number")
 
     def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - rows run along x
         yield Region("x", self._part(x))

@@ -1,0 +1,182 @@
+"""A policy on a GPU: its stages as Triton kernels that post and wait tile by tile."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, load_policy
+from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
+from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+from tileprof.runtime.schedulers import Scheduler, scheduler
+from tileprof.runtime.stages.view import View
+from tileprof.runtime.sync.device import RECORD_WORDS
+from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
+
+_DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+class WaitTimeoutError(UserError):
+    """A wait on the device did not end; the message names stage, tile, semaphore, the value seen and the one expected."""
+
+    exit_code = 1
+
+
+class GpuPipeline:
+    """A policy's stages on one GPU of compute capability 9.0 or newer; every instance has memory and semaphores of its own.
+
+    Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return the outputs, which the next call
+    overwrites. They may be captured into a CUDA graph, which replays any number of times. What does not fit the policy's guard runs
+    in stream order by plain PyTorch, with a `FellBackWarning`; so does a policy that does not wait for what its tiles need, unless ``unchecked``.
+    ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        schedule: str = "cusync",
+        device: str = "cuda",
+        ahead: bool = False,
+        delay_ns: int = 0,
+        timeout_ns: int = TIMEOUT_NS,
+        unchecked: bool = False,
+    ) -> None:
+        self.device = torch.device(device)
+        self.scheduler: Scheduler = scheduler(schedule)
+        self._plain = Pipeline(policy)
+        self.policy, self.chain = policy, self._plain.chain
+        self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
+        self._unchecked = unchecked
+        self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
+        tables = Tables.of(policy)
+        self._hooks = [self._hooks_of(n, tables, delay_ns, timeout_ns) for n in range(len(policy.stages))]
+        self._check_device()
+        self.seed = torch.zeros(1, dtype=torch.int32, device=self.device)
+        self._flags = torch.zeros(max(1, tables.semaphores) * FLAG_BYTES // 4, dtype=torch.int32, device=self.device)
+        self._record = torch.zeros(RECORD_WORDS, dtype=torch.int32, device=self.device)
+        self._runs = [torch.zeros(stage.tiles, dtype=torch.int32, device=self.device) for stage in policy.stages]
+        self._shared = []
+        for stage, runs in zip(tables.stages, self._runs, strict=True):
+            order = self.seed if stage.order is None else self._on_device(stage.order)
+            waits, posts = (self._on_device(t) if t.size else self.seed for t in (stage.waits, stage.posts))
+            self._shared.append((self.seed, order, waits, posts, self._flags, runs, self._record))
+        self._own = {
+            name: torch.full(
+                (max(v.elements for v in views),), float("nan"), dtype=_DTYPES[views[0].dtype], device=self.device
+            )
+            for name, views in self.chain.tensors().items()
+            if name not in self.inputs
+        }
+
+    @classmethod
+    def from_policy(cls, path: Path | str, **options: Any) -> GpuPipeline:
+        """The pipeline of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
+        return cls(load_policy(path), **options)
+
+    def __call__(self, *tensors: Any, **named: Any) -> Any:
+        given = self._plain._bound(tensors, named, self.device.type)  # noqa: SLF001 - the same guard for both
+        reason = self._plain._unfit(given) or self._misaligned(given)  # noqa: SLF001 - likewise
+        if reason is None and not self._unchecked and not self._plain.verdict.sound:
+            reason = "the policy does not wait for everything that its tiles need"
+        if reason is not None:
+            warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
+            results = self._plain.reference(given)
+            values = tuple(results[name] for name in self.outputs)
+        else:
+            self.launch(given)
+            values = tuple(_strided(self._own[name], view) for name, view in self.outputs.items())
+        return values[0] if len(values) == 1 else values
+
+    def launch(self, given: Mapping[str, Any]) -> None:
+        """Put every stage on the current stream."""
+        for number, operator in enumerate(self.chain.operators):
+            tensors = {
+                role: _strided(
+                    given[view.tensor],
+                    View(
+                        view.tensor, view.shape, view.strides, view.dtype, view.offset - self.inputs[view.tensor].offset
+                    ),
+                )
+                if view.tensor in given
+                else _strided(self._own[view.tensor], view)
+                for role, view in operator.views().items()
+            }
+            self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
+
+    def poison(self) -> None:
+        """Fill every tensor that the stages write with NaN, on the current stream."""
+        for tensor in self._own.values():
+            tensor.fill_(float("nan"))
+
+    def example(self, seed: int = 0) -> dict[str, Any]:
+        """Random inputs on the device; see `Pipeline.example`."""
+        made = {}
+        for name, tensor in self._plain.example(seed).items():
+            flat = torch.empty(self.inputs[name].elements, dtype=tensor.dtype, device=self.device)
+            made[name] = flat.as_strided(tuple(tensor.shape), tuple(tensor.stride()))
+            made[name].copy_(tensor)
+        return made
+
+    def reference(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Every stage's result by plain PyTorch."""
+        return self._plain.reference(given)
+
+    def check(self) -> None:
+        """Wait for the device; raises `WaitTimeoutError` where a wait has given up, and makes the semaphores new."""
+        torch.cuda.synchronize(self.device)
+        claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
+        if not claimed:
+            return
+        for tensor in (self._record, self._flags, *self._runs):
+            tensor.zero_()
+        raise WaitTimeoutError(
+            f"stage {stage} ({self.policy.stages[stage].name}), tile {tile}: semaphore {semaphore} did not reach its value in "
+            f"{self._hooks[stage].TIMEOUT_NS / 1e9:g} s; seen {seen}, expected {expected}. The results of this run are wrong. "
+            "`tileprof run` executes the policy on the CPU and says why."
+        )
+
+    def _hooks_of(self, number: int, tables: Tables, delay_ns: int, timeout_ns: int) -> Hooks:
+        stage, last = tables.stages[number], len(tables.stages) - 1
+        chosen = self.scheduler
+        return Hooks(
+            STAGE=number,
+            TILES=self.policy.stages[number].tiles,
+            WIDTH=stage.width if chosen.waits else 0,
+            POSTS=stage.posts.shape[1] if chosen.posts else 0,
+            ORDERED=stage.order is not None,
+            TRIGGER=chosen.overlapped and number < last,
+            PDL=chosen.overlapped and number > 0,
+            DELAY_NS=delay_ns,
+            TIMEOUT_NS=timeout_ns,
+        )
+
+    def _check_device(self) -> None:
+        if not torch.cuda.is_available():
+            raise UserError(
+                "there is no GPU here that PyTorch can use; on the CPU a policy runs with: tileprof run POLICY"
+            )
+        major, minor = torch.cuda.get_device_capability(self.device)
+        if major < 9 and self.scheduler.overlapped:
+            raise UserError(
+                f"{self.scheduler.name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has {major}.{minor}. "
+                "Use --scheduler graph"
+            )
+
+    def _misaligned(self, given: Mapping[str, Any]) -> str | None:
+        for name, tensor in given.items():
+            if tensor.data_ptr() % 16:
+                return f"input {name} begins at an address that 16 does not divide"
+        return None
+
+    def _on_device(self, table: Any) -> Any:
+        return torch.from_numpy(table.reshape(-1)).to(self.device)
+
+
+def _strided(tensor: Any, view: View) -> Any:
+    return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)

@@ -1,0 +1,196 @@
+"""From a stage operator to launches of its Triton kernel: constants, warps, and which hooks are compiled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tileprof.errors import UserError
+from tileprof.runtime.kernels.conv import conv_kernel
+from tileprof.runtime.kernels.elementwise import pointwise_kernel, reduce_kernel, rows_kernel
+from tileprof.runtime.kernels.gemm import gemm_kernel
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.epilogues import GATE
+from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.stages.operator import Operator
+from tileprof.runtime.stages.pointwise import Pointwise
+from tileprof.runtime.stages.reduce import Reduce
+from tileprof.runtime.stages.rows import Norm, Softmax
+from tileprof.runtime.stages.view import View
+
+TIMEOUT_NS: Final = 2_000_000_000
+"""A wait that lasts this long has no end: kernels take milliseconds."""
+
+SHARED_BYTES: Final = 200 * 1024
+"""Shared memory that a block's pipeline may take on sm_90, which has 227 KiB a block; the rest is the epilogue's."""
+
+_WIDEST_ROW: Final = 65536
+"""Elements of a row that one block holds in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is compiled into a stage's kernel beside its arithmetic; the parameters of `tileprof.runtime.sync.device`."""
+
+    STAGE: int
+    TILES: int
+    WIDTH: int = 0
+    POSTS: int = 0
+    ORDERED: bool = False
+    TRIGGER: bool = False
+    PDL: bool = False
+    DELAY_NS: int = 0
+    TIMEOUT_NS: int = TIMEOUT_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A Triton kernel with everything bound but tensors and hooks; ``roles`` in the order of its pointer parameters."""
+
+    function: Any
+    roles: tuple[str, ...]
+    constants: Mapping[str, Any]
+    warps: int
+
+    def launch(self, tensors: Mapping[str, Any], shared: tuple[Any, ...], hooks: Hooks) -> None:
+        """Launch on the current stream; ``shared``: seed, order, waits, posts, flags, runs, record."""
+        # A role that the operator lacks is never dereferenced; any pointer stands in for it.
+        pointers = (tensors.get(role, tensors["out"]) for role in self.roles)
+        more = {"launch_pdl": True} if hooks.PDL else {}
+        self.function[(hooks.TILES,)](
+            *pointers, *shared, **self.constants, **asdict(hooks), num_warps=self.warps, **more
+        )
+
+
+def kernel_of(operator: Operator, *, ahead: bool = False) -> Kernel:
+    """The kernel of an operator; ``ahead``: a product loads what depends on nothing before it waits.
+
+    Raises `UserError` for layouts, dtypes and tiles that the kernels do not take.
+    """
+    match operator:
+        case Gemm():
+            return _gemm(operator, ahead=ahead)
+        case Conv2d():
+            return _conv(operator)
+        case Pointwise():
+            return _pointwise(operator)
+        case Reduce():
+            return _reduce(operator)
+        case Norm() | Softmax():
+            return _rows(operator)
+    raise UserError(f"{operator.NAME} has no GPU kernel")
+
+
+def _gemm(operator: Gemm, *, ahead: bool) -> Kernel:
+    a, b, out, residual = operator.a, operator.b, operator.out, operator.residual
+    _check_rows("gemm", a, out, residual, operator.bias)
+    _check_halves("gemm", a, b, *(() if operator.split_k > 1 else (out,)))
+    height, width, sides = *_sides("gemm", operator.tile, 16), 2 if operator.epilogue == GATE else 1
+    depth_k = 64 if height * width * sides >= 128 * 128 else 128
+    stage_bytes = 2 * depth_k * (height + width * sides)
+    k = a.shape[-1]
+    batch = len(a.shape) == 3
+    part = (
+        k if operator.split_k == 1 else -(-k // (operator.split_k * operator.split_multiple)) * operator.split_multiple
+    )
+    constants = {
+        "M": out.shape[-2], "N": out.shape[-1], "K": k, "PART": part,
+        "A_Z": a.strides[0] if batch else 0, "A_ROW": a.strides[-2],
+        "B_Z": b.strides[0] if batch else 0, "B_INNER": b.strides[-2], "B_COLUMN": b.strides[-1],
+        "OUT_Z": out.strides[0] if len(out.shape) == 3 else 0, "OUT_ROW": out.strides[-2],
+        "RESIDUAL_Z": residual.strides[0] if residual and batch else 0, "RESIDUAL_ROW": residual.strides[-2] if residual else 0,
+        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "EPILOGUE": operator.epilogue,
+        "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
+        "DEPTH": max(2, min(6, (SHARED_BYTES - (stage_bytes if ahead else 0)) // stage_bytes)),
+        "ROWS_ALONG_X": operator.rows_along == "x", "AHEAD": ahead,
+    }  # fmt: skip
+    warps = 8 if height * width * sides >= 128 * 128 else 4
+    return Kernel(gemm_kernel, ("a", "b", "out", "bias", "residual"), constants, warps)
+
+
+def _conv(operator: Conv2d) -> Kernel:
+    x, weight, out, residual = operator.x, operator.weight, operator.out, operator.residual
+    _check_rows("conv2d", x, weight, out, residual, operator.bias)
+    _check_halves("conv2d", x, weight, out)
+    for view in (out, residual):
+        _, p, q, _ = out.shape
+        if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
+            raise UserError(
+                f"the conv2d kernel takes out and residual without gaps between pixels; {view.tensor} has strides {view.strides}"
+            )
+    height, width = _sides("conv2d", operator.tile, 16)
+    depth_k = min(64, max(16, 1 << (x.shape[3] - 1).bit_length()))
+    constants = {
+        "IMAGES": x.shape[0], "H": x.shape[1], "W": x.shape[2], "C": x.shape[3], "R": weight.shape[1], "S": weight.shape[2],
+        "P": out.shape[1], "Q": out.shape[2], "CHANNELS": out.shape[3], "STRIDE": operator.stride, "PADDING": operator.padding,
+        "X_IMAGE": x.strides[0], "X_ROW": x.strides[1], "X_COLUMN": x.strides[2],
+        "W_CHANNEL": weight.strides[0], "W_ROW": weight.strides[1], "W_COLUMN": weight.strides[2],
+        "OUT_PIXEL": out.strides[2], "RESIDUAL_PIXEL": residual.strides[2] if residual else 0,
+        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "EPILOGUE": operator.epilogue,
+        "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
+        "DEPTH": max(2, min(6, SHARED_BYTES // (2 * depth_k * (height + width)))), "ROWS_ALONG_X": operator.rows_along == "x",
+    }  # fmt: skip
+    return Kernel(
+        conv_kernel, ("x", "weight", "out", "bias", "residual"), constants, 8 if height * width >= 128 * 128 else 4
+    )
+
+
+def _pointwise(operator: Pointwise) -> Kernel:
+    _check_rows("pointwise", *operator.views().values())
+    height, width = _sides("pointwise", operator.tile, 1)
+    constants = {
+        "ROWS": operator.x.shape[0], "COLUMNS": operator.x.shape[1], "X_ROW": operator.x.strides[0],
+        "Y_ROW": operator.y.strides[0] if operator.y else 0, "OUT_ROW": operator.out.strides[0], "FUNCTION": operator.function,
+        "TILE_ROWS": height, "TILE_COLUMNS": width, "ROWS_ALONG_X": operator.rows_along == "x",
+    }  # fmt: skip
+    return Kernel(pointwise_kernel, ("x", "y", "out"), constants, 4)
+
+
+def _reduce(operator: Reduce) -> Kernel:
+    _check_rows("reduce", *operator.views().values())
+    height, width = _sides("reduce", operator.tile, 1)
+    constants = {
+        "SPLIT": operator.x.shape[0], "M": operator.out.shape[0], "N": operator.out.shape[1], "X_Z": operator.x.strides[0],
+        "X_ROW": operator.x.strides[1], "OUT_ROW": operator.out.strides[0],
+        "RESIDUAL_ROW": operator.residual.strides[0] if operator.residual else 0,
+        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": operator.residual is not None, "EPILOGUE": operator.epilogue,
+        "TILE_ROWS": height, "TILE_COLUMNS": width, "ROWS_ALONG_X": operator.rows_along == "x",
+    }  # fmt: skip
+    return Kernel(reduce_kernel, ("x", "out", "bias", "residual"), constants, 4)
+
+
+def _rows(operator: Norm | Softmax) -> Kernel:
+    _check_rows(operator.NAME, *operator.views().values())
+    if operator.x.shape[1] > _WIDEST_ROW:
+        raise UserError(
+            f"the {operator.NAME} kernel holds a row in one block: at most {_WIDEST_ROW} columns, not {operator.x.shape[1]}"
+        )
+    norm = isinstance(operator, Norm)
+    constants = {
+        "M": operator.x.shape[0], "N": operator.x.shape[1], "BLOCK": 1 << (operator.x.shape[1] - 1).bit_length(),
+        "X_ROW": operator.x.strides[0], "OUT_ROW": operator.out.strides[0], "ROWS": operator.rows,
+        "HAS_WEIGHT": isinstance(operator, Norm) and operator.weight is not None,
+        "HAS_BIAS": isinstance(operator, Norm) and operator.bias is not None,
+        "KIND": operator.kind if isinstance(operator, Norm) else "softmax",
+        "NUMBER": operator.epsilon if isinstance(operator, Norm) else operator.scale,
+    }  # fmt: skip
+    return Kernel(rows_kernel, ("x", "out", "weight", "bias") if norm else ("x", "out", "x", "x"), constants, 4)
+
+
+def _check_rows(name: str, *views: View | None) -> None:
+    for view in views:
+        if view is not None and view.shape[-1] > 1 and view.strides[-1] != 1:
+            raise UserError(f"the {name} kernel takes rows of unit stride; {view.tensor} has strides {view.strides}")
+
+
+def _check_halves(name: str, *views: View) -> None:
+    if len({view.dtype for view in views} - {"float32"}) != 1 or any(view.dtype == "float32" for view in views):
+        seen = ", ".join(f"{view.tensor} {view.dtype}" for view in views)
+        raise UserError(f"the {name} kernel takes float16 or bfloat16 throughout, not {seen}")
+
+
+def _sides(name: str, tile: tuple[int, int], least: int) -> tuple[int, int]:
+    if any(n & (n - 1) or n < least for n in tile):
+        raise UserError(f"the {name} kernel takes tiles whose sides are powers of two from {least}, not {tile}")
+    return tile
