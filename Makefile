@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
 
-.PHONY: help install demo test browser lint bench format typing-links clean
+.PHONY: help install demo test browser lint bench notebooks format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -41,6 +41,9 @@ lint: $(INSTALLED) typing-links ## style, format and types
 
 bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on two quiet cores
 	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
+
+notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form
+	$(BIN)/jupytext --to ipynb notebooks/*.py
 
 format: $(INSTALLED) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

@@ -48,6 +48,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     negative), ``listed_ns`` (what list scheduling needs for the two), ``early`` (share of the consumer's tiles that could start before
     the producer ends: all their parents in this producer have ended by then, each launch in stream order with recorded
     durations; hazards of recycled memory aside), ``lead_ns`` (how long before that end, mean over all tiles of the consumer),
+    ``overlap_ns`` (what the list schedule saves beyond the gap between the launches, which needs no tile-level overlap),
     ``stream_waves`` and ``overlapped_waves`` (see `PairWaves`), ``key`` (equal numbers mean equal answers).
 
     A pair is computed once for all pairs of equal footprints, durations and relations.
@@ -67,6 +68,9 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     bounds = [a.bounds for a in found]
     recorded = np.array([b.recorded_ns for b in bounds], np.float64)
     bound = np.array([b.bound_ns for b in bounds], np.float64)
+    listed = np.array([b.listed_ns if b.listed_ns is not None else np.nan for b in bounds], np.float64)
+    duration = graph.trace.launches["duration_ns"].to_numpy(np.float64)
+    own = np.minimum(duration[producers] + duration[consumers], recorded)
     return pairs.assign(
         direct=direct(len(graph.tile_base) - 1, _true_parents(graph), producers.tolist(), consumers.tolist()),
         apart=consumers - producers - 1,
@@ -74,7 +78,9 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         bound_ns=bound,
         binding=pd.Series([b.binding for b in bounds], dtype=object),
         gain_ns=np.maximum(recorded - bound, 0.0),
-        listed_ns=np.array([b.listed_ns if b.listed_ns is not None else np.nan for b in bounds], np.float64),
+        listed_ns=listed,
+        # Durations are whole nanoseconds: what is below two of them is rounding.
+        overlap_ns=np.where(own - listed > 2.0, own - listed, 0.0),
         early=np.array([a.early for a in found], np.float64),
         lead_ns=np.array([a.lead_ns for a in found], np.float64),
         stream_waves=np.array([a.stream_waves for a in found], np.int64),
@@ -213,7 +219,7 @@ def direct(
     )
 
 
-_SUMMED = ("recorded_ns", "bound_ns", "listed_ns", "gain_ns", "listed_gain_ns")
+_SUMMED = ("recorded_ns", "bound_ns", "listed_ns", "gain_ns", "listed_gain_ns", "overlap_ns")
 
 
 def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
@@ -222,7 +228,7 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times`` (pairs
     folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the list schedule's),
     ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides (``producer_kernel`` ...; digits that differ as
-    ``*``). Sorted: direct pairs first, then by gain and bytes, largest first.
+    ``*``). Sorted: direct pairs first, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
@@ -251,7 +257,7 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members))
     for name in ("early", "lead_ns"):
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members)) / folded["times"]
-    order = ["direct", "gain_ns", "bytes"]
+    order = ["direct", "overlap_ns", "gain_ns", "bytes"]
     return folded.drop(columns=["producer", "consumer", "key"]).sort_values(
         order, ascending=False, kind="stable", ignore_index=True
     )

@@ -18,7 +18,7 @@ nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
                   consumer {...}, pattern, map, edges, bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
-                  overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, program_share, coverage]
+                  overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage]
                   sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
     conservative  [op, kernel, launches, tiles, notes]
     notes         sentences of the recorder
@@ -108,7 +108,7 @@ class Report:
     @property
     def first_look(self) -> int | None:
         """Row of ``groups`` to look at first: of the direct pairs whose accesses are known and that renaming would not separate
-        the one with the largest gain; else any direct pair; None where nothing can be gained.
+        the one whose overlap saves most beyond the launch gap; else any direct pair; None where nothing can be gained.
         """
         groups = self.groups
         worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
@@ -262,7 +262,7 @@ def _pair_json(row: dict[Any, Any], program_ns: float) -> dict[str, Any]:
         **{name: bool(row[name]) for name in ("direct", "reuse_only")},
         **{
             name: float(row[name])
-            for name in ("early", "lead_ns", "overlapped_waves", "recorded_ns", "bound_ns", "gain_ns")
+            for name in ("early", "lead_ns", "overlapped_waves", "recorded_ns", "bound_ns", "gain_ns", "overlap_ns")
         },
         "list_schedule_ns": None if math.isnan(row["listed_ns"]) else float(row["listed_ns"]),
         "program_share": float(row["gain_ns"]) / program_ns if program_ns > 0 else None,

@@ -90,7 +90,20 @@ def _of_trace(options: Namespace) -> dict[str, str]:
             raise UserError(f"--format {options.format} shows the trace; it takes neither --policy nor --fuse")
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+    _say_prediction(policy)
     return _texts(options, policy)
+
+
+def _say_prediction(policy: Policy) -> None:
+    expected = policy.prediction
+    if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
+        print(
+            f"Modelled: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
+            f"({expected['gain_percent']} % saved).",
+            file=sys.stderr,
+        )
+        if expected["gain_percent"] <= 0:
+            print("The policy is sound but not expected to gain: stream order is as good.", file=sys.stderr)
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
@@ -119,7 +132,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         launches = list(best_pair(graph))
         names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
         print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap gains most there.",
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap is worth most there.",
             file=sys.stderr,
         )
     elif len(launches) < 2:

@@ -117,7 +117,10 @@ def _program(report: Report) -> Table:
         ),
         ("time", _time(report)),
         ("work", f"{quantity(p.flops)}FLOP; {moved}"),
-        ("memory", f"{quantity(report.bounds.dram_bytes)}B must cross DRAM at least once"),
+        (
+            "memory",
+            f"{quantity(report.bounds.dram_bytes)}B in and out, of which an L2's worth each may stay on the chip",
+        ),
     ]
     if p.recorded_ns > 0:
         b = report.bounds
@@ -209,7 +212,7 @@ def _print_pairs(report: Report, top: int, console: Console) -> None:
     table = Table(
         box=None,
         pad_edge=False,
-        title=Text("Dependent launches, largest gain first", style="bold"),
+        title=Text("Dependent launches, those first that gain most beyond the launch gap", style="bold"),
         title_justify="left",
     )
     names = console.width - sum(_COLUMNS.values()) - 2 * len(_COLUMNS)
@@ -230,7 +233,8 @@ def _pair_cells(row: dict[Any, Any], program_ns: float, width: int) -> list[Text
     names.append(f"→ {launch_name(row, 'consumer', width - 2)}", style="not bold")
     mark = " (recycled)" if row["reuse_only"] else " (conservative)" if row["coverage"] == "conservative" else ""
     pattern = Text(f"{plain(str(row['pattern']))}{mark}\n")
-    pattern.append(f"{quantity(row['edges']).strip()} edges {quantity(row['bytes'])}B\n")
+    described = row.get("raw") or row.get("war", 0) + row.get("waw", 0) or row["edges"]
+    pattern.append(f"{quantity(described).strip()} edges {quantity(row['bytes'])}B\n")
     pattern.append(plain(str(row["map"]), _COLUMNS["pattern"]), style="dim")
     gains = (row["gain_ns"], row["listed_gain_ns"])
     gain, share = Text(), Text()
@@ -304,12 +308,26 @@ def _footnotes(report: Report) -> list[str]:
     return lines
 
 
+def _worth(row: dict[Any, Any], program_ns: float) -> str:
+    """What overlapping the first pair is worth, and what of it is the launch gap alone."""
+    most = f"At most {duration(row['gain_ns'])} can be saved, {percent(row['gain_ns'] / program_ns)} of the program"
+    if row["overlap_ns"] > 0:
+        return f"{most}; list scheduling saves {duration(row['overlap_ns'])} beyond the launch gap."
+    return (
+        f"{most}; list scheduling saves the launch gap only, which a CUDA graph or programmatic launch mostly does too "
+        "(no tile can start before the producer's last wave ends, or none has a slot)."
+    )
+
+
 def _next_step(report: Report) -> Text:
     path = shlex.quote(plain(report.source.path))
     text = Text("\n")
     look = report.first_look
     if not report.program.launches:
-        text.append("Record a program that computes something: tileprof record python your_script.py")
+        text.append(
+            "Record a program that computes something, inside the window (capture, --module, --skip): "
+            "tileprof record python your_script.py"
+        )
         return text
     if look is None:
         text.append(f"Next: tileprof view {path}")
@@ -320,9 +338,7 @@ def _next_step(report: Report) -> Text:
     text.append(
         f"launches {row['producers'][0]} → {row['consumers'][0]}: {launch_name(row, 'producer')} → {launch_name(row, 'consumer')}"
         f"{f', {_TIMES}{times}' if times > 1 else ''}. "
-        f"{percent(row['early'])} of the consumer's tiles could start early; overlap saves at most "
-        f"{duration(row['gain_ns'])}, {percent(row['gain_ns'] / report.program.recorded_ns)} of the program "
-        f"({row['stream_waves']} waves in stream order, {row['overlapped_waves']:.2g} of tiles).\n"
+        f"{_worth(row, report.program.recorded_ns)}\n"
     )
     text.append("Next: ", style="bold")
     text.append(f"tileprof view {path}")

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
+from tileprof.cli import spawning
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -27,7 +28,7 @@ _COLUMNS = (
 
 
 def _prepare(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
+    parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote, or workload:NAME")
     parser.add_argument(
         "--scheduler", action="append", default=[], metavar="NAME[:key=value,…]", help="may be repeated (default: all)"
     )
@@ -46,6 +47,8 @@ def _run(options: Namespace) -> int:
     if options.sms is not None and options.sms < 1:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
 
+    if options.trace.startswith(spawning.PREFIX):
+        return spawning.run(options)
     if options.sweep is not None:
         return _sweep(options)
 

@@ -48,9 +48,9 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
 
 
 def ranked(gains: pd.DataFrame) -> pd.DataFrame:
-    """Pairs that depend on each other directly and truly, by what overlap could save, most first."""
+    """Pairs that depend on each other directly and truly, by what overlap saves beyond the launch gap, then at most."""
     usable = gains[gains["direct"] & ~gains["reuse_only"] & (gains["gain_ns"] > 0)]
-    return usable.sort_values("gain_ns", ascending=False, kind="stable")
+    return usable.sort_values(["overlap_ns", "gain_ns"], ascending=False, kind="stable")
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:

@@ -64,7 +64,7 @@ def test_json_holds_what_its_documentation_lists():
     assert set(found["pairs"][0]) == {
         "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "bytes", "early", "lead_ns",
         "direct", "apart", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
-        "list_schedule_ns", "gain_ns", "program_share", "coverage",
+        "list_schedule_ns", "gain_ns", "overlap_ns", "program_share", "coverage",
     }  # fmt: skip
     assert found["pairs"][0]["producers"] == [0, 2, 4]
     assert found["first_look"] == 0

@@ -30,6 +30,9 @@ _NAMED = 5
 _NO_CUDA = ("not compiled with CUDA", "not linked with support for cuda", "Found no NVIDIA driver", "No CUDA GPUs")
 
 
+_NO_GPU_NEEDED = "no GPU is needed: let the program use the CPU (no .cuda()); --device names the GPU to model"
+
+
 class Recording:
     """Knows how the program ended, and ends the trace accordingly, once."""
 
@@ -104,11 +107,12 @@ def _say_forked(session: Session) -> Callable[[], None]:
 def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> list[str]:
     launches = session.writer.launches
     if not launches:
-        return [_nothing_seen(session), f"wrote {path}, which holds no launch"]
+        hint = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else [_nothing_seen(session)]
+        return [*hint, f"wrote {path}, which holds no launch"]
     size = f"{launches:,} launches of {session.tiles:,} tiles"
     lines = [f"wrote {path}: {size}, {session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"]
     if any(words in reason for words in _NO_CUDA):
-        lines.append("no GPU is needed: let the program use the CPU; --device names the GPU to model")
+        lines.append(_NO_GPU_NEEDED)
     if reason:
         lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
     total = session.conservative.total()

@@ -332,6 +332,7 @@ class Session:
 
     def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
         kernel = one.kernel
+        begin_ns = self.end_ns + round(self.device.launch_gap_ns) if self.writer.launches else 0
         footprint = one.footprint
         if footprint is None:
             footprint = one.written(self.writer.add_footprint(kernel.footprint))
@@ -352,12 +353,12 @@ class Session:
                 registers=kernel.registers,
                 shared_bytes=kernel.shared_bytes,
                 blocks_per_sm=one.duration.blocks_per_sm,
-                begin_ns=self.end_ns,
+                begin_ns=begin_ns,
                 flops=kernel.flops,
                 note=kernel.note,
             )
         )
-        self.end_ns += one.duration.launch_ns + round(self.device.launch_gap_ns)
+        self.end_ns = begin_ns + one.duration.launch_ns
         self.tiles += one.tiles
         if kernel.coverage == "conservative":
             self.conservative[op] += 1

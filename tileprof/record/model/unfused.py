@@ -2,22 +2,26 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator a layer), oneDNN's LSTM (one operator a sequence), and
-``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's).
+``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's). And one thing is switched on: optimisers that leave the
+choice to PyTorch work on all parameters at once, as they do on a GPU.
 """
 
 from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _used: set[str] = set()
 _COMPILER = "torch.compile was switched off: operators are recorded one by one, as without it."
+_FOREACH = "Optimisers work on all parameters at once (foreach), as on a GPU; their step counters would stay on the host there."
 _LSTM = "LSTM layers are recorded as cells in time order; cuDNN would fuse a layer into a few kernels."
 
 
@@ -29,7 +33,7 @@ def notes() -> frozenset[str]:
 @contextmanager
 def everything() -> Iterator[None]:
     """Switch fused CPU operators and the compiler off, and back as they were."""
-    with _no_encoder_fast_path(), _no_fused_lstm(), _no_compiler():
+    with _no_encoder_fast_path(), _no_fused_lstm(), _no_compiler(), _foreach_optimisers():
         yield
     _used.clear()
 
@@ -62,6 +66,25 @@ def _no_compiler() -> Iterator[None]:
         torch.compile = original
         if _COMPILER in _used:
             torch.compiler.set_stance("default")
+
+
+@contextmanager
+def _foreach_optimisers() -> Iterator[None]:
+    optimiser: Any = import_module("torch.optim.optimizer")  # the package hides it behind its classes
+    original = optimiser._get_foreach_kernels_supported_devices  # noqa: SLF001 - no public switch
+
+    def with_cpu() -> list[str]:
+        _used.add(_FOREACH)
+        return [*original(), "cpu"]
+
+    optimiser._get_foreach_kernels_supported_devices = with_cpu  # noqa: SLF001 - as above
+    kinds = optimiser._foreach_supported_types  # noqa: SLF001 - as above
+    kinds.append(FakeTensor)
+    try:
+        yield
+    finally:
+        kinds.remove(FakeTensor)
+        optimiser._get_foreach_kernels_supported_devices = original  # noqa: SLF001 - as above
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""``tileprof simulate workload:NAME``: child grids of a synthetic program, launched or not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis.simulate.spawning import Spawned, Spawning, Spawns
+
+PREFIX = "workload:"
+SCHEMA, VERSION = "tileprof spawns", 1
+
+
+def run(options: Namespace) -> int:
+    """Compare rules on the workload that ``workload:NAME[:scale=…,seed=…]`` names; the scheduler is ``spawn[:key=value,…]``."""
+    for given, flag in (
+        (options.sweep, "--sweep"),
+        (options.advice, "--advice"),
+        (options.device, "--device"),
+        (options.sms, "--sms"),
+    ):
+        if given:
+            raise UserError(f"{flag} needs a trace; workloads of spawn events take --scheduler spawn:key=value,…")
+    from tileprof.analysis.simulate.spawning import Spawning, compare  # noqa: PLC0415 - heavy, and not needed for --help
+
+    if len(options.scheduler) > 1:
+        raise UserError("give one --scheduler spawn:key=value,…: the rules are compared with each other anyway")
+    chosen = _spawning((options.scheduler or ["spawn"])[0], Spawning)
+    work = _workload(options.trace)
+    found = compare(work, chosen)
+    if options.json:
+        answer = {"schema": SCHEMA, "version": VERSION, "workload": options.trace, "threads": len(work.items),
+                  "items": int(work.items.sum()), "rounds": len(work.round_at) - 1, "rules": [f.to_json() for f in found]}  # fmt: skip
+        json.dump(answer, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        _print(work, found)
+    return 0
+
+
+def _spawning(text: str, kind: type[Spawning]) -> Spawning:
+    from tileprof.analysis.simulate.scheduler import close, key_values, plain_key  # noqa: PLC0415 - heavy
+
+    name, given = key_values(text)
+    if name != "spawn":
+        raise UserError(
+            f"a workload of spawn events has one scheduler, spawn, not {name!r}; record a program for the others"
+        )
+    known = {f.name: f.type == "int" for f in kind.__dataclass_fields__.values()}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        plain, number = plain_key("scheduler spawn", key, value, known)
+        if plain not in known:
+            raise UserError(f"scheduler spawn has no option {key!r}{close(key, known)}; it has {', '.join(known)}")
+        values[plain] = _number(f"scheduler spawn: {plain}", number, whole=known[plain])
+    return kind(**values)
+
+
+def _workload(text: str) -> Spawns:
+    from tileprof.analysis.simulate.scheduler import close, key_values  # noqa: PLC0415 - heavy
+    from tileprof.analysis.workloads import SPAWNS  # noqa: PLC0415 - heavy
+
+    name, given = key_values(text.removeprefix(PREFIX))
+    if name not in SPAWNS:
+        raise UserError(f"there is no workload {name!r}{close(name, SPAWNS)}; there are {', '.join(SPAWNS)}")
+    for key in given:
+        if key not in ("scale", "seed"):
+            raise UserError(f"{text}: a workload takes scale and seed, not {key!r}")
+    scale = int(_number(f"{text}: scale", given.get("scale", "14"), whole=True))
+    seed = int(_number(f"{text}: seed", given.get("seed", "0"), whole=True))
+    if not 4 <= scale <= 22 or seed < 0:
+        raise UserError(f"{text}: scale is 4 to 22 (2 to that many vertices or cells), seed at least 0")
+    return SPAWNS[name](scale=scale, seed=seed)
+
+
+def _number(what: str, text: str, *, whole: bool) -> float:
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        raise UserError(f"{what}={text} is not a{' whole' if whole else ''} number") from None
+
+
+def _print(work: Spawns, found: list[Spawned]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - heavy, and not needed for --help
+    from rich.table import Table  # noqa: PLC0415 - likewise
+    from rich.text import Text  # noqa: PLC0415 - likewise
+
+    from tileprof.cli.report_text import duration, percent, plain  # noqa: PLC0415 - likewise
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("rule", "time", "over flat", "launched", "inline", "estimate off by"):
+        table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
+    for f in found:
+        gain = f"{found[0].time_ns / f.time_ns:.2f}x" if f.time_ns else "-"
+        error = percent(f.estimate_error) if f.estimate_error == f.estimate_error else "-"  # NaN is not itself
+        table.add_row(*map(Text, (f.policy, duration(f.time_ns), gain, f"{f.launched:,}", f"{f.inlined:,}", error)))
+    console.print(table)
+    said = (
+        f"{plain(work.name)}: {len(work.round_at) - 1:,} rounds of {len(work.items):,} threads with {int(work.items.sum()):,} items. "
+        "threshold: the best static one, in items. estimate: of the queue model, against what then happened. Costs are assumed: see "
+        "tileprof.analysis.simulate.spawning."
+    )
+    console.print(Text(said, style="dim"))
