@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tileprof.record.model import fake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tileprof.record.model.session import Session
 
@@ -51,14 +51,15 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             return NotImplemented  # a subclass of the program's; what it is made of comes here afterwards
         operator = session.operator(func)
         path = session.modules.here()
-        if operator.composite:
+        apart = (operator.composite or operator.explicit) and _dense((*args, *kwargs.values()))
+        if operator.composite and apart:
             with self:
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         values = session.before(operator, args, kwargs)
         computing = self._computing
-        if operator.explicit:
+        if operator.explicit and apart:
             with self:
                 result = func._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)  # noqa: SLF001
             if self._computing != computing:  # its parts were seen; one that shows none computes by itself
@@ -67,6 +68,17 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
             result = func(*args, **kwargs)
         self._computing += session.after(operator, args, kwargs, result, path, values)
         return result
+
+
+def _dense(values: Iterable[Any]) -> bool:
+    """Whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is composite else."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+                return False
+        elif isinstance(value, list | tuple) and not _dense(value):
+            return False
+    return True
 
 
 def each_thread(enter: Callable[[ExitStack], None]) -> Callable[[], None]:

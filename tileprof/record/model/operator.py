@@ -19,7 +19,7 @@ _NO_KERNEL = frozenset(
         "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_debug_has_internal_overlap", "_has_compatible_shallow_copy_type",
         "_local_scalar_dense", "_nested_tensor_size", "_nested_tensor_storage_offsets", "_nested_tensor_strides",
         "_resize_output_", "_version", "data", "empty", "empty_like", "empty_permuted",
-        "empty_quantized", "empty_strided", "is_pinned", "is_same_size", "new_empty", "new_empty_strided",
+        "empty_quantized", "empty_strided", "is_coalesced", "is_pinned", "is_same_size", "new_empty", "new_empty_strided",
         "record_stream", "resize_", "resize_as_", "resize", "set_", "set_data",
     )
 )  # fmt: skip
@@ -69,6 +69,16 @@ class Operator:
             args[n] if n < given else kwargs.get(argument.name, argument.default)
             for n, argument in enumerate(self.arguments)
         ]
+
+    @property
+    def foreign(self) -> bool:
+        """Not PyTorch's own: its schema may be silent about what it writes, as those of collectives are."""
+        return not self.name.startswith("aten::")
+
+    def distrusted(self) -> Operator:
+        """The same with every argument taken to be written, whatever the schema says."""
+        arguments = tuple(replace(a, written=True) for a in self.arguments)
+        return replace(self, arguments=arguments, entry=None, returns_given=True)
 
     def opaque(self) -> Operator:
         """The same for a call with tensors that are not strided: tile models do not know those."""

@@ -53,7 +53,10 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     An operator without a model becomes conservative; so does one whose model fails, after its traceback.
     """
     written = tuple(o for a in operator.arguments if a.written for o in _operands(call.arguments[a.name]))
-    if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs):
+    by_value = (
+        operator.entry is not None and operator.entry.data_dependent
+    )  # reads before it knows that nothing is to do
+    if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs) and not by_value:
         return []  # nothing to compute: PyTorch returns before it launches
     return [
         own(_without_empty(kernel), call.op, device, key)
@@ -87,7 +90,9 @@ def _kernels(
 
 
 def _operands(value: Any) -> list[Operand]:
-    return [o for o in (value if isinstance(value, list) else [value]) if isinstance(o, Operand)]
+    if isinstance(value, list):
+        return [operand for part in value for operand in _operands(part)]
+    return [value] if isinstance(value, Operand) else []
 
 
 def own(kernel: Kernel, op: str, device: Device, key: Hashable) -> Planned:

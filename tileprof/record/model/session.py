@@ -230,8 +230,14 @@ class Session:
         strided = flatten(result, tensors, key) and strided
         places = [buffers.of(t, made=n >= inputs and not lifted) for n, t in enumerate(tensors)]
         self._host_reads += operator.name in HOST_READS and not self.window.closed
-        if operator.silent or (not operator.mutates and _aliases(places, inputs)):
+        if operator.silent:
             return
+        if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
+            if not operator.foreign:
+                return
+            # It returns what it was given, or nothing, and says that it writes nothing: then it did nothing, or it lies.
+            operator = operator.distrusted()
+            key.append("distrusted")
         self.seen += 1
         if not self.window.covers(path) or self._initialises(operator, tensors, places):
             return

@@ -24,12 +24,18 @@ _FLOPS = 24
 @models(
     "aten::uniform_", "aten::normal_", "aten::random_", "aten::exponential_", "aten::geometric_", "aten::cauchy_",
     "aten::log_normal_", "aten::rand", "aten::randn", "aten::randint", "aten::rand_like", "aten::randn_like",
-    "aten::randint_like", "aten::uniform", "aten::exponential", "aten::randperm", "aten::rrelu_with_noise",
+    "aten::randint_like", "aten::uniform", "aten::exponential", "aten::randperm",
 )  # fmt: skip
 def fill(call: Call, device: Device) -> list[Kernel]:
     """A distribution with fixed parameters: writes only."""
-    reads = inputs_of(call)[:1] if short(call.op) == "rrelu_with_noise" else []
-    return looping(short(call.op), reads, call.outputs[:1], 1, device)
+    return looping(short(call.op), [], call.outputs[:1], 1, device)
+
+
+@models("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
+def leaky_slopes(call: Call, device: Device) -> list[Kernel]:
+    """Random slopes, kept in ``noise`` for the backward pass; without training the mean slope is used and nothing is kept."""
+    kept = [call["noise"]] if call["training"] else []
+    return looping("rrelu_with_noise", [call["self"]], [call.outputs[0], *kept], 1, device)
 
 
 @models(
