@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.ranges import group_starts, ragged
+from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 _BOX = ("offset", "length", "count_0", "stride_0", "count_1", "stride_1", "first", "last")
@@ -123,7 +124,7 @@ def _disjoint(
     # Classes are laid end to end on one line, so that one sweep serves all of them.
     floor, span = int(lo.min()), int(hi.max() - lo.min()) + 1
     if (int(cls.max()) + 1) * span >= 2**62:
-        raise OverflowError("classes times buffer size exceed 62 bits")
+        raise TraceError("the tiles of a launch touch too large a buffer in too many ways to tell apart: record it again")
     base = cls.astype(np.int64) * span - floor
     begin, end = lo + base, hi + base
     order = np.argsort(begin, kind="stable")

@@ -110,8 +110,10 @@ class Draft:
     signal_ns: float | list[float] = 0.0
     window: int = 0
     in_order: bool = False
-    deciding: Deciding = Deciding()
-    nodes: Nodes = Nodes()
+    deciding: Deciding = field(default_factory=Deciding)
+    nodes: Nodes = field(default_factory=Nodes)
+    rank: list[int] = field(default_factory=list)
+    """Empty: issue order."""
     reserved_sms: int = 0
     """SMs on which no tile runs."""
     notes: list[str] = field(default_factory=list)
@@ -132,7 +134,7 @@ class Draft:
         after_at, after = _waiting(self.after)
         started_at, started = _waiting(self.started)
         return Plan(
-            rank=np.arange(self.launches, dtype=np.int64),
+            rank=np.array(self.rank or range(self.launches), np.int64),
             gate=np.array(self.gate, np.int8),
             issue_ns=np.array(self.issue_ns, np.float64),
             gap_ns=np.array(self.gap_ns, np.float64),

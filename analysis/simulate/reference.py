@@ -132,7 +132,8 @@ class _Simulation:
             self.waits_are_over(tile)
 
     def is_decided_about(self, tile: int) -> bool:
-        return self.plan.deciding.servers > 0 and not self.is_alone(tile)
+        ready_gated = self.plan.gate[self.launch_of[tile]] == READY
+        return ready_gated and self.plan.deciding.servers > 0 and not self.is_alone(tile)
 
     def is_alone(self, tile: int) -> bool:
         return 1 <= self.entries[tile] <= self.plan.deciding.bypass
@@ -233,7 +234,9 @@ class _Simulation:
         if plan.gate[launch] == INSIDE:
             if not all(self.over[q] for q in self.parents[tile]):
                 return
-            waits = [self.end[q] + plan.signal_ns[launch] + (1.0 - first) * life for q, first in self.parents[tile].items()]
+            waits = [
+                self.end[q] + plan.signal_ns[launch] + (1.0 - first) * life for q, first in self.parents[tile].items()
+            ]
             end = max([end, *waits])
         if plan.gate[launch] == GRID and plan.waits_for[launch] >= 0:
             awaited = self.grid_end[plan.waits_for[launch]]
@@ -256,11 +259,11 @@ class _Simulation:
         for child in sorted(self.children[tile]):
             if not self.waits_for_nothing(child):
                 continue
-            if self.plan.gate[self.launch_of[child]] == INSIDE and self.begin[child] < math.inf:
+            gate, is_open = self.plan.gate[self.launch_of[child]], self.open_ns[self.launch_of[child]] < math.inf
+            if gate == INSIDE and self.begin[child] < math.inf:
                 self.try_to_end(child)
-            elif self.plan.gate[self.launch_of[child]] == READY and self.open_ns[self.launch_of[child]] < math.inf:
-                if child < self.known:
-                    self.waits_are_over(child)
+            elif gate == READY and is_open and child < self.known:
+                self.waits_are_over(child)
 
     def launch_ends(self, launch: int) -> None:
         self.grid_end[launch] = self.now

@@ -6,12 +6,13 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.problem import Links
+from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.errors import UserError
 
@@ -26,12 +27,19 @@ class Program:
 
     ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to 1, the
     least over all tiles; 0 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
+    ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and ``fan_in[c]`` count
+    the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c.
     """
 
     launches: pd.DataFrame
     device: Device
     parents: list[dict[int, float]]
     recycled: list[set[int]]
+    hazards: list[dict[int, set[str]]]
+    edges: list[int]
+    fan_in: list[int]
+    segments: list[int]
+    sms: int
 
     @property
     def count(self) -> int:
@@ -51,8 +59,11 @@ class Program:
         return found
 
 
-def program_of(graph: TileGraph, chosen: Sequence[int] | None = None) -> Program:
-    """Launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from 0."""
+def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int = 0) -> Program:
+    """Launch-level dependencies of a tile graph, or between some of its launches (ascending), then numbered from 0.
+
+    ``sms`` of the GPU to run on; the device's unless given.
+    """
     launches = graph.trace.launches if chosen is None else graph.trace.launches.iloc[list(chosen)]
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
@@ -66,7 +77,38 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None) -> Program
         if number not in needs:
             needs[number] = float(np.nan_to_num(graph.blocks[number].first, nan=0.0).min(initial=1.0))
         parents[c][p] = min(parents[c].get(p, 1.0), needs[number])
-    return Program(launches, graph.trace.device, parents, recycled)
+    hazards, edges, fan_in = _tile_level(graph, launches["launch"].to_numpy(np.int64))
+    operands = graph.trace.operands["launch"].value_counts()
+    segments = operands.reindex(launches["launch"]).fillna(0).astype(int).tolist()
+    return Program(
+        launches, graph.trace.device, parents, recycled, hazards, edges, fan_in, segments, sms or graph.trace.device.sms
+    )
+
+
+def _tile_level(graph: TileGraph, chosen: NDArray[np.int64]) -> tuple[list[dict[int, set[str]]], list[int], list[int]]:
+    """``hazards``, ``edges`` and ``fan_in`` of a `Program`; parents that several links name count once each."""
+    local = {launch: i for i, launch in enumerate(chosen.tolist())}
+    hazards: list[dict[int, set[str]]] = [{} for _ in local]
+    edges, fan_in = [0] * len(local), [0] * len(local)
+    widest = [int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks]
+    links = graph.links
+    columns = [links[name].tolist() for name in ("producer", "consumer", "hazard", "block", "edges")]
+    for producer, consumer, hazard, number, count in zip(*columns, strict=True):
+        if producer in local and consumer in local:
+            c = local[consumer]
+            hazards[c].setdefault(local[producer], set()).add(hazard)
+            edges[c] += count
+            fan_in[c] += widest[number]
+    return hazards, edges, fan_in
+
+
+@runtime_checkable
+class Rewires(Protocol):
+    """A scheduler that knows other dependencies than the recorded ones."""
+
+    def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
+        """The problem with the dependencies that tiles then wait for, and sentences about them."""
+        ...
 
 
 class Scheduler(Protocol):
@@ -85,6 +127,10 @@ class Scheduler(Protocol):
         """A copy with options given as text."""
         ...
 
+    def options(self) -> dict[str, bool]:
+        """Names of the options, and whether each is a whole number."""
+        ...
+
 
 @dataclass(frozen=True)
 class Options:
@@ -101,7 +147,8 @@ class Options:
         """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of range."""
         known = {f.name: f for f in fields(self)}
         changed: dict[str, Any] = {}
-        for key, text in options.items():
+        for given, value in options.items():
+            key, text = plain_key(f"scheduler {self.name}", given, value, known)
             if key not in known:
                 raise UserError(
                     f"scheduler {self.name} has no option {key!r}{close(key, known)}; it has {_listed(known)}"
@@ -109,21 +156,57 @@ class Options:
             changed[key] = _number(self.name, known[key], text)
         return replace(self, **changed)
 
+    def options(self) -> dict[str, bool]:
+        """Names of the options, and whether each is a whole number."""
+        return {f.name: f.metadata["whole"] for f in fields(self)}
 
-def option(default: float | None, meaning: str, *, least: float = 0.0, most: float = math.inf) -> Any:
-    """A field of a scheduler: None means that the device's figure is used."""
-    return field(default=default, metadata={"meaning": meaning, "least": least, "most": most})
+
+def option(
+    default: float | None, meaning: str, *, least: float = 0.0, most: float = math.inf, whole: bool | None = None
+) -> Any:
+    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole default."""
+    whole = isinstance(default, int) if whole is None else whole
+    return field(default=default, metadata={"meaning": meaning, "least": least, "most": most, "whole": whole})
 
 
 def _check(name: str, given: Field[Any], value: Any) -> None:
     least, most = given.metadata["least"], given.metadata["most"]
-    if value is not None and not least <= value <= most:
+    if value is not None and not (least <= value <= most and value < math.inf):
         upper = "" if most == math.inf else f" and at most {most:g}"
         raise UserError(f"scheduler {name}: {given.name} is {value:g}, expected at least {least:g}{upper}")
 
 
+_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
+
+
+def key_values(text: str) -> tuple[str, dict[str, str]]:
+    """``name:key=value,…`` in parts. Raises UserError for what is not key=value."""
+    name, _, rest = text.partition(":")
+    options = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UserError(f"scheduler {name}: {part!r} is not key=value")
+        options[key] = value
+    return name, options
+
+
+def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str, str]:
+    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for ``gap=2``."""
+    if key in known or f"{key}_ns" not in known:
+        return key, text
+    number = text.rstrip("nums")
+    unit = text[len(number) :]
+    try:
+        if unit in _NS:
+            return f"{key}_ns", str(float(number) * _NS[unit])
+    except ValueError:
+        pass  # said below
+    raise UserError(f"{who}: {key}={text} is no time with a unit; write {key}=2us or {key}_ns=2000")
+
+
 def _number(name: str, wanted: Field[Any], text: str) -> float | int:
-    whole = isinstance(wanted.default, int)
+    whole = wanted.metadata["whole"]
     try:
         return int(text) if whole else float(text)
     except ValueError:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tileprof.analysis.bounds import Bounds, Machine
     from tileprof.analysis.opportunities import Opportunity
-    from tileprof.analysis.simulate import Schedule
+    from tileprof.analysis.simulate import Schedule, Simulator
+    from tileprof.analysis.simulate.scheduler import Scheduler
 
 SCHEMA, VERSION = "tileprof simulation", 1
 _MOST_ADVICE = 6
@@ -64,7 +65,7 @@ def _run(options: Namespace) -> int:
     graph = build_graph(trace)
     simulator, bounder = Simulator(graph, machine), Bounder(graph, machine)
     stream = simulator.run(SCHEDULERS["stream"])
-    schedules = [simulator.run(chosen, text) for text, chosen in wanted]
+    schedules = _schedules(simulator, wanted, all_asked=bool(options.scheduler))
     bounds = bounder.of(stream.time_ns)
     advice = None
     if options.advice:
@@ -83,6 +84,19 @@ def _run(options: Namespace) -> int:
         if advice is not None:
             _print_advice(advice)
     return 1 if any(s.deadlock for s in schedules) else 0
+
+
+def _schedules(simulator: Simulator, wanted: list[tuple[str, Scheduler]], *, all_asked: bool) -> list[Schedule]:
+    """What was asked for by name must run; of the others, those that cannot are named."""
+    schedules = []
+    for text, chosen in wanted:
+        try:
+            schedules.append(simulator.run(chosen, text))
+        except UserError as refused:
+            if all_asked:
+                raise
+            print(f"tileprof: {text} is left out: {refused}", file=sys.stderr)
+    return schedules
 
 
 def _sweep(options: Namespace) -> int:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from tileprof.analysis.simulate.scheduler import Scheduler, close
-from tileprof.analysis.simulate.schedulers.acs import AcsSoftware
+from tileprof.analysis.simulate.scheduler import Scheduler, close, key_values
+from tileprof.analysis.simulate.schedulers.acs import AcsHardware, AcsSoftware
+from tileprof.analysis.simulate.schedulers.blockmaestro import BlockMaestro
+from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
+from tileprof.analysis.simulate.schedulers.ccks import Ccks
 from tileprof.analysis.simulate.schedulers.cusync import CuSync
 from tileprof.analysis.simulate.schedulers.dataflow import Dataflow
 from tileprof.analysis.simulate.schedulers.graph import Graph
 from tileprof.analysis.simulate.schedulers.listing import Listing
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
+from tileprof.analysis.simulate.schedulers.persistent import Persistent
 from tileprof.analysis.simulate.schedulers.stream import Stream
 from tileprof.analysis.simulate.schedulers.streams import Streams
+from tileprof.analysis.simulate.schedulers.wireframe import Wireframe
 from tileprof.errors import UserError
 
 SCHEDULERS: dict[str, Scheduler] = {
-    s.name: s for s in (Stream(), Graph(), Pdl(), Streams(), AcsSoftware(), CuSync(), Dataflow(), Listing())
+    s.name: s
+    for s in (
+        Stream(),
+        Graph(),
+        Pdl(),
+        Streams(),
+        AcsSoftware(),
+        AcsHardware(),
+        CuSync(),
+        Persistent(),
+        Ccks(),
+        BlockMaestro(),
+        Wireframe(),
+        DataflowBloom(),
+        Dataflow(),
+        Listing(),
+    )
 }
 """With their default options, from what runs today to what nothing reaches."""
 
@@ -24,13 +45,9 @@ def scheduler(text: str) -> Scheduler:
 
     Raises UserError for an unknown name or option, with a close match.
     """
-    name, _, rest = text.partition(":")
+    name, options = key_values(text)
+    if name == "spawn":
+        raise UserError("a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids")
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}{close(name, SCHEDULERS)}; there are {', '.join(SCHEDULERS)}")
-    options = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UserError(f"scheduler {name}: {part!r} is not key=value")
-        options[key] = value
     return SCHEDULERS[name].with_options(options)

@@ -28,6 +28,7 @@ class Pdl(Options):
 
     def draft(self, program: Program) -> Draft:
         draft = Draft(program.count, signal_ns=self.signal_ns)
+        early = []
         stream = program.launches["stream"].tolist()
         for launch, before in enumerate(program.stream_predecessor()):
             draft.gap_ns[launch] = self.gap_ns
@@ -38,6 +39,13 @@ class Pdl(Options):
             draft.started[launch] = {before}
             draft.gate[launch], draft.waits_for[launch] = GRID, before
             draft.prologue[launch] = self._prologue(program, launch)
+            if draft.prologue[launch] > 0:
+                early.append(draft.prologue[launch])
+        if early:
+            draft.notes.append(
+                f"{len(early):,} of {program.count:,} launches have work before they must wait, {sum(early) / len(early):.0%} of a tile's on average. "
+                "Triggering at the entry of the launch before is safe: all wait for its end."
+            )
         return draft
 
     def _prologue(self, program: Program, launch: int) -> float:

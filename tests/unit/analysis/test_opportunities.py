@@ -33,6 +33,15 @@ def test_a_partial_last_wave_asks_for_tile_synchronisation_with_its_evidence():
     assert "6 waves hold 5 waves of tiles" in found.because
 
 
+def test_narrow_launches_that_do_not_depend_on_each_other_ask_for_a_graph_of_dependencies():
+    (found,) = (o for o in advice(tiles=1, pairs=4, first=0.5) if not o.producers)
+    assert found.scheduler == "graph:dependencies=1"
+    # Two slots: four pairs of 2 x 100 us, two at a time.
+    assert found.saves_ns > 350_000
+    assert "do not depend on each other" in found.because
+    assert [o.scheduler for o in advice(tiles=1, ns=10.0) if not o.producers] == ["graph"]
+
+
 def test_a_long_prologue_asks_for_dependent_launch():
     (found,) = (o for o in advice(tiles=1, first=0.9) if o.producers)
     assert found.scheduler == "pdl"
@@ -47,8 +56,9 @@ def test_repetitions_add_up_and_the_largest_saving_comes_first():
 
 def test_many_small_launches_ask_for_a_graph():
     (found,) = advice(tiles=1, ns=10.0, pairs=4, first=0.0)[:1]
-    assert (found.scheduler, found.producers) == ("graph", ())
-    assert found.saves_ns == 7 * 50
+    assert (found.scheduler, found.producers) == ("graph:dependencies=1", ())
+    # In stream order 8 x 10 ns and 7 gaps of 100; apart, four chains of two on two slots, with one gap of 50 in all.
+    assert found.saves_ns == 780 - 80
     assert "8 launches" in found.because
 
 

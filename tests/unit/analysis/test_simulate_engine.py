@@ -21,7 +21,14 @@ def cases(draw):
     draft.in_order = draw(st.booleans())
     few = st.integers(0, 2)
     draft.deciding = Deciding(
-        draw(few), draw(some), draw(some), draw(st.integers(1, 3)), draw(some), draw(st.booleans()), draw(few), draw(some)
+        draw(few),
+        draw(some),
+        draw(some),
+        draw(st.integers(1, 3)),
+        draw(some),
+        draw(st.booleans()),
+        draw(few),
+        draw(some),
     )
     draft.nodes = Nodes(draw(st.sampled_from([0, 0, 1, 3, 8])), draw(st.integers(0, 4)), draw(some))
     for c in range(n):

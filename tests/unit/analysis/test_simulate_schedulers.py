@@ -1,13 +1,17 @@
 """Each scheduler on a chain whose times can be worked out by hand, and options from the command line."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.analysis.fakes import all_to_all, block, footprint, graph, one_to_one, random_graphs, trace
+from tests.unit.analysis.fakes import all_to_all, block, durations, footprint, graph, one_to_one, random_graphs, trace
 from tileprof.analysis.bounds import Bounder, Machine
-from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
+from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, reference, scheduler
+from tileprof.analysis.simulate.scheduler import program_of
+from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
 from tileprof.errors import UserError
 
@@ -51,6 +55,39 @@ def test_dataflow_and_list_fill_the_last_waves():
     assert time_of(chain(), "list") == 50
 
 
+def test_ready_tiles_of_the_consumer_or_of_the_critical_path_may_go_first():
+    # Launch 1 needs launch 0 tile by tile; launch 2 is long and needs nothing, 3 needs it.
+    links = [(0, 1, one_to_one(4)), (2, 3, all_to_all(1, 1))]
+    g = with_trace(graph([4, 4, 1, 1], links), [[10.0] * 4, [10.0] * 4, [40.0], [40.0]])
+    g.trace.launches["duration_ns"] = [20, 20, 40, 40]
+    assert time_of(g, "dataflow") == 20 + 20 + 40 + 40
+    assert time_of(g, "dataflow:priority=2") == 80
+    consumer = Simulator(chain()).run(scheduler("dataflow:priority=1"))
+    assert consumer.begin_ns[3] == 10
+    assert Simulator(chain()).run(scheduler("dataflow")).begin_ns[2] == 10
+
+
+def test_the_first_launch_of_a_kind_runs_behind_barriers():
+    g = chain()  # three kinds
+    first = Simulator(g).run(scheduler("dataflow:first=1"))
+    assert (first.time_ns, first.notes) == (
+        60,
+        ("3 of 3 launches are the first of their kind and run behind barriers.",),
+    )
+    g.trace.launches["footprint"] = 0
+    again = Simulator(g).run(scheduler("dataflow:first=1"))
+    assert (again.time_ns, again.notes) == (
+        50,
+        ("1 of 3 launches are the first of their kind and run behind barriers.",),
+    )
+
+
+def test_dependent_launches_say_who_has_work_before_the_wait():
+    (note,) = Simulator(chain(first=0.5)).run(scheduler("pdl")).notes
+    assert note.startswith("2 of 3 launches have work before they must wait, 50%")
+    assert Simulator(chain(first=0.0)).run(scheduler("pdl")).notes == ()
+
+
 def test_dependent_launches_run_their_prologue_beside_the_launch_before():
     assert time_of(chain(first=0.0), "pdl:signal_ns=0") == 60
     # The third tile of a launch ends its wait 20 ns in; a consumer in the other slot has done half of its work.
@@ -78,11 +115,129 @@ def test_acs_looks_no_further_than_its_window():
     assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,window=1") == 30
 
 
+def test_the_window_of_acs_on_the_gpu_spares_the_way_to_the_host():
+    g = with_trace(graph([1] * 3, [(0, 1, all_to_all(1, 1))]), [[10.0]] * 3)
+    assert time_of(g, "acs-hw:gap_ns=0,check_ns=0,send_ns=0") == 20
+    assert time_of(g, "acs-hw:gap_ns=5,check_ns=1,send_ns=0") == 1 + 10 + 6 + 10
+    assert time_of(g, "acs-hw:gap_ns=0,check_ns=0,send_ns=30") == 70
+
+
+def test_a_check_costs_by_pairs_of_segments():
+    g = with_trace(graph([1] * 3, []), [[10.0]] * 3)
+    g.trace.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
+    # Launch 1 compares 1 segment with 2, launch 2 its 3 with 3.
+    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10") == 20 + 90 + 10
+    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10,threads=2") == 10 + 45 + 10
+    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10,window=1") == 20 + 30 + 10
+
+
+@pytest.mark.parametrize("name", ["acs-sw", "acs-hw"])
+def test_the_published_check_misses_what_is_only_read(name):
+    links = [(i, i + 1, one_to_one(2)) for i in range(3)]
+    g = with_trace(graph([2] * 4, links), [[10.0] * 2] * 4)
+    g.links["hazard"] = ["RAW", "WAR", "RAW"]
+    host = "send_ns=0" if name == "acs-hw" else "segment_ns=0"
+    found = Simulator(g).run(scheduler(f"{name}:published=1,check_ns=0,{host}"))
+    assert "misses 2 of 3 dependent pairs of launches (RAW): 0 to 1, 2 to 3." in found.notes[0]
+    assert found.time_ns < Simulator(g).run(scheduler(f"{name}:check_ns=0,{host}")).time_ns
+    assert Simulator(g).run(scheduler(name)).notes == ()
+
+
+def test_a_chain_of_checked_launches_keeps_what_the_check_misses():
+    assert missed([{}, {0: {"WAW"}}, {1: {"WAR"}, 0: {"RAW"}}], [set(), {0}, {1}])[0].endswith("no dependency here.")
+    assert "misses 1 of 1" in missed([{}, {0: {"RAW"}}], [set(), set()])[0]
+
+
+def test_a_persistent_kernel_sets_sms_apart_and_pays_for_every_hop():
+    g = with_trace(graph([1, 1], [(0, 1, one_to_one(1))]), [[10.0], [10.0]])
+    free = "persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0"
+    assert time_of(g, free) == 20
+    assert time_of(g, "persistent:signal_ns=1,decide_ns=2,deliver_ns=4,fetch_ns=8") == (2 + 4 + 18) + (1 + 2 + 4 + 18)
+    wide = with_trace(graph([2], []), [[10.0] * 2])
+    assert time_of(wide, free) == 20
+    assert time_of(wide, f"{free},scheduler_sms=0") == 10
+    with pytest.raises(UserError, match="reserves 2 SMs, but the GPU has 2"):
+        time_of(wide, f"{free},scheduler_sms=2")
+
+
+def test_schedulers_of_a_persistent_kernel_are_a_bottleneck():
+    g = with_trace(graph([8], []), [[0.0] * 8])
+    assert time_of(g, "persistent:signal_ns=0,decide_ns=10,deliver_ns=0,fetch_ns=0") == 20  # four servers
+    schedule = Simulator(g).run(scheduler("persistent:decide_ns=10"))
+    assert schedule.overheads_ns["decisions"] == 80
+
+
+def test_the_cpu_decides_over_a_link_unless_it_is_bypassed_or_was_ahead():
+    costs = "up_ns=100,down_ns=200,decide_ns=1,commit_ns=10,fetch_ns=0,local_ns=7,threads=1"
+    g = with_trace(graph([1, 1], [(0, 1, one_to_one(1))]), [[10.0], [10.0]])
+    first = 11 + 200 + 10
+    assert time_of(g, f"ccks:{costs},speculate=0,bypass=0") == first + 100 + 11 + 200 + 10
+    assert time_of(g, f"ccks:{costs},speculate=0,bypass=1") == first + 7 + 10
+    # Ahead, the second decision is made with the first, in a batch of two.
+    assert time_of(g, f"ccks:{costs},speculate=1,bypass=0") == 12 + 200 + 10 + 7 + 10
+    assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,batch=1") == first + 7 + 10
+
+
+def test_blocks_of_the_next_kernel_wait_for_their_parents_and_kernels_leave_in_order():
+    assert time_of(chain(), "blockmaestro:gap_ns=0,update_ns=0,window=3") == 50
+    g = with_trace(graph([1, 1, 1], []), [[50.0], [10.0], [10.0]])
+    # The second kernel has ended, but the first one has not: the third waits.
+    assert time_of(g, "blockmaestro:gap_ns=0,update_ns=0") == 60
+    assert time_of(g, "blockmaestro:gap_ns=0,update_ns=0,window=3") == 50
+
+
+def test_counters_and_buffers_that_are_too_small_cost_time():
+    g = with_trace(graph([3, 1], [(0, 1, all_to_all(3, 1))]), [[10.0] * 3, [10.0]])
+    assert time_of(g, "blockmaestro:gap_ns=0,update_ns=1") == 31
+    assert time_of(g, "blockmaestro:gap_ns=0,update_ns=1,counter=3,entries=3") == 31
+    coarse = Simulator(g).run(scheduler("blockmaestro:gap_ns=3,update_ns=1,counter=2"))
+    assert (coarse.time_ns, coarse.notes) == (
+        33,
+        ("1 launches wait for whole launches: a tile has more than 2 parents.",),
+    )
+    memory = Simulator(g).run(scheduler("blockmaestro:gap_ns=0,update_ns=1,memory_ns=9,entries=2"))
+    assert (memory.time_ns, memory.notes) == (39, ("1 launches have their dependencies in memory: more than 2.",))
+
+
+def test_a_task_graph_in_hardware_runs_no_further_ahead_than_its_nodes():
+    assert time_of(chain(), "wireframe:signal_ns=0") == 50
+    assert time_of(chain(), "wireframe:signal_ns=0,nodes=1") == 90
+    spilled = Simulator(chain()).run(scheduler("wireframe:signal_ns=0,nodes=2,pending=0,spill_ns=50"))
+    assert spilled.time_ns > time_of(chain(), "wireframe:signal_ns=0,nodes=2,spill_ns=50")
+    assert "were noted in memory" in spilled.notes[0]
+
+
 def test_hazards_of_recycled_memory_hold_back_all_but_those_who_rename():
     g = with_trace(graph([1, 1], [(0, 1, all_to_all(1, 1), True)]), [[10.0]] * 2)
-    for name in ("streams:gap_ns=0,sync_ns=0", "acs-sw:gap_ns=0", "dataflow", "graph:gap_ns=0,dependencies=1"):
+    for name in (
+        "streams:gap_ns=0,sync_ns=0",
+        "acs-sw:gap_ns=0",
+        "acs-hw:gap_ns=0",
+        "dataflow",
+        "persistent",
+        "ccks",
+        "wireframe",
+        "blockmaestro:gap_ns=0",
+        "dataflow-bloom",
+        "graph:gap_ns=0,dependencies=1",
+    ):
         assert time_of(g, name) >= 20, name
     assert time_of(g, "list") == 10
+
+
+CORNERS = (
+    "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,local_ns=0,fetch_ns=0",
+    "ccks:speculate=0,bypass=3,batch=1",
+    "persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0",
+    "blockmaestro:window=3,counter=1,gap_ns=0,update_ns=0",
+    "blockmaestro:counter=0,gap_ns=0",
+    "wireframe:nodes=1,pending=0",
+    "wireframe:nodes=3,pending=1,signal_ns=0,spill_ns=0",
+    "dataflow-bloom:flush=1",
+    "acs-hw:window=1",
+    "dataflow:priority=1,window=2",
+    "dataflow:priority=2,first=1",
+)
 
 
 @settings(deadline=None, max_examples=40)
@@ -91,11 +246,26 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm)
     g, lives = case
     with_trace(g, lives, block_x=64, blocks_per_sm=blocks_per_sm)
     simulator, bounds = Simulator(g, Machine(g.trace.device, blocks_per_sm=blocks_per_sm)), Bounder(g).of(1.0)
-    for name, chosen in SCHEDULERS.items():
-        schedule = simulator.run(chosen)
+    for name in (*SCHEDULERS, *CORNERS):
+        schedule = simulator.run(scheduler(name))
         assert not schedule.deadlock, name
         assert schedule.time_ns >= bounds.bound_ns - 1e-9, name
         assert 0 <= schedule.busy <= 1 + 1e-9, name
+
+
+@settings(deadline=None, max_examples=30)
+@given(random_graphs())
+def test_what_schedulers_ask_for_is_the_same_in_both_engines(case):
+    g, lives = case
+    with_trace(g, lives, block_x=64, blocks_per_sm=2)
+    for name in (*SCHEDULERS, *CORNERS):
+        chosen = scheduler(name)
+        p = problem(g, durations(lives), reuse=not chosen.renames, unknown_first=0.0)
+        plan = chosen.draft(program_of(g)).plan()
+        ones = np.ones(len(lives), np.int64)
+        room = engine.Room(2, ones[:, None], ones, np.array([2], np.int64))
+        fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
+        assert fast.end_ns.tolist() == plain.end_ns.tolist(), name
 
 
 def test_ends_respect_every_parent():
@@ -148,6 +318,12 @@ def test_a_foreign_device_has_its_own_occupancy():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("stream:gap=2", "write gap=2us or gap_ns=2000"),
+        ("stream:gap=us", "write gap=2us"),
+        ("stream:gap_ns=inf", "expected at least 0"),
+        ("stream:gap_ns=nan", "expected at least 0"),
+        ("dataflow-bloom:hashes=0", "at least 1"),
+        ("persistent:scheduler_sms=0.5", "whole number"),
         ("strem", "did you mean stream?"),
         ("pdl:prolog=1", "did you mean prologue?"),
         ("pdl:prologue=2", "at most 1"),
@@ -161,6 +337,19 @@ def test_bad_schedulers_are_answered_with_what_there_is(text, says):
     with pytest.raises(UserError, match="scheduler") as raised:
         scheduler(text)
     assert says in str(raised.value)
+
+
+def test_a_time_may_carry_its_unit():
+    assert scheduler("stream:gap=2us") == scheduler("stream:gap_ns=2000")
+    assert time_of(chain(), "stream:gap=0.001us") == 62
+
+
+def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
+    # Three tiles on two slots: one is idle for 10 ns after the last dispatch, both in the gap of 100.
+    found = Simulator(chain()).run(scheduler("stream"))
+    assert found.boundary_ns == pytest.approx(2 * (5 + 100))
+    assert found.overheads_ns == {"gaps": 200.0}
+    assert Simulator(chain()).run(scheduler("list")).boundary_ns == 0
 
 
 def test_every_scheduler_cites_its_source():

@@ -1,0 +1,111 @@
+"""``dataflow-bloom``: dependencies of tiles found at run time, by Bloom filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.problem import Problem
+from tileprof.analysis.simulate.bloom import Bits, Filters, count, numbered, pair_bits, touched
+from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.scheduler import Options, Program, option
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
+
+Pairs = dict[tuple[int, int], Bits]
+
+
+@dataclass(frozen=True)
+class DataflowBloom(Options):
+    """As ``dataflow``, with dependencies that are not known beforehand: each tile's addresses go into Bloom filters, and a tile waits for all
+    earlier ones whose filters it hits (Kuper, Pati and Sinclair's proposal for dynamic dependencies; filters after Bloom, 1970).
+
+    The filters are real, over the recorded addresses, weights included; false edges are simulated and counted. Every
+    ``flush`` launches the filters are emptied, and the launches after wait for all before. ``granule`` 128 is a cache line, as in
+    Kuper's tool; ``bits`` and ``hashes``, a pair of filters a tile, are assumed. What a look-up costs is in ``signal_ns``.
+    """
+
+    name: ClassVar[str] = "dataflow-bloom"
+
+    bits: int = option(4096, "bits of a filter; a tile has two", least=8, most=1 << 24)
+    hashes: int = option(2, "bits set for a granule", least=1, most=16)
+    granule: int = option(128, "bytes that count as one address", least=1)
+    flush: int = option(4, "launches between two flushes", least=1)
+    signal_ns: float = option(0.0, "ns from the end of a parent to a tile that waits for it")
+
+    def draft(self, program: Program) -> Draft:
+        n = program.count
+        draft = Draft(n, gate=[READY] * n, signal_ns=self.signal_ns)
+        for launch in range(self.flush, n):
+            since = launch // self.flush * self.flush
+            draft.after[launch] = set(range(since - self.flush, since))
+        return draft
+
+    def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
+        """What the filters find, beside what was recorded (and is among it where the trace has addresses)."""
+        found, collisions = self.found(graph, p.launch.tolist())
+        edges = sum(count(bits) for bits in found.values())
+        said = (
+            f"Filters of {self.bits:,} bits find {edges:,} pairs of dependent tiles; {collisions:,} of them share no {self.granule}-byte "
+            "granule that either writes."
+        )
+        return with_pairs(p, found), [said]
+
+    def found(self, graph: TileGraph, launches: list[int]) -> tuple[Pairs, int]:
+        """Conflicts between launches of one flush, by place in ``launches``; how many pairs of tiles only collide in their hashes."""
+        every: Pairs = {}
+        collisions = 0
+        for since in range(0, len(launches), self.flush):
+            part = [touched(graph.trace, launch, self.granule) for launch in launches[since : since + self.flush]]
+            hashed = pair_bits(part, Filters(self.bits, self.hashes))
+            exact = pair_bits(*numbered(part))
+            for (p, c), bits in hashed.items():
+                every[since + p, since + c] = bits
+                collisions += count(bits & ~exact[p, c]) if (p, c) in exact else count(bits)
+        return every, collisions
+
+
+def with_pairs(p: Problem, found: Pairs) -> Problem:
+    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of parents."""
+    relations = [_relation(bits) for bits in found.values()]
+    pairs = np.array(list(found), np.int64).reshape(-1, 2)
+    producer, consumer = (np.concatenate([old, pairs[:, k]]) for k, old in ((0, p.producer), (1, p.consumer)))
+    relation = np.concatenate([p.relation, len(p.sets) + np.arange(len(relations))])
+    order = np.lexsort((relation, producer, consumer))
+    set_of, indptr, parent = ([r[k] for r in relations] for k in range(3))
+
+    def ends(at: NDArray[np.int64], held: int, added: list[NDArray[np.integer]]) -> NDArray[np.int64]:
+        sizes = np.array([held, *(len(a) for a in added)], np.int64)
+        return np.concatenate([at, np.cumsum(sizes)[:-1]]).astype(np.int64)
+
+    new = sum(len(x) for x in parent)
+    return p._replace(
+        links_at=np.searchsorted(consumer[order], np.arange(len(p.launch) + 1)).astype(np.int64),
+        producer=producer[order],
+        consumer=consumer[order],
+        relation=relation[order],
+        set_at=ends(p.set_at, len(p.indptr), list(indptr)),
+        entry_at=ends(p.entry_at, len(p.parent), list(parent)),
+        tile_at=ends(p.tile_at, len(p.set_of), list(set_of)),
+        sets=np.concatenate([p.sets, np.array([len(x) - 1 for x in indptr], np.int64)]),
+        set_of=np.concatenate([p.set_of, *set_of]).astype(np.int32),
+        indptr=np.concatenate([p.indptr, *indptr]).astype(np.int64),
+        parent=np.concatenate([p.parent, *parent]).astype(np.int32),
+        last=np.concatenate([p.last, np.ones(new, np.float32)]),
+        first=np.concatenate([p.first, np.zeros(new, np.float32)]),
+    )
+
+
+def _relation(bits: Bits) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """``set_of``, ``indptr`` and ``parent`` of a relation; tiles with the same parents share a set."""
+    rows, of = np.unique(bits, axis=0, return_inverse=True)
+    flags = np.unpackbits(np.ascontiguousarray(rows, "<u8").view(np.uint8), axis=1, bitorder="little")
+    some = flags.any(axis=1)
+    number = np.where(some, np.cumsum(some) - 1, -1)
+    which, parent = np.nonzero(flags[some])
+    indptr = np.searchsorted(which, np.arange(int(some.sum()) + 1))
+    return number[of.ravel()].astype(np.int32), indptr.astype(np.int64), parent.astype(np.int32)

@@ -1,0 +1,59 @@
+"""``ccks``: a persistent kernel whose tiles the CPU hands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tileprof.analysis.simulate.plan import READY, Deciding, Draft
+from tileprof.analysis.simulate.scheduler import Options, Program, option
+
+
+@dataclass(frozen=True)
+class Ccks(Options):
+    """Workers of a persistent kernel report ends of tiles to the CPU over a coherent link, and the CPU decides what runs next and
+    writes it back (a proposal for Grace Hopper, "CCKS: Cooperative Coherent Kernel Scheduler", openreview.net/forum?id=tXHoLHkm8O;
+    its abstract and figures are what this follows: no code is public).
+
+    ``speculate=1``: the CPU enqueues tiles of the next ``window`` launches before their parents have ended, and the GPU starts them
+    ``local_ns`` after the last parent; 0: decisions begin when the report has arrived. ``bypass``: tiles with at most so many parents start
+    without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
+
+    ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed, not measured: about 0.5 us suits
+    NVLink-C2C and 1 us and more PCIe, so sweep them. ``local_ns`` is two L2 round trips.
+    """
+
+    name: ClassVar[str] = "ccks"
+
+    up_ns: float = option(500.0, "ns from the end of a tile on the GPU to the CPU")
+    down_ns: float = option(500.0, "ns from a commit on the CPU to the SM")
+    decide_ns: float = option(20.0, "ns of CPU time a tile")
+    commit_ns: float = option(100.0, "ns of CPU time a batch")
+    batch: int = option(32, "tiles in a batch, at most", least=1)
+    threads: int = option(4, "CPU threads that decide", least=1)
+    speculate: int = option(1, "1: enqueue tiles before their parents have ended", most=1)
+    window: int = option(4, "launches under way, 0: any number")
+    bypass: int = option(1, "parents of tiles that start without the CPU, at most; 0: none")
+    local_ns: float = option(700.0, "ns from the end of a parent to a tile that the GPU starts by itself")
+    fetch_ns: float = option(100.0, "ns of a worker's time a tile")
+
+    def draft(self, program: Program) -> Draft:
+        n = program.count
+        deciding = Deciding(
+            servers=self.threads,
+            decide_ns=self.decide_ns,
+            commit_ns=self.commit_ns,
+            batch=self.batch,
+            deliver_ns=self.down_ns,
+            ahead=bool(self.speculate),
+            bypass=self.bypass,
+            bypass_ns=self.local_ns,
+        )
+        return Draft(
+            n,
+            gate=[READY] * n,
+            overhead_ns=[self.fetch_ns] * n,
+            signal_ns=self.local_ns if self.speculate else self.up_ns,
+            window=self.window,
+            deciding=deciding,
+        )
