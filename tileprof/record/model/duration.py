@@ -65,7 +65,7 @@ def model(kernel: Kernel, device: Device) -> Duration:
     if not fits.blocks_per_sm:
         raise UserError(
             f"{kernel.name} does not fit on {device.name}: {threads} threads, {kernel.registers} registers a thread "
-            f"and {kernel.shared_bytes} bytes of shared memory exceed its {fits.limiter}."
+            f"and {kernel.shared_bytes} bytes of shared memory exceed its {'shared memory' if fits.limiter == 'shared' else fits.limiter}."
         )
     tiles = kernel.footprint.tiles
     cluster = max(kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2], 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import shlex
 import sys
 import traceback
 from contextlib import suppress
@@ -121,7 +122,7 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
         more = f" and {len(session.conservative) - _NAMED} more operators" if len(session.conservative) > _NAMED else ""
         lines.append(f"conservative: {total} launches, {', '.join(f'{op} ({n})' for op, n in worst)}{more}")
     lines += [f"note: {n}" for n in notes if "every tile is taken to touch" not in n]
-    lines.append(f"next: tileprof report {path}")
+    lines.append(f"next: tileprof report {shlex.quote(str(path))}")
     return lines
 
 

@@ -228,7 +228,8 @@ class Session:
         inputs = len(tensors)
         key.append("->")
         strided = flatten(result, tensors, key) and strided
-        places = [buffers.of(t, made=n >= inputs and not lifted) for n, t in enumerate(tensors)]
+        places = buffers.places(tensors, len(tensors) if lifted else inputs)
+        self._move(path)
         self._host_reads += operator.name in HOST_READS and not self.window.closed
         if operator.silent:
             return
@@ -248,6 +249,10 @@ class Session:
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if operator.entry is None or self.fake or not operator.entry.data_dependent:
                 self._plans[cached] = planned
+        if operator.mutates:
+            written: list[torch.Tensor] = []
+            flatten([v for a, v in zip(operator.arguments, given, strict=True) if a.written], written, [])
+            buffers.wrote(written)
         self._launch(operator.name, planned, tensors, places, inputs, path)
 
     def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
@@ -286,14 +291,19 @@ class Session:
         self.buffers.bury()
         self.seen += 1
         path = self.modules.here()
-        places = [self.buffers.of(t, made=False) for t in tensors]
+        places = self.buffers.places(tensors, len(tensors))
+        self._move(path)
+        self.buffers.wrote(tensors)
         if not self.window.covers(path):
             return
+        self._launch(op, self._ready(op, kernel), tensors, places, len(tensors), path)
+
+    def _ready(self, op: str, kernel: Kernel) -> list[plans.Planned]:
         key = plans.content(kernel)
         planned = self._plans.get(key)
         if planned is None:
             planned = self._plans[key] = [plans.own(kernel, op, self.device, key)]
-        self._launch(op, planned, tensors, places, len(tensors), path)
+        return planned
 
     def _launch(
         self,
@@ -316,6 +326,13 @@ class Session:
         for workspace in scratch.values():
             self.buffers.release(workspace)
 
+    def _move(self, path: str) -> None:
+        """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another buffer."""
+        for move in self.buffers.moves():
+            if not self.window.closed and self.window.keeps():
+                kernel = move.kernel()
+                self._add(move.op, self._ready(move.op, kernel)[0], self.buffers.ends(move, kernel), path)
+
     def _bindings(
         self,
         one: plans.Planned,
@@ -333,7 +350,7 @@ class Session:
             if buffer is None:
                 raise ValueError(f"{one.kernel.name} touches operand {slot}, which has no memory")
             new = slot >= inputs and not any(buffer is b for b in places[:inputs])
-            bound.append((self.buffers.bind(buffer, new=new), tensor.storage_offset() * tensor.element_size()))
+            bound.append((self.buffers.bind(buffer, new=new), self.buffers.offset(tensor)))
         return tuple(bound)
 
     def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:

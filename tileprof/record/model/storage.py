@@ -7,26 +7,42 @@ Addresses come from `CachingAllocator`, so that recycled memory shows as it woul
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tileprof.record.model.allocator import CachingAllocator
+from tileprof.record.model.call import Kernel, Operand
+from tileprof.record.model.tiles.pointwise import elementwise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tileprof.trace.writer import TraceWriter
 
 _ABSENT = -1
 """The id of a buffer that no kept launch has touched so far: it is not in the trace."""
 
+_AGAIN = (
+    "Memory from outside PyTorch (numpy, DLPack, a file) was used again after its last tensor had died, and is taken to be"
+    " the same memory still: where it was new memory at the same address, there are dependencies too many."
+)
 
-@dataclass(slots=True)
+_UNORDERED = (
+    "Memory from outside PyTorch was written to, and such memory was read before by tensors that have died since: where"
+    " both are the same, the write does not wait for those reads here."
+)
+
+_COPIED_BYTES = 8
+"""What a thread copies at a time, where the size allows it."""
+
+
+@dataclass(slots=True, eq=False)
 class Buffer:
     """A live allocation. ``made_at`` counts the launches kept before it; ``made`` says an operator made it."""
 
@@ -40,10 +56,53 @@ class Buffer:
     made: bool
     name: str = ""
     id: int = _ABSENT
-    external: int = 0
-    """The address of memory that no operator made, 0 for others."""
+    address: int = 0
+    """Where its first byte really is, if the memory came from outside (numpy, DLPack, a file); 0 for others."""
+    written: bool = False
+    """Whether a launch may have written to it; known of memory from outside only."""
     holders: int = 1
     """Storages that stand for this memory: more than one for `from_numpy` of one array, twice."""
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A live storage: byte 0 of its ``bytes`` is byte ``at`` of the buffer; ``real``: it has an address."""
+
+    buffer: Buffer
+    bytes: int
+    real: bool
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """Bytes ``at`` to ``at + bytes`` of ``old`` are the first ones from ``to`` on of ``new``.
+
+    A storage that was resized is copied, as on a GPU. Two buffers that prove to be one memory are not, there: the launch
+    that stands between them reads and writes all of the old one, so that what touches the new one comes after
+    whatever touched the old one.
+    """
+
+    old: Buffer
+    at: int
+    new: Buffer
+    to: int
+    bytes: int
+    copied: bool
+
+    @property
+    def op(self) -> str:
+        """What the launch is said to be an operator of."""
+        return "aten::resize_" if self.copied else "tileprof::same_memory"
+
+    def kernel(self) -> Kernel:
+        """The launch: operand 0 is the old buffer, operand 1 the new one."""
+        item = math.gcd(self.bytes, _COPIED_BYTES)
+        old, new = (Operand((self.bytes // item,), (1,), f"int{8 * item}", item, ref=ref) for ref in (0, 1))
+        if self.copied:
+            return elementwise("copy_", [old], [new])[0]
+        why = "memory that was taken for a buffer of its own is part of a larger one: all that follows depends on it"
+        return replace(elementwise("copy_", [old], [old, new])[0], coverage="conservative", note=why)
 
 
 class Buffers:
@@ -52,57 +111,119 @@ class Buffers:
     def __init__(self, writer: TraceWriter) -> None:
         self.writer = writer
         self.allocator = CachingAllocator()
-        self._live: dict[int, Buffer] = {}
+        self._live: dict[int, _Held] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._dead: deque[int] = deque()
-        self._external: dict[int, Buffer] = {}
+        self._outside: set[int] = set()
+        """Storages of memory that PyTorch did not allocate, or does not own alone any more."""
+        self._left: list[Buffer] = []
+        """Memory from outside that launches wrote to and that no tensor shows now; its owner may show it again."""
+        self._read_and_left = False
+        """Whether memory from outside that launches only read was given up with its last tensor."""
+        self._moves: list[Move] = []
+        self._merges = 0
 
     def restart(self, writer: TraceWriter) -> None:
         """Write to another trace from now on: no buffer is in it yet, all live ones are older than it."""
         self.writer = writer
-        for buffer in self._live.values():
-            buffer.id, buffer.made_at = _ABSENT, 0
+        for held in self._live.values():
+            held.buffer.id, held.buffer.made_at = _ABSENT, 0
+        unseen = {id(b): b for move in self._moves for b in (move.old, move.new) if not b.holders}
+        for old in (*self._left, *unseen.values()):
+            self.allocator.free(old.base)
+        self._left.clear()
+        self._moves.clear()
+        self._read_and_left = False
 
     def bury(self) -> None:
         """Free the buffers of storages that died since the last call."""
         while self._dead:
             key = self._dead.popleft()
             del self._references[key]
-            self._free(self._live.pop(key))
+            self._outside.discard(key)
+            held = self._live.pop(key, None)
+            if held is not None:
+                self._drop(held.buffer)
 
-    def _free(self, buffer: Buffer) -> None:
+    def _drop(self, buffer: Buffer) -> None:
+        """One storage less shows the buffer. Memory from outside is not known to be free when no tensor shows it."""
         buffer.holders -= 1
         if buffer.holders:
             return
+        outside = buffer.address and buffer.id != _ABSENT
+        self._read_and_left |= bool(outside and not buffer.written)
+        if outside and buffer.written:
+            self._left.append(buffer)
+        elif not self._moving(buffer):
+            self._free(buffer)
+
+    def _moving(self, buffer: Buffer) -> bool:
+        return any(buffer in (move.old, move.new) for move in self._moves)
+
+    def _free(self, buffer: Buffer) -> None:
         self.allocator.free(buffer.base)
-        self._external.pop(buffer.external, None)
         if buffer.id != _ABSENT:
             self.writer.free_buffer(buffer.id)
+
+    def places(self, tensors: Sequence[torch.Tensor], made_from: int) -> list[Buffer | None]:
+        """The buffers of an operator's tensors; those from ``made_from`` on it just returned."""
+        merges = self._merges
+        found = [self.of(t, made=n >= made_from) for n, t in enumerate(tensors)]
+        if self._merges != merges:  # a tensor showed that an earlier one lies in a larger memory
+            found = [self.of(t, made=False) for t in tensors]
+        return found
 
     def of(self, tensor: torch.Tensor, *, made: bool) -> Buffer | None:
         """The buffer ``tensor`` lies in, None for memory of no size; ``made``: an operator just returned it."""
         storage = tensor.untyped_storage()
         key = storage._cdata  # noqa: SLF001 - the only stable identity of a storage
-        buffer = self._live.get(key)
+        held = self._live.get(key)
         size = storage.nbytes()
-        if buffer is not None and buffer.bytes == size:
-            return buffer
-        if buffer is not None:  # resized: on a GPU a new allocation, and the old one is freed
+        if held is not None and held.bytes == size:
+            return held.buffer
+        if held is not None:
             del self._live[key]
-            self._free(buffer)
-        if not size:
-            return None
-        buffer = self._live[key] = self._known_outside(storage, made) or self._make(tensor, size, made)
-        if key not in self._references:
+        buffer = self._new(tensor, storage, key, size, made) if size else None
+        if held is not None:
+            self._resized(held, buffer, size)
+        if buffer is not None and key not in self._references:
             self._references[key] = weakref.ref(storage, partial(self._died, key))
         return buffer
 
     def _died(self, key: int, _: object) -> None:
         self._dead.append(key)
 
+    def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, key: int, size: int, made: bool) -> Buffer:
+        outside = not storage.resizable()
+        found = self._known(storage, size, outside) if outside or not made else None
+        if found is None:
+            if self._left and not outside:
+                self._forget(storage, size)
+            found = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
+            if outside:
+                found.buffer.address, found.buffer.written = _address(storage), made
+        if outside:
+            self._outside.add(key)
+        self._live[key] = found
+        return found.buffer
+
+    def _resized(self, held: _Held, buffer: Buffer | None, size: int) -> None:
+        """On a GPU a resized storage is a new allocation, the contents are copied, and the old one is freed."""
+        old = held.buffer
+        if buffer is not None:
+            buffer.kind, buffer.name = old.kind, old.name
+            if old.id != _ABSENT or self._moving(old):
+                self._moves.append(Move(old, held.at, buffer, 0, min(size, held.bytes), copied=True))
+        self._drop(old)
+
+    def offset(self, tensor: torch.Tensor) -> int:
+        """Where the tensor's first element lies in its buffer, in bytes."""
+        held = self._live[tensor.untyped_storage()._cdata]  # noqa: SLF001
+        return held.at + int(tensor.storage_offset() * tensor.element_size())
+
     def _make(self, tensor: torch.Tensor, size: int, made: bool) -> Buffer:
         kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "activation" if made else "input"
-        buffer = Buffer(
+        return Buffer(
             base=self.allocator.allocate(size),
             bytes=size,
             kind=kind,
@@ -112,23 +233,96 @@ class Buffers:
             made_at=self.writer.launches,
             made=made,
         )
-        if not made and type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu":
-            buffer.external = tensor.untyped_storage().data_ptr()
-            self._external[buffer.external] = buffer
-        return buffer
 
-    def _known_outside(self, storage: torch.UntypedStorage, made: bool) -> Buffer | None:
-        """Memory from outside that another storage stands for already (two `from_numpy` of one array)."""
-        if made or not self._external:
+    # ---- memory that several storages show
+
+    def _known(self, storage: torch.UntypedStorage, size: int, outside: bool) -> _Held | None:
+        """Where in a known buffer the memory of a new storage lies; buffers that it joins become one.
+
+        Two storages of memory that PyTorch allocated never overlap, so one of them must be from ``outside``.
+        """
+        begin = _address(storage)
+        if not begin:
             return None
-        try:
-            found = self._external.get(storage.data_ptr())
-        except RuntimeError:  # a fake tensor has no address
+        shown = self._shown(self._live if outside else self._outside)
+        shown += [(old.address, old) for old in self._left]
+        found = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
+        if not found:
             return None
-        if found is None or found.bytes != storage.nbytes():
-            return None
-        found.holders += 1
-        return found
+        if any(buffer in self._left for _, buffer in found.values()):
+            self.writer.note(_AGAIN)
+        [(start, buffer), *others] = found.values()
+        if others or begin < start or start + buffer.bytes < begin + size:
+            start, buffer = self._merge(list(found.values()), begin, begin + size)
+        elif buffer in self._left:
+            self._left.remove(buffer)
+        buffer.holders += 1
+        return _Held(buffer, size, True, begin - start)
+
+    def _shown(self, keys: Iterable[int]) -> list[tuple[int, Buffer]]:
+        """The real addresses at which buffers begin now: a storage's memory can move, to be shared for instance."""
+        shown = []
+        for key in keys:
+            held, storage = self._live.get(key), self._references[key]()
+            if held is not None and held.real and storage is not None:
+                shown.append((storage.data_ptr() - held.at, held.buffer))
+        return shown
+
+    def _merge(self, parts: list[tuple[int, Buffer]], begin: int, end: int) -> tuple[int, Buffer]:
+        """One buffer in place of ``parts``, ``(address, buffer)``, and of what lies between ``begin`` and ``end``."""
+        self._merges += 1
+        begin = min(begin, *(start for start, _ in parts))
+        size = max(end, *(start + b.bytes for start, b in parts)) - begin
+        named = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))
+        merged = replace(
+            named, base=self.allocator.allocate(size), bytes=size, id=_ABSENT, made_at=self.writer.launches, address=begin,
+            holders=0, dtype="uint8", shape=(size,), strides=(1,), written=any(b.written for _, b in parts),
+        )  # fmt: skip
+        for start, old in parts:
+            merged.holders += old.holders
+            old.holders = 0
+            if old.id != _ABSENT or self._moving(old):
+                self._moves.append(Move(old, 0, merged, start - begin, old.bytes, copied=False))
+            else:
+                self._free(old)
+            for held in self._live.values():
+                if held.buffer is old:
+                    held.buffer, held.at = merged, held.at + start - begin
+            if old in self._left:
+                self._left.remove(old)
+        return begin, merged
+
+    def _forget(self, storage: torch.UntypedStorage, size: int) -> None:
+        """PyTorch allocated ``storage``: memory from outside that lay there was given back."""
+        begin = _address(storage)
+        for old in [b for b in self._left if begin and b.address < begin + size and begin < b.address + b.bytes]:
+            self._left.remove(old)
+            self._free(old)
+
+    def wrote(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A launch may write to these tensors."""
+        for tensor in tensors:
+            held = self._live.get(tensor.untyped_storage()._cdata)  # noqa: SLF001
+            if held is not None:
+                held.buffer.written = True
+                if held.buffer.address and self._read_and_left:
+                    self.writer.note(_UNORDERED)
+
+    def moves(self) -> Iterator[Move]:
+        """Launches that come before the operator whose tensors were just looked up; each old buffer is freed after it."""
+        while self._moves:
+            move = self._moves[0]
+            yield move
+            del self._moves[0]
+            for buffer in (move.old, move.new):
+                if not buffer.holders and not self._moving(buffer) and buffer not in self._left:
+                    self._free(buffer)
+
+    def ends(self, move: Move, kernel: Kernel) -> tuple[tuple[int, int], ...]:
+        """What each operand slot of a move's kernel is bound to."""
+        ends = (move.old, move.at), (move.new, move.to)
+        both = [(self.bind(buffer, new=True), at) for buffer, at in ends]
+        return tuple(both[o.ref] for o in kernel.operands if isinstance(o, Operand))
 
     def bind(self, buffer: Buffer, *, new: bool) -> int:
         """The buffer's id in the trace, which it enters now if need be; ``new``: the launch's own output."""
@@ -149,6 +343,7 @@ class Buffers:
         """Say what a tensor is; the first name of a storage stays (tied weights)."""
         if not _has_storage(tensor):
             return
+        self.bury()
         buffer = self.of(tensor, made=False)
         if buffer is None or (buffer.kind == kind and buffer.name):
             return
@@ -169,6 +364,14 @@ class Buffers:
     def release(self, scratch: Buffer) -> None:
         """Free a workspace."""
         self._free(scratch)
+
+
+def _address(storage: torch.UntypedStorage) -> int:
+    """Where the storage's bytes are; 0 if nowhere, as those of a fake tensor."""
+    try:
+        return int(storage.data_ptr()) if storage.device.type == "cpu" else 0
+    except RuntimeError:  # a tensor subclass that has no memory of its own
+        return 0
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
