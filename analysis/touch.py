@@ -124,7 +124,9 @@ def _disjoint(
     # Classes are laid end to end on one line, so that one sweep serves all of them.
     floor, span = int(lo.min()), int(hi.max() - lo.min()) + 1
     if (int(cls.max()) + 1) * span >= 2**62:
-        raise TraceError("the tiles of a launch touch too large a buffer in too many ways to tell apart: record it again")
+        raise TraceError(
+            "the tiles of a launch touch too large a buffer in too many ways to tell apart: record it again"
+        )
     base = cls.astype(np.int64) * span - floor
     begin, end = lo + base, hi + base
     order = np.argsort(begin, kind="stable")

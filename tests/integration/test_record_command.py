@@ -104,6 +104,19 @@ raise SystemExit(5)
     assert any("forked" in note for note in trace.manifest["notes"])
 
 
+@pytest.mark.parametrize("closing", ["sys.stdout.close()", "sys.stdout = None"])
+def test_a_program_that_closes_stdout_keeps_its_exit_code(tmp_path, closing):
+    ended = _run(tmp_path, _script(tmp_path, f"import sys, torch\ntorch.ones(3).cos()\n{closing}\n"))
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert "Traceback" not in ended.stderr
+    assert "wrote infer.tileprof: " in ended.stderr
+
+
+def test_the_next_command_can_be_pasted(tmp_path):
+    ended = _run(tmp_path, "-o", "a b", _script(tmp_path, MODEL))
+    assert ended.stderr.splitlines()[-1] == "tileprof: next: tileprof report 'a b.tileprof'"
+
+
 def test_interpreter_options_reach_the_interpreter(tmp_path):
     script = _script(tmp_path, "import sys, warnings\nassert False\nprint(sys.flags.utf8_mode)\nwarnings.warn('x')\n")
     ended = _run(tmp_path, "--device", "A100-80GB", sys.executable, "-OW", "error::UserWarning", "-Xutf8=0", script)

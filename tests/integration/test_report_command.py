@@ -33,6 +33,20 @@ def test_the_report_names_the_pair_to_look_at_and_the_next_command(mlp):
     assert "modelled" in text
 
 
+@pytest.mark.parametrize(
+    ("options", "where", "why"),
+    [
+        ("", ">/dev/full", "No space left on device"),
+        ("--json", ">/dev/full", "No space left on device"),
+        ("", ">&-", "it is closed"),
+    ],
+)
+def test_a_stdout_that_cannot_be_written_is_one_sentence(mlp, options, where, why):
+    line = f"{sys.executable} -m tileprof.cli report {options} '{mlp}' {where}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"tileprof: cannot write to stdout: {why}\n")
+
+
 def test_json_is_for_programs(mlp):
     found = json.loads(report(mlp, "--json").stdout)
     assert found["pairs"][0]["pattern"] == "row"

@@ -45,7 +45,7 @@ def test_a_sound_policy_exits_with_0_and_says_what_it_costs(mlp, good, capsys):
     assert main(["verify", str(good), str(mlp)]) == 0
     said = capsys.readouterr().out
     assert "all waited for" in said
-    assert "guarantee nothing that is needed" in said
+    assert " of them useless" in said
     assert "in stream order" in said
 
 
@@ -66,6 +66,24 @@ def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp
     assert len(value["missing"]) == 1
     assert value["sound"] is False
     assert value["corrected"]["policy_us"] > 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("shape", [3, 5]), ("dtype", "int3"), ("strides", [7]), ("offset", 64)])
+def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, name, value):
+    bad = changed(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update({name: value}))
+    assert main(["verify", str(bad), str(mlp)]) == 2
+    said = capsys.readouterr().err
+    assert f"operand 0: {name} is " in said
+    assert "the policy is for another shape" in said
+
+
+def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys):
+    other = changed(good, tmp_path / "other.json", lambda v: v["guard"].update(device="V9000"))
+    assert main(["verify", str(other), str(mlp)]) == 0
+    assert "the policy was verified for device V9000; this trace is of " in capsys.readouterr().out
+    bare = changed(good, tmp_path / "bare.json", lambda v: v["guard"].pop("operands"))
+    assert main(["verify", str(bare), str(mlp)]) == 0
+    assert "does not say for which operands" in capsys.readouterr().out
 
 
 def test_a_wait_that_never_ends_is_unsound(mlp, good, tmp_path, capsys):

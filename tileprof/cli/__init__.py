@@ -29,26 +29,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; `SystemExit` and `KeyboardInterrupt` pass through.
 
     A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
-    prints its traceback and returns 70.
+    prints its traceback and returns 70. What `record` runs owns stdout, and may close it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    ours = given[:1] != ["record"]
+    if ours and sys.stdout is None:
+        print("tileprof: cannot write to stdout: it is closed", file=sys.stderr)
+        return BAD_USAGE
     try:
         code = _run(given)
-        sys.stdout.flush()  # a closed pipe shows here, not while the interpreter shuts down
+        if ours:
+            sys.stdout.flush()  # a closed pipe or a full disk shows here, not while the interpreter shuts down
     except UserError as error:
         print(f"tileprof: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # `tileprof report … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
         raise
-    except Exception:  # noqa: BLE001 - the one place that reports bugs
+    except Exception as error:  # noqa: BLE001 - the one place that reports bugs
+        if ours and isinstance(error, OSError) and _stdout_refuses():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+            if isinstance(error, BrokenPipeError):  # `tileprof report … | head`
+                return 0
+            print(f"tileprof: cannot write to stdout: {error.strerror or error}", file=sys.stderr)
+            return BAD_USAGE
         traceback.print_exc()
         print("tileprof: this is a bug in tileprof; the traceback above says where", file=sys.stderr)
         return OUR_FAILURE
     return code
+
+
+def _stdout_refuses() -> bool:
+    """Whether a failed write was one to stdout: what failed may be lost from the buffer, so one more line is tried."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _run(arguments: list[str]) -> int:

@@ -110,7 +110,7 @@ def _print(name: str, options: Namespace, found: Judgement) -> None:
         print(f"  launch {launch}: {stage.name}, {' x '.join(map(str, stage.grid))} tiles")
     if len(policy.stages) > STAGES:
         print(f"  … and {len(policy.stages) - STAGES} more stages")
-    for note in policy.notes:
+    for note in (*policy.notes, *found.remarks):
         print(f"  {note}")
     needed = len(verdict.missing) + verdict.covered
     if verdict.missing.empty:
@@ -142,8 +142,8 @@ def _at(tile: list[int]) -> str:
 def _print_costs(found: Judgement) -> None:
     excess, verdict = found.verdict.excess, found.verdict
     print(
-        f"Waits: {int(excess['waits'].sum()):,}, of which {int(excess['idle_waits'].sum()):,} guarantee nothing that is needed; "
-        f"they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
+        f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
+        f"together they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
     )
     print(
         f"Time, modelled: {found.policy_us:.2f} us; {found.exact_us:.2f} us with one wait a dependency "

@@ -21,6 +21,18 @@ measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
 _STANDS_IN: Final = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16"}
 """What libraries compute in when a GPU has no unit for a type."""
 
+_RATE_RANGE: Final = (1e6, 1e24)
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "sms": (1, 1e6), "threads_per_sm": (1, 1e6), "threads_per_block": (1, 1e6), "blocks_per_sm": (1, 1024),
+    "warp_size": (1, 1024), "registers_per_sm": (1, 2**30), "registers_per_block": (1, 2**30),
+    "registers_per_thread": (1, 2**20), "register_allocation_unit": (1, 2**20), "shared_bytes_per_sm": (1, 2**40),
+    "shared_bytes_per_block": (1, 2**40), "shared_bytes_reserved": (0, 2**40), "shared_allocation_bytes": (1, 2**40),
+    "clock_mhz": (1, 1e6), "l2_bytes": (1, 2**60), "dram_bytes": (1, 2**60), "launch_gap_ns": (0, 1e12),
+    "graph_gap_ns": (0, 1e12),
+}  # fmt: skip
+"""Least and most that a number may be, far beyond any GPU: what the models compute of them stays finite, and
+times fit int64 nanoseconds. Rates: `_RATE_RANGE`."""
+
 _ZERO_ALLOWED: Final = {"shared_bytes_reserved", "launch_gap_ns", "graph_gap_ns"}
 
 
@@ -93,7 +105,7 @@ class Device:
         """A device from plain values, checked.
 
         Raises UserError for an unknown key (with a close match), missing keys, and values that are not
-        positive numbers; ``origin`` names the file in the message.
+        positive numbers or beyond what any GPU has; ``origin`` names the file in the message.
         """
         known = [f.name for f in fields(cls)]
         for key in values:
@@ -148,3 +160,6 @@ def _check_number(key: str, value: Any, origin: str, *, whole: bool = False) -> 
         raise UserError(f"{origin}: {key} is {value!r}, expected {kind}")
     if value < 0 or (value == 0 and key not in _ZERO_ALLOWED):
         raise UserError(f"{origin}: {key} is {value!r}, expected {kind} above zero")
+    least, most = _RANGES.get(key, _RATE_RANGE)
+    if not least <= value <= most:
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} from {least:g} to {most:g}")

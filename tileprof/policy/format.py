@@ -32,6 +32,8 @@ from tileprof.policy.expression import Expression, ExpressionError, parse
 
 POLICY_VERSION: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
+_MOST_SEMAPHORES: Final = 2**26
+_SEMAPHORES_A_TILE: Final = 64  # a tile posts one of an array; more than a few times as many is a mistake
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")
 
@@ -283,6 +285,11 @@ def _check(policy: Policy) -> None:
         if array.producer >= stages:
             raise PolicyError(f"semaphores {number} belong to stage {array.producer}; there are {stages} stages")
         tiles = policy.stages[array.producer].tiles
+        most = min(_SEMAPHORES_A_TILE * tiles, _MOST_SEMAPHORES)
+        if array.count > most:
+            raise PolicyError(
+                f"semaphores {number} are {array.count:,}; for {tiles:,} tiles that post, at most {most:,}"
+            )
         if array.of and isinstance(array.of[0], int) and len(array.of) != tiles:
             raise PolicyError(f"semaphores {number} list {len(array.of)} tiles; stage {array.producer} has {tiles}")
     for number, edge in enumerate(policy.edges):

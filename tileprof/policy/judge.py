@@ -10,6 +10,7 @@ import pandas as pd
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, Stage
+from tileprof.policy.guard import remarks
 from tileprof.policy.predict import Predictor
 from tileprof.policy.synthesise import synthesise
 from tileprof.policy.verify import Verification, verify
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy, and with
-    one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one.
+    one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one. ``remarks``:
+    sentences on how the policy's guard differs from the trace.
     """
 
     policy: Policy
@@ -31,6 +33,7 @@ class Judgement:
     policy_us: float
     exact_us: float
     corrected: Policy | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def excess_us(self) -> float:
@@ -55,6 +58,7 @@ class Judgement:
             "missing_count": len(missing),
             "missing": missing.head(rows).to_dict("records"),
             "never": list(verdict.never),
+            "remarks": list(self.remarks),
             "excess": verdict.excess.to_dict("records"),
             "renamable_count": len(verdict.renamable),
             "model_us": {"stream": self.stream_us, "policy": self.policy_us, "exact": self.exact_us},
@@ -77,6 +81,7 @@ def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = Non
         modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
+        remarks(policy, graph),
     )
 
 

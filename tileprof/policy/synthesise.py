@@ -21,6 +21,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Options, Policy, Semaphores
 from tileprof.policy.grouping import edge_for, groupings
 from tileprof.policy.guarantees import Guarantees
+from tileprof.policy.guard import guard_of
 from tileprof.policy.lower import lower_edge
 from tileprof.policy.predict import Prediction, Predictor
 from tileprof.policy.residency import kept_out
@@ -50,7 +51,7 @@ def synthesise(
         raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
     predict = predictor or Predictor(graph)
     stages = tuple(stage_of(graph, launch) for launch in chosen)
-    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **_guard(graph, chosen)})
+    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **guard_of(graph, chosen)})
     numbers = [tile_numbers(graph, launch) for launch in chosen]
     needs = _needs(graph, chosen, renamed=renamed)
     guaranteed = Guarantees(needs)
@@ -83,36 +84,6 @@ def synthesise(
 def _few(launches: list[int]) -> str:
     shown = ", ".join(map(str, launches[:6]))
     return shown if len(launches) <= 6 else f"{shown}, … ({len(launches)})"
-
-
-def _guard(graph: TileGraph, launches: list[int]) -> dict[str, Any]:
-    """For what the policy was verified: the device, and the memory that each stage's operands lie in."""
-    trace = graph.trace
-    launch = trace.operands["launch"].to_numpy()
-    buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
-    known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes")}
-    operands = []
-    for number in launches:
-        rows = slice(np.searchsorted(launch, number), np.searchsorted(launch, number, "right"))
-        operands.append(
-            [
-                {
-                    "dtype": known["dtype"][b],
-                    "shape": [int(n) for n in known["shape"][b]],
-                    "strides": [int(n) for n in known["strides"][b]],
-                    "bytes": known["bytes"][b],
-                    "offset": o,
-                }
-                for b, o in zip(buffer[rows].tolist(), offset[rows].tolist(), strict=True)
-            ]
-        )
-    granule = int(trace.manifest.get("granule", 1))
-    return {
-        "device": trace.device.name,
-        "architecture": trace.device.architecture,
-        "granule": granule,
-        "operands": operands,
-    }
 
 
 def _needs(

@@ -23,6 +23,7 @@ from tileprof.analysis.ranges import ragged
 from tileprof.policy.between import between
 from tileprof.policy.format import Policy, PolicyError
 from tileprof.policy.guarantees import Guarantees
+from tileprof.policy.guard import check_operands
 from tileprof.policy.lower import Waits, lower
 from tileprof.policy.residency import kept_out
 from tileprof.policy.tiles import grid_of, tile_numbers
@@ -58,9 +59,10 @@ class Verification:
 def verify(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None) -> Verification:
     """Check ``policy`` against a tile graph; ``launches`` binds stages to launches (None: those that the policy names).
 
-    Raises `PolicyError` where the policy is for another shape or its stages are not in the trace.
+    Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not in the trace.
     """
     bound = _bind(policy, graph, launches)
+    check_operands(policy, graph, bound)
     lowered = lower(policy)
     needs = _needs(graph, bound)
     guaranteed = Guarantees(needs)

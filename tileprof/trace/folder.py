@@ -17,12 +17,21 @@ from tileprof.trace import manifest
 from tileprof.trace.schema import SUFFIX
 
 PARTIAL: Final = ".partial"
+_NAME_BYTES: Final = 230  # file systems take 255, of which ".partial" or ".replaced-<pid>" is ours
 
 
 def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """The whole trace's folder and the partial one, for a path with or without the suffix."""
+    """The whole trace's folder and the partial one, for a path with or without the suffix.
+
+    Raises UserError for a path that has no name of its own (``.``, ``/``), or one too long for a file system.
+    """
     path = Path(path)
+    if path.name in ("", ".."):
+        raise UserError(f"{path} cannot name a trace: give a name such as run.tileprof")
     whole = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)
+    length = len(os.fsencode(whole.name))
+    if length > _NAME_BYTES:
+        raise UserError(f"{whole.name[:20]}… is {length} bytes long: a trace's name takes at most {_NAME_BYTES}")
     return whole, whole.with_name(whole.name + PARTIAL)
 
 
@@ -58,8 +67,11 @@ def claim(whole: Path, partial: Path, begun: dict[str, Any], *, force: bool) -> 
 
 def refuse_existing(whole: Path, *, force: bool) -> None:
     """Raise UserError when ``whole`` exists, unless it is a trace and may be replaced."""
-    if not (whole.exists() or whole.is_symlink()):
-        return
+    try:
+        if not (whole.exists() or whole.is_symlink()):
+            return
+    except OSError as error:  # a parent's name that is too long, a folder that may not be read
+        raise UserError(sentence(error, f"looking for {whole}")) from None
     _refuse_foreign(whole)
     if not force:
         raise UserError(f"will not overwrite {whole} without --force")

@@ -33,11 +33,17 @@ def load(path: str | os.PathLike[str]) -> Trace:
     Raises TraceError when the path is no trace, of another format version, damaged, or incomplete without
     saying so; the message says what to do.
     """
-    return Trace(_found(Path(path)))
+    if not os.fspath(path):
+        raise TraceError("the name of the trace is empty; give the folder that `tileprof record` wrote")
+    try:
+        return Trace(_found(Path(path)))
+    except OSError as error:
+        raise TraceError(f"cannot read the trace {str(path)[:300]}: {error.strerror or error}") from error
 
 
 def _found(path: Path) -> Path:
-    whole, partial = folder.places(path)
+    nameless = path.name in ("", "..")  # the folder where we are, or the one above it, may be a trace
+    whole, partial = (path, path) if nameless else folder.places(path)
     for candidate in (path, whole):
         if (candidate / manifest.FILE_NAME).exists():
             return candidate

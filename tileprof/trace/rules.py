@@ -1,7 +1,7 @@
 """The rules of the format, each a small function with a name; recorders' tests run them on every trace.
 
-What a table needs to be usable at all (ids that are there, sorted keys) is checked by the reader; here it is the
-rule ``structure``. The others look at what the rows say.
+What a table needs to be usable at all (ids that are there, sorted keys, boxes inside their buffers) is checked by the
+reader; here it is the rule ``structure``. The others look at what the rows say.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from tileprof.errors import TraceError
 from tileprof.trace import schema
 from tileprof.trace.distinct import bytes_by_tile
+from tileprof.trace.extents import FAR, reach, slots_bound, touched
 from tileprof.trace.footprint import Boxes
 from tileprof.trace.reader import Trace
 
 _SHOWN: Final = 5
-_FAR: Final = 2.0**60  # no address, offset or extent in bytes is that large; beyond it int64 sums may wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +127,8 @@ def _box_sizes(trace: Trace) -> Iterator[tuple[int, str]]:
 
 
 def _box_range(trace: Trace) -> Iterator[tuple[int, str]]:
-    rows = trace.columns("accesses")
-    reach = np.abs(rows["offset"].astype(np.float64)) + rows["length"]
-    for level in (0, 1):
-        reach += rows[f"count_{level}"].astype(np.float64) * np.abs(rows[f"stride_{level}"].astype(np.float64))
-    yield from _where(reach > _FAR, lambda row: f"its box reaches over {reach[row]:.3g} bytes")
+    far = reach(trace.columns("accesses"))
+    yield from _where(far > FAR, lambda row: f"its box reaches over {far[row]:.3g} bytes")
 
 
 def _box_life(trace: Trace) -> Iterator[tuple[int, str]]:
@@ -174,44 +171,15 @@ def _bound(trace: Trace) -> Iterator[tuple[int, str]]:
 
 
 def _inside(trace: Trace) -> Iterator[tuple[int, str]]:
-    """Each footprint's extent on an operand, laid into the buffer that each launch binds."""
-    low, high, slots = _extents(trace)
-    bound, launches, buffers = trace.columns("operands"), trace.columns("launches"), trace.columns("buffers")
-    key = launches["footprint"][bound["launch"]] * slots + bound["operand"]
-    used = bound["operand"] < slots
-    begin, end = bound["offset"].astype(np.float64), bound["offset"].astype(np.float64)
-    begin[used] += low[key[used]]
-    end[used] += high[key[used]]
-    touched = np.zeros(len(used), dtype=bool)
-    touched[used] = high[key[used]] > low[key[used]]
-    size = buffers["bytes"][bound["buffer"]]
-    outside = touched & ((begin < 0) | (end > size))
+    bound, size = trace.columns("operands"), trace.columns("buffers")["bytes"]
+    found = touched(trace, trace.columns("accesses"), slots_bound(trace))
     yield from _where(
-        outside,
+        found.outside,
         lambda row: (
-            f"launch {bound['launch'][row]} touches bytes {begin[row]:.0f} to {end[row]:.0f} of buffer "
-            f"{bound['buffer'][row]}, which has {size[row]} (operand {bound['operand'][row]})"
+            f"launch {bound['launch'][row]} touches bytes {found.begin[row]} to {found.end[row]} of buffer "
+            f"{bound['buffer'][row]}, which has {size[bound['buffer'][row]]} (operand {bound['operand'][row]})"
         ),
     )
-
-
-def _extents(trace: Trace) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Lowest byte and end of each (footprint, operand), flat; 0, 0 where nothing is touched; slots a footprint."""
-    rows = trace.columns("accesses")
-    slots = int(rows["operand"].max(initial=0)) + 1
-    begin, end = rows["offset"].copy(), rows["offset"] + rows["length"]
-    for level in (0, 1):
-        span = (rows[f"count_{level}"].astype(np.int64) - 1) * rows[f"stride_{level}"]
-        begin += np.minimum(span, 0)
-        end += np.maximum(span, 0)
-    key = rows["footprint"] * slots + rows["operand"]
-    order = np.argsort(key, kind="stable")
-    first = np.flatnonzero(np.diff(key[order], prepend=-1))
-    low, high = np.zeros((2, trace.footprints * slots), dtype=np.int64)
-    if len(first):
-        low[key[order][first]] = np.minimum.reduceat(begin[order], first)
-        high[key[order][first]] = np.maximum.reduceat(end[order], first)
-    return low, high, slots
 
 
 def _alive(trace: Trace) -> Iterator[tuple[int, str]]:

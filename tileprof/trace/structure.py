@@ -1,60 +1,92 @@
-"""What must hold before a table may be used at all: rows refer to rows that are there.
+"""What must hold before a table may be used at all: rows refer to rows that are there, boxes lie inside their buffers.
 
-The reader checks each table when it is first read, so that nobody after it meets an id beyond an array's end.
+The reader checks each table when it is first read, so that nobody after it meets an id beyond an array's end, or a
+box that no memory holds.
 A broken rule is a TraceError that names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tileprof.errors import TraceError
+from tileprof.trace.extents import FAR, reach, slots_bound, touched
 
 if TYPE_CHECKING:
     from tileprof.trace.reader import Trace
 
-_Broken = Iterator[tuple[str, Any]]
-"""Pairs of a rule and the mask of rows that break it."""
+_Broken = Iterator[tuple[str, Any, Any]]
+"""A rule, the mask of rows that break it, and their values."""
+
+_MOST_BYTES: Final = 1 << 60
+"""Of a buffer, an offset, an address: sums of a few of them stay in int64."""
+_ALWAYS_ALLOWED: Final = 1 << 20
+"""Repetitions of a box and coordinates of a tile that cost little, whatever the size of buffers and grids."""
+_MOST_REPETITIONS: Final = 1 << 31
+_COORDINATES_A_TILE: Final = 64
+"""Tiles fill their grid, but for the blocks of a cluster that count as one; a place far beyond that is no place."""
 
 
 def check(trace: Trace, table: str, columns: dict[str, Any]) -> None:
     """Raise TraceError for the first rule that a table of ``trace`` breaks; ``columns`` are its rows."""
-    for rule, broken in _RULES[table](trace, columns):
+    for rule, broken, values in _RULES[table](trace, columns):
         if np.any(broken):
             row = int(np.argmax(broken))
-            raise TraceError(f"{trace.path}: row {row} of table {table}: {rule}: the trace is damaged, record it again")
+            raise TraceError(
+                f"{trace.path}: row {row} of table {table}: {rule} (it is {values[row]}): the trace is damaged, record it again"
+            )
+
+
+def _descends(ids: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where ids are less than the one before, or negative at first; differences of int64 could wrap."""
+    broken = np.zeros(len(ids), dtype=bool)
+    broken[:1] = ids[:1] < 0
+    np.less(ids[1:], ids[:-1], out=broken[1:])
+    return broken
 
 
 def _launches(_: Trace, rows: dict[str, Any]) -> _Broken:
-    yield "launch ids are not dense from 0", rows["launch"] != np.arange(len(rows["launch"]))
-    yield "a footprint is negative", rows["footprint"] < 0
-    yield "it has no tiles", rows["tiles"] < 1
+    yield "launch ids are not dense from 0", rows["launch"] != np.arange(len(rows["launch"])), rows["launch"]
+    yield "a footprint is negative", rows["footprint"] < 0, rows["footprint"]
+    yield "it has no tiles", rows["tiles"] < 1, rows["tiles"]
 
 
 def _buffers(_: Trace, rows: dict[str, Any]) -> _Broken:
-    yield "buffer ids are not dense from 0", rows["buffer"] != np.arange(len(rows["buffer"]))
+    yield "buffer ids are not dense from 0", rows["buffer"] != np.arange(len(rows["buffer"])), rows["buffer"]
+    size, base = rows["bytes"], rows["base"]
+    yield f"its size in bytes is not 0 to {_MOST_BYTES}", (size < 0) | (size > _MOST_BYTES), size
+    yield f"its base is beyond address {_MOST_BYTES}", base > _MOST_BYTES, base
 
 
 def _operands(trace: Trace, rows: dict[str, Any]) -> _Broken:
-    launch, operand = rows["launch"], rows["operand"]
-    yield "rows are not sorted by launch", np.diff(launch, prepend=0) < 0
-    yield "its launch is not there", launch >= trace.count("launches")
+    launch, operand, buffer, offset = rows["launch"], rows["operand"], rows["buffer"], rows["offset"]
+    yield "rows are not sorted by launch", _descends(launch), launch
+    yield "its launch is not there", launch >= trace.count("launches"), launch
     first = np.searchsorted(launch, launch, side="left")
-    yield "operand slots are not dense from 0", operand != np.arange(len(launch)) - first
-    yield "its buffer is not there", (rows["buffer"] < 0) | (rows["buffer"] >= trace.count("buffers"))
+    yield "operand slots are not dense from 0", operand != np.arange(len(launch)) - first, operand
+    yield "its buffer is not there", (buffer < 0) | (buffer >= trace.count("buffers")), buffer
+    yield f"its offset is beyond {_MOST_BYTES} bytes", (offset < -_MOST_BYTES) | (offset > _MOST_BYTES), offset
+    # Ids ascend in order of allocation; of a buffer from before the start that was met late, the id says when.
+    born = np.maximum.accumulate(trace.columns("buffers")["allocated_at"])
+    yield "its launch comes before its buffer is allocated", launch < born[buffer], buffer
 
 
 def _tiles(trace: Trace, rows: dict[str, Any]) -> _Broken:
     footprint, tile = rows["footprint"], rows["tile"]
     step = np.diff(footprint, prepend=-1)
-    yield "footprint ids are not dense from 0", (footprint < 0) | (step < 0) | (step > 1)
+    yield "footprint ids are not dense from 0", (footprint < 0) | (step < 0) | (step > 1), footprint
     first = np.searchsorted(footprint, footprint, side="left")
-    yield "tile ids are not dense from 0", tile != np.arange(len(tile)) - first
+    yield "tile ids are not dense from 0", tile != np.arange(len(tile)) - first, tile
     launches = trace.columns("launches")
     sizes = np.bincount(footprint, minlength=1)
+    most = np.maximum(_COORDINATES_A_TILE * sizes, _ALWAYS_ALLOWED)[footprint]
+    for axis in "xyz":
+        at = rows[f"block_{axis}"]
+        yield f"block_{axis} is outside any grid of its tiles", (at < 0) | (at > most), at
     wanted = launches["footprint"]
     missing = wanted >= (len(sizes) if len(footprint) else 0)
     if np.any(missing):
@@ -69,23 +101,42 @@ def _tiles(trace: Trace, rows: dict[str, Any]) -> _Broken:
 
 
 def _accesses(trace: Trace, rows: dict[str, Any]) -> _Broken:
-    footprint = rows["footprint"]
-    yield "rows are not sorted by footprint", np.diff(footprint, prepend=0) < 0
-    yield "its footprint has no tiles", footprint >= trace.footprints
+    footprint, tile, operand = rows["footprint"], rows["tile"], rows["operand"]
+    yield "rows are not sorted by footprint", _descends(footprint), footprint
+    yield "its footprint has no tiles", footprint >= trace.footprints, footprint
     tiles = np.bincount(trace.columns("tiles")["footprint"], minlength=1)
-    tile = rows["tile"]
-    yield "its tile is not there", (tile < 0) | (tile >= tiles[footprint])
+    yield "its tile is not there", (tile < 0) | (tile >= tiles[footprint]), tile
     yield (
         "rows of a footprint are not sorted by tile",
         (np.diff(tile, prepend=0) < 0) & (np.diff(footprint, prepend=-1) == 0),
+        tile,
     )
-    yield "an operand slot is negative", rows["operand"] < 0
+    yield "an operand slot is negative", operand < 0, operand
+    slots = slots_bound(trace)
+    used = np.bincount(trace.columns("launches")["footprint"], minlength=trace.footprints) > 0
+    yield "a launch binds no such operand", used[footprint] & (operand >= slots[footprint]), operand
+    for name in ("length", "count_0", "count_1"):
+        yield f"{name} is below 1", rows[name] < 1, rows[name]
+    far = reach(rows)
+    yield "its box reaches over more bytes than there are addresses", far > FAR, far
+    size = trace.columns("buffers")["bytes"]
+    most = min(max(int(size.max(initial=0)), _ALWAYS_ALLOWED), _MOST_REPETITIONS)
+    repeated = rows["count_0"].astype(np.int64) * rows["count_1"]
+    yield f"its box repeats more than {most} times, more than buffers have bytes", repeated > most, repeated
+    found = touched(trace, rows, slots)
+    if np.any(found.outside):
+        row, bound = int(np.argmax(found.outside)), trace.columns("operands")
+        buffer = bound["buffer"][row]
+        raise TraceError(
+            f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes {found.begin[row]} to "
+            f"{found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace is damaged, record it again"
+        )
 
 
 def _times(trace: Trace, rows: dict[str, Any]) -> _Broken:
     launch, tile = rows["launch"], rows["tile"]
-    yield "its launch is not there", (launch < 0) | (launch >= trace.count("launches"))
-    yield "its tile is not there", (tile < 0) | (tile >= trace.columns("launches")["tiles"][launch])
+    yield "its launch is not there", (launch < 0) | (launch >= trace.count("launches")), launch
+    yield "its tile is not there", (tile < 0) | (tile >= trace.columns("launches")["tiles"][launch]), tile
 
 
 _RULES = {

@@ -64,6 +64,12 @@ def test_what_was_measured_for_a_replaced_number_is_forgotten(tmp_path):
         ({"peak_flops": {"fp32": -1}}, ["peak_flops.fp32 is -1"]),
         ({"peak_flops": 3}, ["expected a table"]),
         ({"sources": ["x"]}, ["sources must map"]),
+        ({"sms": 10**30}, ["sms is 1000000000000000000000000000000", "from 1 to 1e+06"]),
+        ({"threads_per_sm": 10**12}, ["threads_per_sm is 1000000000000"]),
+        ({"dram_bytes": 2**61}, ["dram_bytes is 2305843009213693952"]),
+        ({"launch_gap_ns": 1e308}, ["launch_gap_ns is 1e+308", "from 0 to 1e+12"]),
+        ({"dram_bytes_per_s": 1e-300}, ["dram_bytes_per_s is 1e-300"]),
+        ({"peak_flops": {"fp32": 1e300}}, ["peak_flops.fp32 is 1e+300"]),
     ],
 )
 def test_a_wrong_description_is_refused_with_the_key(describe, changed, words):

@@ -107,5 +107,5 @@ def test_a_launch_between_stages_is_found_through_others() -> None:
     graph = graph_of([(1, 1, 1)] * 4, steps)
     policy = synthesise(graph, [0, 1, 2, 3])
     assert policy.edges
-    ends = replace(policy, stages=(policy.stages[0], policy.stages[3]), semaphores=(), edges=())
+    ends = replace(policy, stages=(policy.stages[0], policy.stages[3]), semaphores=(), edges=(), guard={})
     assert [s.split()[1] for s in verify(ends, graph).never] == ["1", "2"]

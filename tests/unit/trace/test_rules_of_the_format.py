@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tileprof.trace import RULES, validate
+from tileprof.trace import RULES, schema, validate
 
 CHANGES = [
     ("launch-numbers", "launches", "grid_y", 1, 0, "grid_y is 0, expected at least 1"),
@@ -43,6 +43,8 @@ CHANGES = [
 
 
 def change(trace, table, column, row, value):
+    for name in schema.TABLES:  # a table that is read after the change would be refused at once
+        trace.columns(name)
     values = trace.columns(table)[column].copy()
     values[row] = value
     trace.columns(table)[column] = values

@@ -78,7 +78,7 @@ def test_a_footprint_comes_back_with_its_boxes_sorted_by_tile(writer, launch):
     )
     block = np.array([[0, 1, 2], [3, 4, 5]], np.int32)
     made.add_footprint(Footprint(block, boxes, np.array([1.5, np.nan])))
-    made.add_launch(launch(0, [buffer]))
+    made.add_launch(launch(0, [buffer], operands=((buffer, 8),)))
     found = load(made.close()).footprint(0)
     np.testing.assert_array_equal(found.block, block)
     np.testing.assert_array_equal(found.duration_ns, [1.5, np.nan])

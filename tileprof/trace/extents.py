@@ -1,0 +1,86 @@
+"""How far the boxes of footprints reach on each operand, and whether the buffers that launches bind hold them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tileprof.trace.reader import Trace
+
+FAR: Final = 2.0**60
+"""No address, offset or extent in bytes is that large; beyond it int64 sums may wrap."""
+
+I64 = NDArray[np.int64]
+
+
+def reach(rows: dict[str, Any]) -> NDArray[np.float64]:
+    """``[boxes]``: at least as many bytes as each box of the table ``accesses`` reaches from byte 0 of its operand."""
+    found: NDArray[np.float64] = np.abs(rows["offset"].astype(np.float64)) + rows["length"]
+    for level in (0, 1):
+        found += rows[f"count_{level}"] * np.abs(rows[f"stride_{level}"].astype(np.float64))
+    return found
+
+
+def slots_bound(trace: Trace) -> I64:
+    """``[footprints]``: operand slots that every launch of a footprint binds; 0 for a footprint without launches."""
+    launches, operands = trace.columns("launches"), trace.columns("operands")
+    given = np.bincount(operands["launch"], minlength=len(launches["launch"]))
+    most = int(given.max(initial=0)) + 1
+    slots = np.full(trace.footprints, most, dtype=np.int64)
+    np.minimum.at(slots, launches["footprint"], given)
+    slots[slots == most] = 0
+    return slots
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What launches touch of what they bind: bytes ``[begin, end)`` of the buffer of each row of the table
+    ``operands``, and ``outside``, whether some of them are not the buffer's.
+    """
+
+    begin: I64
+    end: I64
+    outside: NDArray[np.bool_]
+
+
+def touched(trace: Trace, rows: dict[str, Any], slots: I64) -> Touched:
+    """Each footprint's extent on an operand, laid into the buffer that each launch binds.
+
+    ``rows`` are those of the table ``accesses``, whose `reach` is below `FAR`; ``slots`` as of `slots_bound`: boxes
+    on other slots are passed over.
+    """
+    base = np.concatenate([np.zeros(1, np.int64), np.cumsum(slots)])
+    low, high = _extents(rows, slots, base)
+    bound, launches, buffers = trace.columns("operands"), trace.columns("launches"), trace.columns("buffers")
+    footprint = launches["footprint"][bound["launch"]]
+    used = np.flatnonzero(bound["operand"] < slots[footprint])
+    key = base[footprint[used]] + bound["operand"][used]
+    used, key = used[high[key] > low[key]], key[high[key] > low[key]]
+    begin, end = np.zeros((2, len(footprint)), dtype=np.int64)
+    begin[used], end[used] = low[key] + bound["offset"][used], high[key] + bound["offset"][used]
+    size = buffers["bytes"][bound["buffer"]]
+    return Touched(begin, end, (end > begin) & ((begin < 0) | (end > size)))
+
+
+def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
+    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; 0, 0 for nothing."""
+    begin, end = rows["offset"].copy(), rows["offset"] + rows["length"]
+    for level in (0, 1):
+        span = (rows[f"count_{level}"].astype(np.int64) - 1) * rows[f"stride_{level}"]
+        begin += np.minimum(span, 0)
+        end += np.maximum(span, 0)
+    key = base[rows["footprint"]] + rows["operand"]
+    known = rows["operand"] < slots[rows["footprint"]]
+    if not known.all():
+        key, begin, end = key[known], begin[known], end[known]
+    far = np.iinfo(np.int64)
+    low, high = np.full(base[-1], far.max), np.full(base[-1], far.min)
+    np.minimum.at(low, key, begin)
+    np.maximum.at(high, key, end)
+    nothing = low > high
+    low[nothing] = high[nothing] = 0
+    return low, high
