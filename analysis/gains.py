@@ -24,6 +24,9 @@ EARLY_MARGIN = 0.01
 """A consumer tile starts early when it could start this share of the producer's time before the producer's end:
 less is within the spread of measured block times."""
 
+OVERLAP_MARGIN = 0.02
+"""Share of a pair's time that overlap must save to be worth naming: less is within the spread of any measurement."""
+
 _REACH = 8192
 """How many launches back a path between two launches is looked for: 8192 bits a launch, 100 MB for 1e5 launches."""
 
@@ -48,7 +51,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     negative), ``listed_ns`` (what list scheduling needs for the two), ``early`` (share of the consumer's tiles that could start before
     the producer ends: all their parents in this producer have ended by then, each launch in stream order with recorded
     durations; hazards of recycled memory aside), ``lead_ns`` (how long before that end, mean over all tiles of the consumer),
-    ``overlap_ns`` (what the list schedule saves beyond the gap between the launches, which needs no tile-level overlap),
+    ``overlap_ns`` (what the list schedule saves beyond the gap between the launches, which needs no tile-level overlap; 0 below `OVERLAP_MARGIN`),
     ``stream_waves`` and ``overlapped_waves`` (see `PairWaves`), ``key`` (equal numbers mean equal answers).
 
     A pair is computed once for all pairs of equal footprints, durations and relations.
@@ -79,8 +82,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         binding=pd.Series([b.binding for b in bounds], dtype=object),
         gain_ns=np.maximum(recorded - bound, 0.0),
         listed_ns=listed,
-        # Durations are whole nanoseconds: what is below two of them is rounding.
-        overlap_ns=np.where(own - listed > 2.0, own - listed, 0.0),
+        overlap_ns=np.where(own - listed > OVERLAP_MARGIN * own, own - listed, 0.0),
         early=np.array([a.early for a in found], np.float64),
         lead_ns=np.array([a.lead_ns for a in found], np.float64),
         stream_waves=np.array([a.stream_waves for a in found], np.int64),
@@ -228,7 +230,7 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times`` (pairs
     folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the list schedule's),
     ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides (``producer_kernel`` ...; digits that differ as
-    ``*``). Sorted: direct pairs first, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
+    ``*``). Sorted: direct pairs first, of these the ones that renaming of memory would not separate, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
@@ -257,10 +259,9 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members))
     for name in ("early", "lead_ns"):
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members)) / folded["times"]
-    order = ["direct", "overlap_ns", "gain_ns", "bytes"]
-    return folded.drop(columns=["producer", "consumer", "key"]).sort_values(
-        order, ascending=False, kind="stable", ignore_index=True
-    )
+    order = ["direct", "true", "overlap_ns", "gain_ns", "bytes"]
+    ranked = folded.assign(true=~folded["reuse_only"].astype(bool)).sort_values(order, ascending=False, kind="stable")
+    return ranked.drop(columns=["producer", "consumer", "key", "true"]).reset_index(drop=True)
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
