@@ -41,7 +41,7 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     add("-o", "--output", required=True, metavar="DIR", type=Path, help="folder to write into")
     add("--force", action="store_true", help="overwrite files that exist there")
-    add("--launches", metavar="N,N,…", help="the stages of the policy (default: the pair that overlap gains most on)")
+    add("--launches", metavar="N,N,…", help="the stages of the policy (default: the pair to look at first)")
     add("--pair", metavar="P:C", help="the same for two launches")
     add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
     add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
@@ -99,7 +99,7 @@ def _say_prediction(policy: Policy) -> None:
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
         print(
             f"Modelled: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
-            f"({expected['gain_percent']} % saved).",
+            f"({-expected['gain_percent']:+} %).",
             file=sys.stderr,
         )
         if expected["gain_percent"] <= 0:
@@ -132,7 +132,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         launches = list(best_pair(graph))
         names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
         print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): overlap is worth most there.",
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the pair that `tileprof report` says to look at first.",
             file=sys.stderr,
         )
     elif len(launches) < 2:

@@ -6,10 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from tileprof.analysis.bounds.bounder import Bounder
-from tileprof.analysis.gains import pair_gains
+from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.policy.format import PolicyError, Stage
 from tileprof.policy.tiles import grid_of, tile_numbers
@@ -34,10 +32,11 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
 
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:
-    """The pair that overlap could save most on and whose launches can be stages; raises `UserError` where there is none."""
-    gains = pair_gains(Bounder(graph))
-    rows = ranked(gains)
-    for pair in zip(rows["producer"].tolist(), rows["consumer"].tolist(), strict=True):
+    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    groups = fold(pair_gains(Bounder(graph)), graph.launches)
+    rows = groups[direct_and_known(groups)]
+    for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
+        pair = int(producers[0]), int(consumers[0])
         try:
             for launch in pair:
                 tile_numbers(graph, launch)
@@ -45,12 +44,6 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
             continue
         return pair
     raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
-
-
-def ranked(gains: pd.DataFrame) -> pd.DataFrame:
-    """Pairs that depend on each other directly and truly, by what overlap saves beyond the launch gap, then at most."""
-    usable = gains[gains["direct"] & ~gains["reuse_only"] & (gains["gain_ns"] > 0)]
-    return usable.sort_values(["overlap_ns", "gain_ns"], ascending=False, kind="stable")
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:

@@ -69,8 +69,10 @@ def test_only_captured_regions_are_kept(recorded):
 
 
 def test_capture_does_nothing_in_a_program_that_is_not_recorded():
-    with tileprof.capture():
-        pass
+    with tileprof.capture() as given:
+        doubled = torch.ones(2) * 2
+    assert given is None
+    assert doubled.tolist() == [2.0, 2.0]
 
 
 def test_skip_and_count_are_launches(recorded):
