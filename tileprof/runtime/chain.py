@@ -91,6 +91,20 @@ class Chain:
             found[operator.out.tensor] = operator.out
         return found
 
+    def before(self) -> list[frozenset[int]]:
+        """The stages that each stage must follow: they write what it reads or writes, or read what it writes."""
+        found = []
+        for stage, operator in enumerate(self.operators):
+            touched = {view.tensor for view in operator.views().values()}
+            earlier = enumerate(self.operators[:stage])
+            needed = (
+                n
+                for n, other in earlier
+                if other.out.tensor in touched or operator.out.tensor in {v.tensor for v in other.views().values()}
+            )
+            found.append(frozenset(needed))
+        return found
+
     def memory(self) -> Memory:
         """What the tiles touch, for the executor; buffers are numbered as in `tensors`."""
         numbers = {name: number for number, name in enumerate(self.tensors())}

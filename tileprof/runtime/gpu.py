@@ -13,7 +13,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
-from tileprof.runtime.schedulers import Scheduler, scheduler
+from tileprof.runtime.schedulers import Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
@@ -57,6 +57,7 @@ class GpuPipeline:
         tables = Tables.of(policy)
         self._hooks = [self._hooks_of(n, tables, delay_ns, timeout_ns) for n in range(len(policy.stages))]
         self._check_device()
+        self._streams: list[torch.cuda.Stream] = []
         self.seed = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._flags = torch.zeros(max(1, tables.semaphores) * FLAG_BYTES // 4, dtype=torch.int32, device=self.device)
         self._record = torch.zeros(RECORD_WORDS, dtype=torch.int32, device=self.device)
@@ -94,20 +95,48 @@ class GpuPipeline:
         return values[0] if len(values) == 1 else values
 
     def launch(self, given: Mapping[str, Any]) -> None:
-        """Put every stage on the current stream."""
-        for number, operator in enumerate(self.chain.operators):
-            tensors = {
-                role: _strided(
-                    given[view.tensor],
-                    View(
-                        view.tensor, view.shape, view.strides, view.dtype, view.offset - self.inputs[view.tensor].offset
-                    ),
-                )
-                if view.tensor in given
-                else _strided(self._own[view.tensor], view)
-                for role, view in operator.views().items()
-            }
-            self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
+        """Put every stage on the current stream, or on streams that fork from it and join it again."""
+        if self.scheduler.forked:
+            self._launch_forked(given)
+            return
+        for number in range(len(self.chain.operators)):
+            self._launch_stage(number, given)
+
+    def _launch_forked(self, given: Mapping[str, Any]) -> None:
+        main = torch.cuda.current_stream(self.device)
+        begun, done = main.record_event(), []
+        chosen = lanes(self.chain.before())
+        last = {lane.stream: number for number, lane in enumerate(chosen)}
+        streams = [main, *self._side_streams(len(last) - 1)]
+        for stream in streams[1:]:
+            stream.wait_event(begun)
+        for number, lane in enumerate(chosen):
+            stream = streams[lane.stream]
+            for other in lane.after:
+                stream.wait_event(done[other])
+            with torch.cuda.stream(stream):
+                self._launch_stage(number, given)
+            done.append(stream.record_event())
+        for stream, number in last.items():
+            if stream:
+                main.wait_event(done[number])
+
+    def _side_streams(self, count: int) -> list[torch.cuda.Stream]:
+        while len(self._streams) < count:
+            self._streams.append(torch.cuda.Stream(self.device))
+        return self._streams[:count]
+
+    def _launch_stage(self, number: int, given: Mapping[str, Any]) -> None:
+        tensors = {
+            role: _strided(
+                given[view.tensor],
+                View(view.tensor, view.shape, view.strides, view.dtype, view.offset - self.inputs[view.tensor].offset),
+            )
+            if view.tensor in given
+            else _strided(self._own[view.tensor], view)
+            for role, view in self.chain.operators[number].views().items()
+        }
+        self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
 
     def poison(self) -> None:
         """Fill every tensor that the stages write with NaN, on the current stream."""
@@ -152,6 +181,7 @@ class GpuPipeline:
             ORDERED=stage.order is not None,
             TRIGGER=chosen.overlapped and number < last,
             PDL=chosen.overlapped and number > 0,
+            GRID_WAIT=chosen.grid_waits and number > 0,
             DELAY_NS=delay_ns,
             TIMEOUT_NS=timeout_ns,
         )

@@ -45,7 +45,7 @@ class Case:
 
     name: str
     chain: Chain
-    rows: tuple[str, ...] = ("graph", "hooks", "cusync", "unsynchronised")
+    rows: tuple[str, ...] = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
     ahead: bool = False
 
 

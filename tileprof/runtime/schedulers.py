@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +12,8 @@ from tileprof.errors import UserError
 @dataclass(frozen=True, slots=True)
 class Scheduler:
     """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says. ``overlapped``: a stage is launched by
-    programmatic dependent launch, so that its blocks start where those of the stage before leave room.
+    programmatic dependent launch, so that its blocks start where those of the stage before leave room. ``grid_waits``: each of its tiles then waits
+    for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
     """
 
     name: str
@@ -19,11 +21,13 @@ class Scheduler:
     posts: bool = False
     waits: bool = False
     overlapped: bool = False
+    grid_waits: bool = False
+    forked: bool = False
 
     @property
     def correct(self) -> bool:
         """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing else."""
-        return self.waits or not self.overlapped
+        return self.waits or self.grid_waits or not self.overlapped
 
 
 SCHEDULERS: Final = {
@@ -31,6 +35,8 @@ SCHEDULERS: Final = {
     for s in (
         Scheduler("stream"),
         Scheduler("graph", captured=True),
+        Scheduler("pdl", captured=True, overlapped=True, grid_waits=True),
+        Scheduler("streams", captured=True, forked=True),
         Scheduler("cusync", captured=True, posts=True, waits=True, overlapped=True),
         Scheduler("hooks", captured=True, posts=True, waits=True),
         Scheduler("unsynchronised", captured=True, overlapped=True),
@@ -44,3 +50,41 @@ def scheduler(name: str) -> Scheduler:
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}; known: {', '.join(SCHEDULERS)}")
     return SCHEDULERS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where a stage is launched under ``streams``: the number of its stream, and the stages of other streams that it waits for."""
+
+    stream: int
+    after: tuple[int, ...]
+
+
+def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
+    """Streams for stages in issue order; ``before[i]`` are the stages, all below i, that stage i must follow.
+
+    A stage follows the latest of its producers on that one's stream, if nothing else has been put there since; otherwise it takes a new stream, up to
+    ``most`` of them, then the one that was used least recently. No stage waits for one that another wait, or its own stream, already implies.
+    """
+    tails: list[int] = []
+    reach: list[frozenset[int]] = []
+    found: list[Lane] = []
+    for stage, needed in enumerate(before):
+        free = [stream for stream, tail in enumerate(tails) if tail in needed]
+        if free:
+            stream = max(free, key=lambda s: tails[s])
+        elif len(tails) < most:
+            stream = len(tails)
+            tails.append(-1)
+        else:
+            stream = min(range(len(tails)), key=lambda s: tails[s])
+        implied = reach[tails[stream]] if tails[stream] >= 0 else frozenset[int]()
+        after: list[int] = []
+        for other in sorted(needed, reverse=True):
+            if other not in implied:
+                after.append(other)
+                implied |= reach[other]
+        found.append(Lane(stream, tuple(sorted(after))))
+        reach.append(implied | {stage})
+        tails[stream] = stage
+    return found

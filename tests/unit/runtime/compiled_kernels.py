@@ -62,6 +62,8 @@ def main() -> None:
             "copy, no hooks": ptx(copy, Hooks(1, 16)),
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
             "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),
+            "gemm, behind a grid": ptx(gemm, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
+            "copy, behind a grid": ptx(copy, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "gemm, no hooks": ptx(gemm, Hooks(1, 16)),
             "convolution": ptx(conv, Hooks(1, 16, **hooked)),
             "sum": ptx(total, Hooks(1, 16, **hooked)),

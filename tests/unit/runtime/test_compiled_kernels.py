@@ -96,6 +96,16 @@ def test_an_overlapped_kernel_lets_the_next_begin_first_and_waits_for_the_one_be
     assert wait > max(where(lines, "st.global"))
 
 
+@pytest.mark.parametrize("name", ["gemm, behind a grid", "copy, behind a grid"])
+def test_a_tile_behind_a_grid_loads_and_stores_nothing_before_the_whole_grid_has_ended(ptx, name) -> None:
+    lines = ptx[name]
+    wait = where(lines, "griddepcontrol.wait")[0]
+    assert where(lines, "griddepcontrol.launch_dependents")[0] < wait
+    touches = [n for n, line in enumerate(lines) if re.search(r"(ld|st)\.global|cp\.async\.cg|red\.|atom\.", line)]
+    assert touches
+    assert min(touches) > wait
+
+
 @pytest.mark.parametrize("name", ["copy, no hooks", "gemm, no hooks", "norm, no hooks"])
 def test_hooks_that_are_not_used_leave_nothing_behind(ptx, name) -> None:
     text = "\n".join(ptx[name])

@@ -21,7 +21,7 @@ def gemm_kernel(
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr, AHEAD: tl.constexpr,
     STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(a @ b + bias) + residual``; a and out have unit stride along their rows.
 
@@ -48,7 +48,7 @@ def gemm_kernel(
         early = tl.load(b_at, mask=(k < size)[:, None] & (k < left_k)[:, None], other=0.0)
         if EPILOGUE == "silu_gate":
             other = tl.load(b_at + N * B_COLUMN, mask=(k < size)[:, None] & (k < left_k)[:, None], other=0.0)
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     if AHEAD:
         left = tl.load(a_at, mask=(k < size)[None, :] & (k < left_k)[None, :], other=0.0)
         total = tl.dot(left, early, total)

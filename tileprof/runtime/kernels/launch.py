@@ -40,6 +40,7 @@ class Hooks:
     ORDERED: bool = False
     TRIGGER: bool = False
     PDL: bool = False
+    GRID_WAIT: bool = False
     DELAY_NS: int = 0
     TIMEOUT_NS: int = TIMEOUT_NS
 

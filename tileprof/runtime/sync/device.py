@@ -80,8 +80,16 @@ def claim_record(late, record, stage, tile, semaphore, seen, expected):
 
 
 @triton.jit
-def wait(tile, waits, flags, runs, record, STAGE: tl.constexpr, WIDTH: tl.constexpr, TIMEOUT_NS: tl.constexpr):
-    """Return when every semaphore of the tile has reached its value; nothing at all where ``WIDTH`` is 0."""
+def wait(
+    tile, waits, flags, runs, record,
+    STAGE: tl.constexpr, WIDTH: tl.constexpr, GRID_WAIT: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+):  # fmt: skip
+    """Return when every semaphore of the tile has reached its value; nothing at all where ``WIDTH`` is 0.
+
+    ``GRID_WAIT``: return when the whole kernel in front has ended and its stores are visible, as every user of programmatic launch writes it.
+    """
+    if GRID_WAIT:
+        gdc_wait()
     if WIDTH > 0:
         entry = waits + (tile * WIDTH + tl.arange(0, WIDTH)) * 3
         semaphore = tl.load(entry)
