@@ -104,7 +104,8 @@ class GpuPipeline:
 
     def _launch_forked(self, given: Mapping[str, Any]) -> None:
         main = torch.cuda.current_stream(self.device)
-        begun, done = main.record_event(), []
+        begun = main.record_event()
+        done: list[torch.cuda.Event] = []
         chosen = lanes(self.chain.before())
         last = {lane.stream: number for number, lane in enumerate(chosen)}
         streams = [main, *self._side_streams(len(last) - 1)]

@@ -1,0 +1,212 @@
+"""``torch.compile(backend="tileprof")`` takes the chains that it may take, and never changes a result."""
+
+from __future__ import annotations
+
+import logging
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
+
+from tileprof.errors import UserError
+from tileprof.policy.format import load_policy
+from tileprof.runtime.compile import Options
+from tileprof.runtime.compile.find import chains
+from tileprof.runtime.compile.replace import ChainModule, replace_chains
+
+ALWAYS = Options(use="always")
+
+
+def weights(*sizes: int, dtype=torch.float32) -> list[torch.Tensor]:
+    """Matrices as nn.Linear keeps them."""
+    torch.manual_seed(0)
+    return [(torch.randn(n, k) / k**0.5).to(dtype) for k, n in pairwise(sizes)]
+
+
+def traced(function, *inputs):
+    with torch.no_grad():
+        return make_fx(function)(*inputs)
+
+
+def found_in(function, *inputs) -> list[list[str]]:
+    """The operators of each chain of a function."""
+    found = chains(traced(function, *inputs).graph)
+    return [[getattr(o, "epilogue", getattr(o, "function", "")) for o in f.chain.operators] for f in found]
+
+
+def two(x, a, b):
+    return functional.linear(functional.gelu(functional.linear(x, a)), b)
+
+
+def gated(x, g, u, d):
+    return functional.linear(functional.silu(functional.linear(x, g)) * functional.linear(x, u), d)
+
+
+X = torch.randn(2, 20, 64)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "wanted"),
+    [
+        (two, (64, 96, 64), [["gelu", "none"]]),
+        (lambda x, a, b: functional.linear(functional.gelu(functional.linear(x, a), approximate="tanh"), b), (64, 96, 64), [["gelu_tanh", "none"]]),
+        (lambda x, a, b: x @ a.t() @ b.t() + x, (64, 96, 64), [["none", "none"]]),
+        (lambda x, a, b, c: two(two(x, a, b).relu(), c, c.t()), (64, 96, 64, 80), [["gelu", "relu", "gelu", "none"]]),
+    ],
+)  # fmt: skip
+def test_chains_are_found(function, sizes, wanted) -> None:
+    assert found_in(function, X, *weights(*sizes)) == wanted
+
+
+def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
+    (g, u), (d,) = [w[0] for w in (weights(64, 96), weights(64, 96))], weights(96, 64)
+    assert found_in(gated, X, g, u, d) == [["none", "none", "silu_mul", "none"]]
+
+    def swapped(x, g, u, d):
+        up = functional.linear(x, u)
+        return functional.linear(up * functional.silu(functional.linear(x, g)), d)
+
+    assert found_in(swapped, X, g, u, d) == [["none", "none", "silu_mul", "none"]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, a, b: (h := functional.linear(x, a), functional.linear(h, b)),  # the intermediate is a result
+        lambda x, a, b: functional.linear(h := functional.linear(x, a), b).sum() + h.sum(),  # somebody else reads it
+        lambda x, a, b: functional.linear(functional.linear(x, a).sigmoid(), b),  # no such epilogue
+        lambda x, a, b: functional.linear(functional.silu(functional.linear(x, a).relu()), b),
+        lambda x, a, b: a.t() @ functional.linear(x, a).view(40, 96).t()[:, :40],  # handed on as a second factor
+        lambda x, a, b: functional.linear(x, a),
+        lambda x, a, b: functional.linear(functional.linear(x, a).view(20, 2, 96).transpose(0, 1), b),  # another order of rows
+    ],
+)  # fmt: skip
+def test_what_is_no_chain_is_left_alone(function) -> None:
+    assert found_in(function, X, *weights(64, 96, 64)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "dtype"), [(3, (64, 8, 64), torch.float32), (3, (64, 96, 64), torch.float64)]
+)
+def test_sizes_and_types_that_no_kernel_takes_are_left_alone(rows, sizes, dtype) -> None:
+    assert found_in(two, torch.randn(rows, 64, dtype=dtype), *weights(*sizes, dtype=dtype)) == []
+
+
+def close(value, wanted) -> bool:
+    return bool((value.double() - wanted.double()).norm() <= 1e-2 * wanted.double().norm())
+
+
+LAYERS = st.lists(
+    st.tuples(
+        st.sampled_from([16, 24, 48]),
+        st.sampled_from(["relu", "gelu", "silu", "tanh", "none"]),
+        st.booleans(),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class Stack(nn.Module):
+    """Linear layers, each with an activation, a bias or none, and a second reader or none."""
+
+    def __init__(self, layers) -> None:
+        super().__init__()
+        self.layers, self.linears, width = layers, nn.ModuleList(), 32
+        for columns, _, bias, _ in layers:
+            self.linears.append(nn.Linear(width, columns, bias=bias))
+            width = columns
+
+    def forward(self, x):
+        more = 0.0
+        for linear, (_, function, _, read) in zip(self.linears, self.layers, strict=True):
+            x = linear(x)
+            if function != "none":
+                x = getattr(functional, function)(x)
+            if read:
+                more = more + x.sum()
+        return x + more
+
+
+@settings(max_examples=25, deadline=None)
+@given(LAYERS, st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
+def test_random_stacks_of_layers_compute_the_same(layers, dtype) -> None:
+    torch.manual_seed(1)
+    model, x = Stack(layers).to(dtype), torch.randn(2, 9, 32, dtype=dtype)
+    with torch.no_grad():
+        graph = traced(model, x)
+        count = replace_chains(graph, ALWAYS)
+        out, wanted = graph(x), model(x)
+    runs = "".join("-" if read or function == "tanh" else "x" for _, function, _, read in layers[:-1])
+    assert count == sum(1 for run in runs.split("-") if run)
+    assert (out.double() - wanted.double()).norm() <= 5e-2 * (1e-3 + wanted.double().norm())
+
+
+def test_the_backend_has_a_name_and_leaves_training_to_pytorch(caplog) -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64))
+    compiled = torch.compile(model, backend="tileprof", options={"use": "always"})
+    with torch.no_grad():
+        assert close(compiled(X), model(X))
+    out = compiled(X)
+    out.sum().backward()
+    assert model[0].weight.grad is not None
+    torch._dynamo.reset()
+
+
+def test_on_a_cpu_pytorchs_own_kernels_are_kept_unless_asked_for() -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64))
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="tileprof")(X), model(X))
+    torch._dynamo.reset()
+
+
+def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path) -> None:
+    first, second = (traced(two, torch.randn(rows, 64), *weights(64, 96, 64)) for rows in (40, 40))
+    (found,) = chains(first.graph)
+    policy = found.chain.policy()
+    policy.save(tmp_path / "p.json")
+    text = re.sub(r'("tensor":\s*)"x"', r'\1"tokens"', (tmp_path / "p.json").read_text())
+    (tmp_path / "p.json").write_text(text)
+    mine = load_policy(tmp_path / "p.json")
+    assert mine != policy
+    assert replace_chains(second, ALWAYS, [mine]) == 1
+    (module,) = [m for m in second.modules() if isinstance(m, ChainModule)]
+    assert module.cpu.policy == mine
+    x, a, b = torch.randn(40, 64), *weights(64, 96, 64)
+    assert close(second(x, a, b), two(x, a, b))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"use": "sometimes"}, "measured, always or never"),
+        ({"fast": True}, "no option 'fast'"),
+        ({"scheduler": "fifo"}, "no scheduler 'fifo'"),
+        ({"scheduler": "unsynchronised"}, "wrong results"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(given, said) -> None:
+    with pytest.raises(UserError, match=said):
+        Options.of(given)
+
+
+def test_a_chain_whose_policy_cannot_be_made_stays_pytorchs_and_says_why(monkeypatch, caplog) -> None:
+    from tileprof.runtime.chain import Chain
+
+    def fail(self, memory=None):
+        raise UserError("too many tiles")
+
+    monkeypatch.setattr(Chain, "policy", fail)
+    graph = traced(two, X, *weights(64, 96, 64))
+    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
+        assert replace_chains(graph, ALWAYS) == 0
+    assert "too many tiles" in caplog.text

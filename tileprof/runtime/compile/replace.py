@@ -1,0 +1,213 @@
+"""What ``torch.compile`` is given: chains replaced by modules that have a policy and decide which way they run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, load_policy
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.pipeline import Pipeline
+from tileprof.runtime.schedulers import scheduler
+
+LOG: Final = logging.getLogger("tileprof.runtime.compile")
+
+TOLERANCE: Final = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest norm of the difference over the norm of PyTorch's result that passes for rounding."""
+
+_WORTH: Final = 0.98
+"""The runtime's way is kept where its time is at most so much of PyTorch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See `tileprof.runtime.compile`; raises `UserError` for what is none."""
+
+    use: str = "measured"
+    scheduler: str = "cusync"
+    policies: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Options:
+        given = dict(given or {})
+        known = {f.name for f in fields(cls)}
+        if strange := sorted(set(given) - known):
+            raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(known))}")
+        policies = given.get("policies", ())
+        paths = [policies] if isinstance(policies, str | Path) else list(policies)
+        options = cls(
+            given.get("use", "measured"), given.get("scheduler", "cusync"), tuple(Path(path) for path in paths)
+        )
+        if options.use not in ("measured", "always", "never"):
+            raise UserError(f"use is {options.use!r}; it is measured, always or never")
+        if not scheduler(options.scheduler).correct:
+            raise UserError(f"{options.scheduler} computes wrong results, for timing; take another scheduler")
+        return options
+
+
+def backend(
+    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place."""
+    from torch._dynamo.backends.common import aot_autograd  # noqa: PLC0415 - slow to import
+
+    chosen = Options.of(options)
+    policies = [load_policy(path) for path in chosen.policies]
+
+    def inference(graph: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+        replace_chains(graph, chosen, policies)
+        return _boxed(graph)
+
+    made: Callable[..., Any] = aot_autograd(
+        fw_compiler=lambda graph, _: _boxed(graph), bw_compiler=lambda graph, _: _boxed(graph), inference_compiler=inference
+    )(module, inputs)  # fmt: skip
+    return made
+
+
+def _boxed(graph: fx.GraphModule) -> Callable[..., Any]:
+    from functorch.compile import make_boxed_func  # noqa: PLC0415 - slow to import
+
+    boxed: Callable[..., Any] = make_boxed_func(graph.forward)
+    return boxed
+
+
+def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[Policy] = ()) -> int:
+    """Put a `ChainModule` in the place of every chain that is found; how many."""
+    count = 0
+    for found in list(chains(graph.graph)) if options.use != "never" else ():
+        chain = found.chain
+        try:
+            policy = next((p for p in policies if _same(p, chain)), None) or chain.policy()
+        except UserError as error:
+            LOG.info("a chain of %d stages stays PyTorch's: %s", len(found.stages), error)
+            continue
+        name = f"tileprof_chain_{count}"
+        graph.add_submodule(name, ChainModule(policy, _plain(graph, found), tuple(found.inputs), options))
+        with graph.graph.inserting_before(found.last):
+            node = graph.graph.call_module(name, tuple(found.inputs.values()))
+        node.meta = dict(found.last.meta)
+        found.last.replace_all_uses_with(node)
+        count += 1
+    if count:
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+    return count
+
+
+def _same(policy: Policy, chain: Chain) -> bool:
+    """Whether the policy's stages are the chain's, whatever tensors are called."""
+    try:
+        other = Chain.of_policy(policy)
+    except UserError:
+        return False
+    return _shape(other) == _shape(chain)
+
+
+def _shape(chain: Chain) -> list[Any]:
+    numbers = {name: number for number, name in enumerate(chain.tensors())}
+    return [
+        (operator.NAME, operator.describe()["parameters"] | {
+            role: (numbers[v.tensor], v.shape, v.strides, v.dtype, v.offset) for role, v in operator.views().items()
+        })
+        for operator in chain.operators
+    ]  # fmt: skip
+
+
+def _plain(graph: fx.GraphModule, found: Found) -> fx.GraphModule:
+    """The chain's own nodes as a module: PyTorch's way."""
+    copy = fx.Graph()
+    known: dict[fx.Node, fx.Node] = {}
+    for name, node in found.inputs.items():
+        known[node] = copy.placeholder(name)
+    needed: set[fx.Node] = set()
+    waiting = [found.last]
+    while waiting:
+        node = waiting.pop()
+        if node not in known and node not in needed:
+            needed.add(node)
+            waiting.extend(node.all_input_nodes)
+    for node in graph.graph.nodes:
+        if node in needed:
+            known[node] = copy.node_copy(node, known.__getitem__)
+    copy.output(known[found.last])
+    return fx.GraphModule(graph, copy)
+
+
+class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not followed
+    """A chain that runs by the runtime, or by PyTorch, whichever the options and the first call have chosen."""
+
+    def __init__(self, policy: Policy, plain: fx.GraphModule, names: tuple[str, ...], options: Options) -> None:
+        super().__init__()
+        self.plain, self.names, self.options = plain, names, options
+        self.cpu = Pipeline(policy)
+        self._choice: dict[torch.device, bool] = {}
+        self._gpu: dict[tuple[int, int], Any] = {}
+
+    def forward(self, *tensors: Any) -> Any:
+        """The chain's result; a tensor of its own at every call."""
+        device = tensors[0].device
+        if device.type != "cuda":
+            if self.options.use != "always":
+                return self.plain(*tensors)
+            named = dict(zip(self._inputs(), tensors, strict=True))
+            return self.cpu(**named)
+        if device not in self._choice:
+            if torch.cuda.is_current_stream_capturing():
+                return self.plain(*tensors)  # nothing can be compiled or timed now; the next call outside decides
+            self._choice[device] = self._worth_it(device, tensors)
+        pipeline = self._pipeline(device) if self._choice[device] else None
+        if pipeline is None:
+            return self.plain(*tensors)
+        out = pipeline(**dict(zip(self._inputs(), tensors, strict=True)))
+        return out.clone()  # the pipeline's own memory is overwritten by its next call
+
+    def _inputs(self) -> list[str]:
+        """The policy's names of the chain's inputs, in the chain's order: a policy file may use others."""
+        return list(self.cpu.inputs)
+
+    def _pipeline(self, device: torch.device) -> Any:
+        """The current stream's pipeline: semaphores and intermediate results are not shared between streams. None where it cannot be made now."""
+        from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
+
+        key = int(device.index or 0), int(torch.cuda.current_stream(device).cuda_stream)
+        if key not in self._gpu:
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            with torch.cuda.device(device):
+                self._gpu[key] = GpuPipeline(self.cpu.policy, schedule=self.options.scheduler, device=str(device))
+        return self._gpu[key]
+
+    def _worth_it(self, device: torch.device, tensors: tuple[Any, ...]) -> bool:
+        """Whether the runtime's way agrees with PyTorch's and, unless it is to be taken anyway, beats it."""
+        from tileprof.runtime.measure import time_graph  # noqa: PLC0415 - imports Triton
+
+        what = " -> ".join(
+            str(v.shape[-1]) for v in (self.cpu.chain.operators[0].views()["a"], *self.cpu.outputs.values())
+        )
+        try:
+            pipeline = self._pipeline(device)
+            named = dict(zip(self._inputs(), tensors, strict=True))
+            out, wanted = pipeline(**named).float(), self.plain(*tensors).float()
+            pipeline.check()
+        except (UserError, RuntimeError) as error:
+            LOG.warning("chain %s stays PyTorch's: %s", what, str(error).splitlines()[0])
+            return False
+        far = float((out - wanted).norm() / wanted.norm())
+        if not far < TOLERANCE[tensors[0].dtype]:
+            LOG.warning("chain %s stays PyTorch's: results differ by %.1e", what, far)
+            return False
+        if self.options.use == "always":
+            return True
+        ours = median(time_graph(lambda: pipeline.launch(named)))
+        theirs = median(time_graph(lambda: self.plain(*tensors)))
+        LOG.info("chain %s: %.1f us as tiles, %.1f us by PyTorch, in CUDA graphs", what, ours, theirs)
+        return ours < _WORTH * theirs
