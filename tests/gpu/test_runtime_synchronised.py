@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import globaltimer
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
@@ -17,13 +20,29 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 from tileprof.policy.expression import parse  # noqa: E402 - see above
 from tileprof.runtime.chain import Chain  # noqa: E402 - likewise
-from tileprof.runtime.gpu import GpuPipeline, WaitTimeoutError  # noqa: E402 - likewise
+from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
+from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise
 from tileprof.runtime.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402 - likewise
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402 - likewise
 from tileprof.runtime.stages.gemm import Gemm  # noqa: E402 - likewise
 from tileprof.runtime.stages.reduce import Reduce  # noqa: E402 - likewise
 from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402 - likewise
 from tileprof.runtime.stages.view import View  # noqa: E402 - likewise
+from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402 - likewise
+
+
+@triton.jit
+def doubled(x, y, sync, run, DELAY_NS: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
+    """What a user would write, but for the sleep."""
+    tile = enter(sync, tl.program_id(0))
+    at = tile * BLOCK + tl.arange(0, BLOCK)
+    value = 2 * tl.load(x + at)
+    start = globaltimer()
+    while globaltimer() - start < (tile * 7919 + tl.load(run) * 104729) % 64 * DELAY_NS // 64:
+        pass
+    tl.store(y + at, value)
+    leave(sync, tile)
+
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
@@ -143,3 +162,38 @@ def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:
     with pytest.warns(FellBackWarning, match="does not wait for everything"):
         out = pipeline(**given)
     assert torch.equal(out, pipeline.reference(given)["y"])
+
+
+@pytest.mark.parametrize("delay_ns", [0, 20_000])
+def test_triton_kernels_of_a_user_become_stages(delay_ns) -> None:
+    """Two kernels in a row, tile by tile; captured, replayed, with poison between."""
+    tiles, block = 500, 2048
+    chain = copy_pair(tiles)
+    policy = chain.policy()
+    assert [stage.tiles for stage in policy.stages] == [tiles, tiles]
+    stages = Synchroniser(policy)
+    x = torch.randn(tiles * block, device="cuda")
+    y, z, run = torch.empty_like(x), torch.empty_like(x), torch.zeros(1, dtype=torch.int64, device="cuda")
+    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def once() -> None:
+        y.fill_(float("nan"))
+        z.fill_(float("nan"))
+        run.add_(1)
+        doubled[(tiles,)](x, y, stages[0], run, delay_ns, BLOCK=block, **stages.launch(0))
+        doubled[(tiles,)](y, z, stages[1], run, delay_ns, BLOCK=block, **stages.launch(1))
+        wrong.add_((z != 4 * x).any().int())
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        once()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        once()
+    for _ in range(300):
+        graph.replay()
+    stages.check()
+    assert int(wrong) == 0
+    doubled[(tiles,)](x, y, unsynchronised("cuda"), run, 0, BLOCK=block)
+    assert torch.equal(y, 2 * x)

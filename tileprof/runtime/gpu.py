@@ -11,6 +11,7 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
+from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
 from tileprof.runtime.schedulers import Scheduler, lanes, scheduler
@@ -19,12 +20,6 @@ from tileprof.runtime.sync.device import RECORD_WORDS
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
 
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-class WaitTimeoutError(UserError):
-    """A wait on the device did not end; the message names stage, tile, semaphore, the value seen and the one expected."""
-
-    exit_code = 1
 
 
 class GpuPipeline:
@@ -165,11 +160,8 @@ class GpuPipeline:
             return
         for tensor in (self._record, self._flags, *self._runs):
             tensor.zero_()
-        raise WaitTimeoutError(
-            f"stage {stage} ({self.policy.stages[stage].name}), tile {tile}: semaphore {semaphore} did not reach its value in "
-            f"{self._hooks[stage].TIMEOUT_NS / 1e9:g} s; seen {seen}, expected {expected}. The results of this run are wrong. "
-            "`tileprof run` executes the policy on the CPU and says why."
-        )
+        name, timeout_ns = self.policy.stages[stage].name, self._hooks[stage].TIMEOUT_NS
+        raise WaitTimeoutError(gave_up(stage, name, tile, semaphore, seen, expected, timeout_ns))
 
     def _hooks_of(self, number: int, tables: Tables, delay_ns: int, timeout_ns: int) -> Hooks:
         stage, last = tables.stages[number], len(tables.stages) - 1

@@ -6,6 +6,7 @@ import json
 import sys
 
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -16,6 +17,7 @@ from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.reduce import Reduce
 from tileprof.runtime.stages.rows import Norm
+from tileprof.runtime.synchroniser import enter, leave
 
 ROLES = {"a", "b", "x", "y", "weight", "out", "bias", "residual"}
 SHARED = ("seed", "order", "waits", "posts", "flags", "runs", "record")
@@ -33,6 +35,25 @@ def ptx(operator, hooks, **options) -> str:
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
     )  # fmt: skip
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel.warps})
+    assert compiled.asm["cubin"]
+    return compiled.asm["ptx"]
+
+
+@triton.jit
+def scale(x, y, sync, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
+    tile = enter(sync, tl.program_id(0))
+    at = tile * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at))
+    leave(sync, tile)
+
+
+def of_a_user() -> str:
+    """PTX of a kernel that is nobody's operator."""
+    source = ASTSource(
+        scale, {"x": "*fp16", "y": "*fp16", "sync": "*i64", "BLOCK": "constexpr"}, constexprs={(3,): 2048},
+        attrs={(n,): [["tt.divisibility", 16]] for n in range(3)},
+    )  # fmt: skip
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
     assert compiled.asm["cubin"]
     return compiled.asm["ptx"]
 
@@ -58,6 +79,7 @@ def main() -> None:
     json.dump(
         {
             "copy": ptx(copy, Hooks(1, 16, **hooked)),
+            "of a user": of_a_user(),
             "copy, many waits": ptx(copy, Hooks(1, 16, **(hooked | {"WIDTH": 256}))),
             "copy, no hooks": ptx(copy, Hooks(1, 16)),
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),

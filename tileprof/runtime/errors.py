@@ -1,0 +1,20 @@
+"""What can go wrong on the device, in words."""
+
+from __future__ import annotations
+
+from tileprof.errors import UserError
+
+
+class WaitTimeoutError(UserError):
+    """A wait on the device did not end; the message names stage, tile, semaphore, the value seen and the one expected."""
+
+    exit_code = 1
+
+
+def gave_up(stage: int, name: str, tile: int, semaphore: int, seen: int, expected: int, timeout_ns: int) -> str:
+    """The sentence of a `WaitTimeoutError`."""
+    return (
+        f"stage {stage} ({name}), tile {tile}: semaphore {semaphore} did not reach its value in "
+        f"{timeout_ns / 1e9:g} s; seen {seen}, expected {expected}. The results of this run are wrong. "
+        "`tileprof run` executes the policy on the CPU and says why."
+    )
