@@ -24,6 +24,7 @@ from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
 from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise
 from tileprof.runtime.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402 - likewise
 from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402 - likewise
+from tileprof.runtime.stages.attention import Attention  # noqa: E402 - likewise
 from tileprof.runtime.stages.gemm import Gemm  # noqa: E402 - likewise
 from tileprof.runtime.stages.reduce import Reduce  # noqa: E402 - likewise
 from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402 - likewise
@@ -80,7 +81,27 @@ def attention() -> Chain:
     return Chain(("scores", "softmax", "values", "norm"), (scores, soft, values, norm))
 
 
+def flash() -> Chain:
+    """Queries, keys and values from one product, causal attention, and the product after it."""
+    tokens, heads, groups, d = 192, 8, 2, 64
+    width = (heads + 2 * groups) * d
+    first = Gemm(
+        view("x", tokens, 256), View("w", (256, width), (1, 256), "float16"), view("qkv", tokens, width), tile=(64, 64)
+    )
+    q, k, v = (
+        View("qkv", (n, tokens, d), (d, width, 1), "float16", at * d)
+        for n, at in ((heads, 0), (groups, heads), (groups, heads + groups))
+    )
+    attend = Attention(q, k, v, View("o", (heads, tokens, d), (d, heads * d, 1), "float16"), rows=64, causal=True)
+    inner = heads * d
+    last = Gemm(
+        view("o", tokens, inner), View("u", (inner, 256), (1, inner), "float16"), view("y", tokens, 256), tile=(64, 64)
+    )
+    return Chain(("qkv", "attend", "after"), (first, attend, last))
+
+
 CHAINS = {
+    "flash attention": flash(),
     "copies": copy_pair(600),
     "gated products": gated_mlp(80, (16, 32), (32, 64), width=512, inner=320),
     "convolutions": convolution_pair(3, 13, 48, (32, 16)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.stages import View
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
@@ -95,7 +96,22 @@ def attention() -> Chain:
     return Chain(("scores", "soft", "values"), (scores, soft, values))
 
 
+def flash(*, causal: bool = True) -> Chain:
+    """Queries of four heads on keys of two, taken out of one product as a transformer does, and what comes after."""
+    tokens, heads, groups, d = 24, 4, 2, 8
+    width = (heads + 2 * groups) * d
+    qkv = Gemm(matrix("x", tokens, 16), weight("w", 16, width), matrix("qkv", tokens, width), tile=(8, 16))
+    q, k, v = (
+        View("qkv", (n, tokens, d), (d, width, 1), "float16", at * d)
+        for n, at in ((heads, 0), (groups, heads), (groups, heads + groups))
+    )
+    middle = View("o", (heads, tokens, d), (d, heads * d, 1), "float16")
+    attend = Attention(q, k, v, middle, rows=5, causal=causal)
+    after = Gemm(matrix("o", tokens, heads * d), weight("u", heads * d, 16), matrix("y", tokens, 16), tile=(8, 16))
+    return Chain(("qkv", "attend", "after"), (qkv, attend, after))
+
+
 CHAINS = {
     "mlp": mlp(), "mlp in bfloat16": mlp("bfloat16"), "mlp in float32": mlp("float32"), "gated": gated(), "split": split(),
-    "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(),
+    "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(), "flash": flash(), "flash, not causal": flash(causal=False),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from triton.compiler import ASTSource
 
 from tileprof.runtime.kernels.launch import Hooks, kernel_of
 from tileprof.runtime.stages import View
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
@@ -19,7 +20,7 @@ from tileprof.runtime.stages.reduce import Reduce
 from tileprof.runtime.stages.rows import Norm
 from tileprof.runtime.synchroniser import enter, leave
 
-ROLES = {"a", "b", "x", "y", "weight", "out", "bias", "residual"}
+ROLES = {"q", "k", "v", "a", "b", "x", "y", "weight", "out", "bias", "residual"}
 SHARED = ("seed", "order", "waits", "posts", "flags", "runs", "record")
 
 
@@ -75,6 +76,7 @@ def main() -> None:
     )
     total = Reduce(whole("x", (3, 64, 128), "float32"), whole("y", (64, 128), "float16"), tile=(16, 64))
     norm = Norm(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
+    heads = Attention(*(whole(name, (2, 256, 64), "float16") for name in ("a", "b", "x", "y")), causal=True)
     hooked = {"WIDTH": 4, "POSTS": 1, "TRIGGER": True, "PDL": True}
     json.dump(
         {
@@ -84,6 +86,7 @@ def main() -> None:
             "copy, no hooks": ptx(copy, Hooks(1, 16)),
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
             "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),
+            "attention": ptx(heads, Hooks(1, 16, **hooked)),
             "gemm, behind a grid": ptx(gemm, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "copy, behind a grid": ptx(copy, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "gemm, no hooks": ptx(gemm, Hooks(1, 16)),

@@ -30,7 +30,7 @@ def where(lines: list[str], text: str) -> list[int]:
     return [n for n, line in enumerate(lines) if text in line]
 
 
-WAITING = ["copy", "copy, many waits", "gemm", "gemm, ahead", "convolution", "sum", "norm", "of a user"]
+WAITING = ["copy", "copy, many waits", "gemm", "gemm, ahead", "convolution", "sum", "norm", "attention", "of a user"]
 
 
 @pytest.mark.parametrize("name", WAITING)

@@ -34,6 +34,8 @@ OPERATORS = {
     "softmax": CHAINS["rows"].operators[2],
     "sum": replace(CHAINS["rows"].operators[4], tile=(4, 16)),
     "activation": replace(OPERATOR, function="silu"),
+    "flash": replace(CHAINS["flash"].operators[1], rows=16),
+    "flash, not causal": replace(CHAINS["flash, not causal"].operators[1], rows=16, scale=0.3),
     "convolution": replace(CHAINS["convolutions"].operators[0], tile=(32, 16)),
     "convolution with residual": CHAINS["convolutions"].operators[1],
     "convolution of stride 2": replace(CHAINS["convolutions of stride 2"].operators[0], tile=(16, 16), rows_along="x"),
@@ -85,6 +87,7 @@ def test_a_kernel_computes_what_the_operator_says(name) -> None:
         (Softmax(matrix("x", 1, 70000), matrix("y", 1, 70000)), "at most 65536 columns, not 70000"),
         (Pointwise(matrix("x", 10, 40), matrix("y", 10, 40), tile=(3, 16)), "powers of two"),
         (CHAINS["mlp"].operators[1], "powers of two from 16"),
+        (CHAINS["flash"].operators[1], "power of two of rows from 16 .* not 5 and 8"),
     ],
 )
 def test_what_has_no_kernel_is_refused_in_words(operator, said) -> None:

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tileprof.errors import UserError
+from tileprof.runtime.kernels.attention import attention_kernel
 from tileprof.runtime.kernels.conv import conv_kernel
 from tileprof.runtime.kernels.elementwise import pointwise_kernel, reduce_kernel, rows_kernel
 from tileprof.runtime.kernels.gemm import gemm_kernel
+from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
@@ -24,6 +26,9 @@ TIMEOUT_NS: Final = 2_000_000_000
 
 SHARED_BYTES: Final = 200 * 1024
 """Shared memory that a block's pipeline may take on sm_90, which has 227 KiB a block; the rest is the epilogue's."""
+
+_WIDEST_HEAD: Final = 256
+"""Elements of a head: the running sum of a block's rows stays in registers."""
 
 _WIDEST_ROW: Final = 65536
 """Elements of a row that one block holds in registers."""
@@ -80,6 +85,8 @@ def kernel_of(operator: Operator, *, ahead: bool = False) -> Kernel:
             return _reduce(operator)
         case Norm() | Softmax():
             return _rows(operator)
+        case Attention():
+            return _attention(operator)
     raise UserError(f"{operator.NAME} has no GPU kernel")
 
 
@@ -177,6 +184,24 @@ def _rows(operator: Norm | Softmax) -> Kernel:
         "NUMBER": operator.epsilon if isinstance(operator, Norm) else operator.scale,
     }  # fmt: skip
     return Kernel(rows_kernel, ("x", "out", "weight", "bias") if norm else ("x", "out", "x", "x"), constants, 4)
+
+
+def _attention(operator: Attention) -> Kernel:
+    q, k, v, out = operator.q, operator.k, operator.v, operator.out
+    _check_rows("attention", q, k, v, out)
+    _check_halves("attention", q, k, v, out)
+    rows, wide = operator.rows, max(16, 1 << (q.shape[2] - 1).bit_length())
+    if rows & (rows - 1) or rows < 16 or wide > _WIDEST_HEAD:
+        raise UserError(
+            f"the attention kernel takes a power of two of rows from 16 and heads of at most {_WIDEST_HEAD}, not {rows} and {q.shape[2]}"
+        )
+    constants = {
+        "M": q.shape[1], "N": k.shape[1], "D": q.shape[2], "GROUP": q.shape[0] // k.shape[0], "Q_Z": q.strides[0], "Q_ROW": q.strides[1],
+        "K_Z": k.strides[0], "K_ROW": k.strides[1], "V_Z": v.strides[0], "V_ROW": v.strides[1], "OUT_Z": out.strides[0],
+        "OUT_ROW": out.strides[1], "CAUSAL": operator.causal, "SCALE": operator.factor, "ROWS": rows, "KEYS": 64 if wide <= 128 else 32,
+        "WIDE": wide,
+    }  # fmt: skip
+    return Kernel(attention_kernel, ("q", "k", "v", "out"), constants, 4 if rows * wide <= 64 * 128 else 8)
 
 
 def _check_rows(name: str, *views: View | None) -> None:

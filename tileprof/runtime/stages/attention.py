@@ -1,0 +1,84 @@
+"""Attention as one kernel: scores, softmax and values of a block of rows, without the matrix of scores in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import functional
+
+from tileprof.errors import UserError
+from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
+from tileprof.runtime.stages.tiling import Span
+from tileprof.runtime.stages.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Operator):
+    """``out = softmax(scale * q @ k^T) @ v``, head by head.
+
+    Shapes: q and out [heads, m, d], k and v [groups, n, d]; ``groups`` divides ``heads``, and as many neighbouring heads share a group (grouped-query
+    attention). ``causal``: row i sees the first i + 1 keys, as PyTorch's ``is_causal``. ``scale`` 0 is 1 / sqrt(d). Tiles: ``rows`` rows along y, a head along z.
+    """
+
+    NAME: ClassVar[str] = "attention"
+
+    q: View
+    k: View
+    v: View
+    out: View
+    rows: int = 64
+    causal: bool = False
+    scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        q, k = self.q.shape, self.k.shape
+        if len(q) != 3 or len(k) != 3 or k != self.v.shape or self.out.shape != q or k[2] != q[2] or q[0] % k[0]:
+            raise UserError(
+                f"attention: q is {q}, k {k}, v {self.v.shape}, out {self.out.shape}; q and out are [heads, m, d], k and v [groups, n, d], "
+                "with groups a divisor of heads"
+            )
+        if self.rows < 1 or not isfinite(self.scale):
+            raise UserError(f"attention: {self.rows} rows a tile, scale {self.scale}; at least one row, a finite scale")
+
+    @property
+    def factor(self) -> float:
+        """What scores are multiplied by."""
+        return self.scale or self.q.shape[2] ** -0.5
+
+    @property
+    def grid(self) -> Grid:
+        return 1, -(-self.q.shape[1] // self.rows), self.q.shape[0]
+
+    def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - nothing runs along x
+        mine, keys = self._parts(y, z)
+        yield Region("q", mine)
+        yield Region("k", keys)
+        yield Region("v", keys)
+        yield written(mine)
+
+    def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - nothing runs along x
+        mine, keys = self._parts(y, z)
+        q, k, v = (cut(tensors[role], part).float()[0] for role, part in (("q", mine), ("k", keys), ("v", keys)))
+        scores = self.factor * q @ k.T
+        if self.causal:
+            row = torch.arange(*mine[1])[:, None]
+            scores = scores.masked_fill(torch.arange(*keys[1])[None, :] > row, float("-inf"))
+        cut(tensors["out"], mine).copy_((torch.softmax(scores, dim=1) @ v)[None])
+
+    def reference(self, tensors: Mapping[str, Any]) -> Any:
+        q, k, v = (tensors[role] for role in "qkv")
+        k, v = (t.repeat_interleave(q.shape[0] // t.shape[0], dim=0) for t in (k, v))
+        factor = self.scale or q.shape[2] ** -0.5
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=factor)
+
+    def _parts(self, y: int, z: int) -> tuple[tuple[Span, Span, Span], tuple[Span, Span, Span]]:
+        """A tile's rows of q and out, and the keys that it needs."""
+        _, m, d = self.q.shape
+        last = min(m, (y + 1) * self.rows)
+        group = z // (self.q.shape[0] // self.k.shape[0])
+        seen = min(last, self.k.shape[1]) if self.causal else self.k.shape[1]
+        return ((z, z + 1), (y * self.rows, last), (0, d)), ((group, group + 1), (0, seen), (0, d))
