@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.cli.verb import Verb
@@ -21,7 +22,19 @@ TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 def _prepare(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("policy", metavar="POLICY", help="policy file (.json), for example from `tileprof export TRACE --format json`")
+    add(
+        "policy",
+        metavar="POLICY",
+        nargs="+",
+        help="policy file (.json), for example from `tileprof export TRACE --format json`; several, of the same stages, with --compare",
+    )
+    add(
+        "--compare",
+        action="store_true",
+        help="on a GPU: time PyTorch, the stages' own kernels under every scheduler and each policy, with the prediction beside it",
+    )
+    add("--csv", type=Path, metavar="FILE", help="with --compare: write the rows to FILE")
+    add("--force", action="store_true", help="overwrite FILE")
     add(
         "--trace",
         metavar="TRACE",
@@ -45,7 +58,11 @@ def _run(options: Namespace) -> int:
             raise UserError(f"--{name} {getattr(options, name)}: give a number from 0")
     from tileprof.policy.format import load_policy  # noqa: PLC0415 - heavy, and not needed for --help
 
-    policy = load_policy(options.policy)
+    if options.compare:
+        return _compare(options)
+    if options.csv or len(options.policy) > 1:
+        raise UserError(f"{'--csv' if options.csv else 'more than one policy'} goes with --compare")
+    policy = load_policy(options.policy[0])
     found = _over_trace(policy, options) if options.trace else _over_operators(policy, options)
     if options.json:
         json.dump(found, sys.stdout, indent=1, allow_nan=False)
@@ -55,12 +72,27 @@ def _run(options: Namespace) -> int:
     return 0 if found["clean"] else 1
 
 
+def _compare(options: Namespace) -> int:
+    from tileprof.cli.compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
+
+    if options.csv and options.csv.exists() and not options.force:
+        raise UserError(f"{options.csv} exists; choose another name or give --force")
+    found = compare([load_policy(path) for path in options.policy])
+    report(found, as_json=options.json)
+    if options.csv:
+        write_csv(found, options.csv, force=options.force)
+    return 0
+
+
 def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
     """Every access that the trace holds, watched in adversarial orders."""
     from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     trace = load(options.trace)
+    if all(stage.launch is not None for stage in policy.stages):
+        check_operands(policy, trace, [min(int(s.launch or 0), len(trace.launches) - 1) for s in policy.stages])
     touches = []
     for number, stage in enumerate(policy.stages):
         if stage.launch is None or not 0 <= stage.launch < len(trace.launches):

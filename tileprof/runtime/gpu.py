@@ -122,7 +122,7 @@ class GpuPipeline:
             self._streams.append(torch.cuda.Stream(self.device))
         return self._streams[:count]
 
-    def _launch_stage(self, number: int, given: Mapping[str, Any]) -> None:
+    def _launch_stage(self, number: int, given: Mapping[str, Any]) -> Any:
         tensors = {
             role: _strided(
                 given[view.tensor],
@@ -132,7 +132,11 @@ class GpuPipeline:
             else _strided(self._own[view.tensor], view)
             for role, view in self.chain.operators[number].views().items()
         }
-        self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
+        return self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
+
+    def compiled(self, given: Mapping[str, Any]) -> list[Any]:
+        """Launch every stage in stream order; Triton's compiled kernels, which know their registers and shared memory."""
+        return [self._launch_stage(number, given) for number in range(len(self.chain.operators))]
 
     def poison(self) -> None:
         """Fill every tensor that the stages write with NaN, on the current stream."""

@@ -13,7 +13,7 @@ import datetime as dt
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,12 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.policy.format import Policy, load_policy
+from tileprof.devices import Device, occupancy
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, Stage, load_policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.operator import Operator
@@ -39,13 +42,16 @@ PEAK_BYTES_PER_S: Final = 4.3e12
 """What an H200 reached in fp16 products and in copies: the roof of the table."""
 
 
+ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
+"""Schedulers that a chain is measured under."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A chain to measure; ``rows`` are the schedulers whose rows it gets."""
+    """A chain to measure."""
 
     name: str
     chain: Chain
-    rows: tuple[str, ...] = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
     ahead: bool = False
 
 
@@ -122,39 +128,137 @@ def time_graph(work: Callable[[], Any]) -> list[float]:
     return times
 
 
-def measure(case: Case, policy: Policy) -> list[dict[str, Any]]:
-    """Rows of one chain: each scheduler, PyTorch in a graph, and the roof; microseconds a chain."""
-    bytes_ = sum(max(v.elements for v in views) * views[0].item_bytes for views in case.chain.tensors().values())
-    instances = max(2, -(-_ROTATED_BYTES // bytes_))
-    roof = _roof_us(case.chain)
+def time_eager(work: Callable[[], Any]) -> list[float]:
+    """Microseconds of `REPEATS` runs of what ``work`` launches, without a graph."""
+    times = []
+    for number in range(REPEATS + 5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        if number >= 5:
+            times.append(1000 * begin.elapsed_time(end))
+    return times
+
+
+def row_name(schedule: str, number: int, policies: int) -> str:
+    """What a row is called; a policy is named by its place where there are several."""
+    return schedule if policies == 1 or schedule != "cusync" else f"cusync, policy {number + 1}"
+
+
+def measure(
+    chain: Chain,
+    policies: Sequence[Policy],
+    *,
+    schedulers: Sequence[str] = ROWS,
+    ahead: bool = False,
+    torch_rows: bool = True,
+) -> list[dict[str, Any]]:
+    """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, ``cusync`` with each policy.
+
+    ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has overwritten in time.
+    """
+    instances = _instances(chain)
+    roof = _roof_us(chain)
     found: list[dict[str, Any]] = []
 
-    def row(scheduler: str, times: list[float], error: float | None) -> None:
+    def row(name: str, times: list[float], error: float | None, *, correct: bool = True) -> None:
         each = sorted(t / instances for t in times)
         median = statistics.median(each)
         found.append({
-            "chain": case.name, "scheduler": scheduler, "us": round(median, 3), "us_10": round(each[len(each) // 10], 3),
-            "us_90": round(each[-1 - len(each) // 10], 3), "over_roof": round(median / roof, 3), "roof_us": round(roof, 3), "instances": instances,
-            "relative_error": error,
+            "row": name, "us": round(median, 3), "us_10": round(each[len(each) // 10], 3), "us_90": round(each[-1 - len(each) // 10], 3),
+            "over_roof": round(median / roof, 3), "roof_us": round(roof, 3), "instances": instances, "relative_error": error,
+            "correct": correct,
         })  # fmt: skip
 
-    first = GpuPipeline(policy, schedule="graph", unchecked=True)
-    given = [first.example()]
-    given += [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(instances - 1)]
+    first = GpuPipeline(policies[0], schedule="graph", unchecked=True)
+    given = _rotated(first, instances)
     wanted = first.reference(given[0])
-    row("PyTorch in a graph", time_graph(lambda: [first.reference(g) for g in given]), None)
-    for name in case.rows:
-        pipelines = [GpuPipeline(policy, schedule=name, ahead=case.ahead, unchecked=True) for _ in given]
-        times = time_graph(partial(_launch_all, pipelines, given))
-        for pipeline in pipelines:
-            pipeline.check()
-        pipelines[0].poison()
-        out = pipelines[0](**given[0])
-        pipelines[0].check()
-        exact = wanted[next(iter(pipelines[0].outputs))].double()
-        error = float((out.double() - exact).norm() / exact.norm())
-        row(name, times, None if error != error else error)  # noqa: PLR0124 - NaN differs from itself
+    if torch_rows:
+        for name, times in _torch_rows(first, given):
+            row(name, times, None)
+    for name in schedulers:
+        for number, policy in enumerate(policies if name == "cusync" else policies[:1]):
+            pipelines = [GpuPipeline(policy, schedule=name, ahead=ahead, unchecked=True) for _ in given]
+            times = time_graph(partial(_launch_all, pipelines, given))
+            for pipeline in pipelines:
+                pipeline.check()
+            pipelines[0].poison()
+            out = pipelines[0](**given[0])
+            pipelines[0].check()
+            out = out[0] if isinstance(out, tuple) else out
+            exact = wanted[next(iter(pipelines[0].outputs))].double()
+            error = float((out.double() - exact).norm() / exact.norm())
+            finite = error == error  # noqa: PLR0124 - NaN differs from itself
+            row(
+                row_name(name, number, len(policies)),
+                times,
+                error if finite else None,
+                correct=scheduler(name).correct,
+            )
     return found
+
+
+def _torch_rows(pipeline: GpuPipeline, given: list[dict[str, Any]]) -> Iterator[tuple[str, list[float]]]:
+    """PyTorch's own kernels: one after the other, in a graph, and compiled where that works."""
+
+    def all_of_them() -> list[Any]:
+        return [pipeline.reference(g) for g in given]
+
+    yield "PyTorch eager", time_eager(all_of_them)
+    yield "PyTorch in a graph", time_graph(all_of_them)
+    try:
+        compiled = torch.compile(pipeline.reference, mode="max-autotune-no-cudagraphs", dynamic=False)
+        times = time_graph(lambda: [compiled(g) for g in given])
+    except Exception as error:  # noqa: BLE001 - a compiler fails in ways of its own; the row is left out and the reader told
+        sys.stderr.write(f"torch.compile max-autotune does not run here: {str(error).splitlines()[0][:200]}\n")
+    else:
+        yield "torch.compile max-autotune", times
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """A stage's kernel alone: microseconds in a graph, one after the other, and what a block takes."""
+
+    us: float
+    blocks_per_sm: int
+    threads: int
+    registers: int
+    shared_bytes: int
+
+
+def stage_times(chain: Chain, device: Device) -> list[StageTime]:
+    """Every stage of a chain by itself on the GPU here, weights rotated out of L2."""
+    found = []
+    for name, operator in zip(chain.names, chain.operators, strict=True):
+        alone = Chain((name,), (operator,))
+        policy = Policy(
+            (Stage(name, operator.grid, op=operator.NAME, operator=operator.describe()),),
+            (),
+            (),
+            guard={"renamed": True},
+        )
+        instances = _instances(alone)
+        pipelines = [GpuPipeline(policy, schedule="graph", unchecked=True) for _ in range(instances)]
+        given = _rotated(pipelines[0], instances)
+        us = statistics.median(time_graph(partial(_launch_all, pipelines, given))) / instances
+        (kernel,) = pipelines[0].compiled(given[0])
+        threads, registers, shared = 32 * kernel.metadata.num_warps, int(kernel.n_regs), int(kernel.metadata.shared)
+        blocks = occupancy(device, threads, registers, shared).blocks_per_sm
+        found.append(StageTime(us, max(1, blocks), threads, registers, shared))
+    return found
+
+
+def _instances(chain: Chain) -> int:
+    """Copies of the chain in one graph, so that what they touch together is far above L2."""
+    bytes_ = sum(max(v.elements for v in views) * views[0].item_bytes for views in chain.tensors().values())
+    return max(2, -(-_ROTATED_BYTES // bytes_))
+
+
+def _rotated(pipeline: GpuPipeline, instances: int) -> list[dict[str, Any]]:
+    given = [pipeline.example()]
+    return given + [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(instances - 1)]
 
 
 def _launch_all(pipelines: list[GpuPipeline], given: list[dict[str, Any]]) -> None:
@@ -208,24 +312,39 @@ def main(arguments: list[str]) -> None:
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases()):
         policy = case.chain.policy() if policies is None else load_policy(policies / f"{number}.json")
-        rows += measure(case, policy)
+        found = measure(case.chain, [policy], ahead=case.ahead, torch_rows=not case.name.startswith("copy"))
+        rows += [{"chain": case.name, **row} for row in found]
         torch.cuda.empty_cache()
-        for row in rows[-len(case.rows) - 1 :]:
-            sys.stderr.write(
-                f"{row['chain']:60} {row['scheduler']:20} {row['us']:9.2f} us  {row['over_roof']:.2f} x roof\n"
-            )
+        for row in found:
+            sys.stderr.write(f"{case.name:60} {row['row']:28} {row['us']:9.2f} us  {row['over_roof']:.2f} x roof\n")
         _write(Path(arguments[0]), rows)
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def measured_on() -> dict[str, Any]:
+    """Device, versions and date of what is measured here; raises `UserError` without a GPU."""
+    if not torch.cuda.is_available():
+        raise UserError(
+            "there is no GPU here that PyTorch can use, so that nothing can be measured; leave out --compare"
+        )
     import triton  # noqa: PLC0415 - for its version
 
-    header = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton.__version__,
-        "date": dt.datetime.now(dt.UTC).date().isoformat(), "repeats": REPEATS,
-        "roof": f"{PEAK_FLOPS / 1e12:g} TFLOP/s, {PEAK_BYTES_PER_S / 1e12:g} TB/s", "rows": rows,
+    return {
+        "device": torch.cuda.get_device_name(), "driver": _driver(), "torch": torch.__version__, "cuda": torch.version.cuda,
+        "triton": triton.__version__, "date": dt.datetime.now(dt.UTC).date().isoformat(), "repeats": REPEATS,
+        "roof": f"{PEAK_FLOPS / 1e12:g} TFLOP/s, {PEAK_BYTES_PER_S / 1e12:g} TB/s",
     }  # fmt: skip
-    path.write_text(json.dumps(header, indent=1) + "\n", encoding="utf-8")
+
+
+def _driver() -> str:
+    try:
+        text = Path("/sys/module/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return "unknown"
+    return text.strip()
+
+
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text(json.dumps(measured_on() | {"rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

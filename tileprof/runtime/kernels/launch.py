@@ -59,12 +59,12 @@ class Kernel:
     constants: Mapping[str, Any]
     warps: int
 
-    def launch(self, tensors: Mapping[str, Any], shared: tuple[Any, ...], hooks: Hooks) -> None:
-        """Launch on the current stream; ``shared``: seed, order, waits, posts, flags, runs, record."""
+    def launch(self, tensors: Mapping[str, Any], shared: tuple[Any, ...], hooks: Hooks) -> Any:
+        """Launch on the current stream; ``shared``: seed, order, waits, posts, flags, runs, record. Returns Triton's compiled kernel."""
         # A role that the operator lacks is never dereferenced; any pointer stands in for it.
         pointers = (tensors.get(role, tensors["out"]) for role in self.roles)
         more = {"launch_pdl": True} if hooks.PDL else {}
-        self.function[(hooks.TILES,)](
+        return self.function[(hooks.TILES,)](
             *pointers, *shared, **self.constants, **asdict(hooks), num_warps=self.warps, **more
         )
 

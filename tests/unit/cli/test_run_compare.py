@@ -1,0 +1,128 @@
+"""Predictions and tables of ``tileprof run --compare``; its measurements need a GPU."""
+
+from __future__ import annotations
+
+import csv
+import json
+from argparse import ArgumentParser
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from tileprof.cli import compare as comparing
+from tileprof.cli.run import VERB
+from tileprof.devices import get
+from tileprof.errors import UserError
+from tileprof.runtime.measure import StageTime, convolution_pair, gelu_mlp
+from tileprof.trace import validate
+
+H200 = get("H200")
+
+
+def alone(us: float) -> StageTime:
+    return StageTime(us, blocks_per_sm=1, threads=256, registers=128, shared_bytes=100_000)
+
+
+@pytest.fixture(scope="module")
+def mlp():
+    """192 and 384 tiles on 132 SMs: waves of 1.45 and 2.91."""
+    return gelu_mlp(512, (128, 128), (128, 128))
+
+
+def test_stages_alone_add_up_in_a_graph_and_overlap_gains_what_the_waves_leave(mlp) -> None:
+    found = comparing.predict(mlp, [mlp.policy()], H200, [alone(200.0), alone(150.0)])
+    assert found["graph"] == pytest.approx(350.0, rel=0.01)
+    assert found["unsynchronised"] <= found["cusync"] < found["graph"]
+    tile_us = [200.0 / 2, 150.0 / 3]
+    work = 192 * tile_us[0] + 384 * tile_us[1]
+    assert found["unsynchronised"] >= work / 132 * 0.99
+    assert found["pdl"] <= found["graph"]
+
+
+def test_every_policy_gets_a_row(mlp) -> None:
+    found = comparing.predict(mlp, [mlp.policy(), mlp.policy()], H200, [alone(1.0), alone(1.0)])
+    assert found["cusync, policy 1"] == found["cusync, policy 2"]
+
+
+def test_the_trace_of_a_chain_is_a_valid_trace_of_what_its_tiles_touch(tmp_path) -> None:
+    chain = convolution_pair(1, 14, 64, (16, 64))
+    trace = comparing.write_trace(chain, tmp_path / "c.tileprof", H200, [alone(5.0), alone(7.0)])
+    assert not validate(trace)
+    assert list(trace.launches["tiles"]) == [o.tiles for o in chain.operators]
+    from tileprof.analysis import build_graph
+
+    pair = build_graph(trace).links
+    wanted = chain._needs(chain.memory())[0, 1]
+    assert int(pair["edges"].sum()) == len(wanted[0])
+
+
+FOUND = {
+    "device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2", "triton": "3", "date": "2026-01-01", "repeats": 30, "roof": "roof",
+    "stages": [],
+    "rows": [
+        {"row": "graph", "us": 100.0, "us_10": 99.0, "us_90": 101.0, "over_roof": 1.5, "roof_us": 66.0, "instances": 2, "relative_error": 1e-4,
+         "correct": True, "gain": 0.0, "predicted_us": 90.0, "predicted_gain": 0.0, "residual_points": 0.0},
+        {"row": "unsynchronised", "us": 80.0, "us_10": 79.0, "us_90": 81.0, "over_roof": 1.2, "roof_us": 66.0, "instances": 2,
+         "relative_error": None, "correct": False, "gain": 0.2},
+    ],
+}  # fmt: skip
+
+
+def test_the_table_shows_gain_prediction_and_residual_and_marks_what_is_wrong(capsys) -> None:
+    comparing.report(FOUND, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("NVIDIA H200, driver 1")
+    (wrong,) = [line for line in lines if "unsynchronised" in line]
+    assert "20.0%" in wrong
+    assert "wrong on purpose" in wrong
+    comparing.report(FOUND, as_json=True)
+    assert json.loads(capsys.readouterr().out) == FOUND
+
+
+def test_rows_become_csv_and_nothing_is_overwritten(tmp_path) -> None:
+    path = tmp_path / "rows.csv"
+    comparing.write_csv(FOUND, path, force=False)
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["row"] for row in rows] == ["graph", "unsynchronised"]
+    with pytest.raises(UserError, match="exists"):
+        comparing.write_csv(FOUND, path, force=False)
+    comparing.write_csv(FOUND, path, force=True)
+
+
+def run(*words: object) -> int:
+    parser = ArgumentParser()
+    VERB.prepare(parser)
+    return VERB.run(parser.parse_args([str(w) for w in words]))
+
+
+def test_policies_of_other_stages_are_refused(tmp_path, mlp) -> None:
+    mlp.policy().save(tmp_path / "a.json")
+    gelu_mlp(128, (128, 128), (128, 128)).policy().save(tmp_path / "b.json")
+    with pytest.raises(UserError, match="policy 2 has other stages"):
+        run(tmp_path / "a.json", tmp_path / "b.json", "--compare")
+    with pytest.raises(UserError, match="goes with --compare"):
+        run(tmp_path / "a.json", tmp_path / "b.json")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_nothing_is_measured_and_it_says_so(tmp_path, mlp) -> None:
+    mlp.policy().save(tmp_path / "a.json")
+    with pytest.raises(UserError, match=r"no GPU here .* leave out --compare"):
+        run(tmp_path / "a.json", "--compare", "--csv", tmp_path / "rows.csv")
+    assert not (tmp_path / "rows.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA H100 80GB HBM3", "H100")],
+)
+def test_the_drivers_name_finds_the_device(said, wanted) -> None:
+    assert comparing._device(said).name == get(wanted).name
+
+
+def test_an_unknown_gpu_is_named() -> None:
+    with pytest.raises(UserError, match="Foo 1 is not among the known devices"):
+        comparing._device("Foo 1")

@@ -1,0 +1,183 @@
+"""``tileprof run --compare``: what a policy gains on this GPU, measured, with what was predicted beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.devices import Device
+    from tileprof.policy.format import Policy
+    from tileprof.runtime.chain import Chain
+    from tileprof.runtime.measure import StageTime
+    from tileprof.trace import Trace
+
+PREDICTED: Final = ("graph", "pdl", "streams")
+"""Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``."""
+
+_ALIGNED_BYTES: Final = 512
+
+
+def compare(policies: Sequence[Policy]) -> dict[str, Any]:
+    """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
+
+    All policies must be for the same stages. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
+    else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU.
+    """
+    from tileprof.runtime.measure import measure, measured_on, stage_times  # noqa: PLC0415 - imports PyTorch and Triton
+
+    chain = _common_chain(policies)
+    device = _device(measured_on()["device"])
+    times = stage_times(chain, device)
+    rows = measure(chain, policies)
+    expected = predict(chain, policies, device, times)
+    graph_us = next(row["us"] for row in rows if row["row"] == "graph")
+    for row in rows:
+        row["gain"] = 1 - row["us"] / graph_us
+        if row["row"] in expected:
+            row["predicted_us"] = expected[row["row"]]
+            row["predicted_gain"] = 1 - expected[row["row"]] / expected["graph"]
+            row["residual_points"] = 100 * (row["gain"] - row["predicted_gain"])
+    stages = [
+        {"stage": name, "us": t.us, "blocks_per_sm": t.blocks_per_sm}
+        for name, t in zip(chain.names, times, strict=True)
+    ]
+    return measured_on() | {"stages": stages, "rows": rows}
+
+
+def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Sequence[StageTime]) -> dict[str, float]:
+    """Microseconds by row, from stages that take ``times`` alone: schedulers by name, policies by `row_name`."""
+    from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - likewise
+    from tileprof.policy.predict import Predictor  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
+
+    with tempfile.TemporaryDirectory() as folder:
+        graph = build_graph(write_trace(chain, Path(folder) / "chain.tileprof", device, times))
+        launches = range(len(chain.operators))
+        simulator, predictor = Simulator(graph), Predictor(graph)
+        found = {name: simulator.run(scheduler(name)).time_ns / 1e3 for name in PREDICTED}
+        for number, policy in enumerate(policies):
+            found[row_name("cusync", number, len(policies))] = predictor(policy, launches).policy_ns / 1e3
+        unsynchronised = replace(policies[0], edges=(), semaphores=())
+        found["unsynchronised"] = predictor(unsynchronised, launches).policy_ns / 1e3
+    return found
+
+
+def write_trace(chain: Chain, path: Path, device: Device, times: Sequence[StageTime]) -> Trace:
+    """The trace that the chain's own kernels would leave: what their tiles touch, and how long they live."""
+    from tileprof.trace import TraceWriter, load  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.trace.footprint import Boxes, Footprint, Launch  # noqa: PLC0415 - likewise
+
+    numbers = {name: number for number, name in enumerate(chain.tensors())}
+    with TraceWriter(path, recorder="model", command=["chain"], device=device) as writer:
+        at = 1 << 20
+        for name, views in chain.tensors().items():
+            size = max(v.elements for v in views) * views[0].item_bytes
+            kind = "input" if name in chain.inputs() else "activation"
+            writer.add_buffer(
+                base=at, bytes=size, kind=kind, name=name, dtype=views[0].dtype, before_start=kind == "input"
+            )
+            at += -(-size // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        begin_ns = 0
+        for name, operator, time in zip(chain.names, chain.operators, times, strict=True):
+            touches = operator.touches(numbers)
+            slots = np.unique(touches.buffer)
+            boxes = Boxes.of(
+                tile=touches.tile, operand=np.searchsorted(slots, touches.buffer), mode=touches.mode, offset=touches.offset,
+                length=touches.length, count_0=touches.count_0, stride_0=touches.stride_0, count_1=touches.count_1, stride_1=touches.stride_1,
+            )  # fmt: skip
+            waves = -(-operator.tiles // (device.sms * time.blocks_per_sm))
+            alone_ns = max(1e3 * time.us - device.graph_gap_ns, 1.0)
+            block = np.array([operator.place(tile) for tile in range(operator.tiles)], np.int32)
+            number = writer.add_footprint(Footprint(block, boxes, np.full(operator.tiles, alone_ns / waves)))
+            writer.add_launch(
+                Launch(
+                    footprint=number, operands=tuple((int(slot), 0) for slot in slots), kernel=name, grid=operator.grid,
+                    block=(time.threads, 1, 1), duration_ns=round(alone_ns), timing="modelled", coverage="exact", begin_ns=begin_ns,
+                    registers=time.registers, shared_bytes=time.shared_bytes, blocks_per_sm=time.blocks_per_sm,
+                )
+            )  # fmt: skip
+            begin_ns += round(1e3 * time.us)
+    return load(path)
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """The rows for a reader."""
+    print(
+        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}, Triton {found['triton']}, {found['date']}"
+    )
+    print(
+        f"{found['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof {found['roof']}"
+    )
+    print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}")
+    for row in found["rows"]:
+        spread = f"{row['us_10']:.1f} to {row['us_90']:.1f}"
+        expected = f"{100 * row['predicted_gain']:.1f}%" if "predicted_gain" in row else ""
+        residual = f"{row['residual_points']:+.1f}" if "residual_points" in row else ""
+        wrong = "" if row["correct"] else "  wrong on purpose: timing only"
+        print(
+            f"{row['row']:32}{row['us']:9.2f}{spread:>18}{row['over_roof']:8.2f}{100 * row['gain']:7.1f}%{expected:>11}{residual:>10}{wrong}"
+        )
+    print(
+        "gain: against the same kernels in stream order in a graph. predicted: tile times calibrated on each kernel alone, the rest modelled; "
+        "residual: measured less predicted, in points."
+    )
+
+
+def write_csv(found: dict[str, Any], path: Path, *, force: bool) -> None:
+    """The rows as CSV; raises `UserError` rather than overwrite."""
+    names = list(dict.fromkeys(key for row in found["rows"] for key in row))
+    try:
+        with path.open("w" if force else "x", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(found["rows"])
+    except FileExistsError:
+        raise UserError(f"{path} exists; choose another name or give --force") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def report(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print what `compare` found."""
+    if as_json:
+        json.dump(found, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        print_table(found)
+
+
+def _common_chain(policies: Sequence[Policy]) -> Chain:
+    from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
+
+    chains = [Chain.of_policy(policy) for policy in policies]
+    for number, chain in enumerate(chains[1:], start=1):
+        if chain.operators != chains[0].operators:
+            raise UserError(
+                f"policy {number + 1} has other stages than the first; --compare takes policies of one chain"
+            )
+    return chains[0]
+
+
+def _device(name: str) -> Device:
+    """The description of the GPU here, by the name that its driver gives."""
+    from tileprof.devices import get, names  # noqa: PLC0415 - not needed for --help
+
+    folded = name.upper().replace(" ", "").replace("-", "")
+    fitting = [known for known in names() if all(word in folded for word in known.upper().split("-"))]
+    if not fitting:
+        raise UserError(
+            f"{name} is not among the known devices ({', '.join(names())}): nothing can be predicted for it"
+        )
+    return get(max(fitting, key=len))
