@@ -148,6 +148,11 @@ def test_a_thousand_replays_with_random_delays_are_right(chain, ahead) -> None:
     assert wrong_replays(chain.policy(), replays=1000, delay_ns=20_000, ahead=ahead) == 0
 
 
+@pytest.mark.parametrize("schedule", ["pdl", "streams", "cusync-streams", "graph"])
+def test_every_other_scheduler_is_right_under_delays(chain, schedule) -> None:
+    assert wrong_replays(chain.policy(), replays=200, delay_ns=20_000, schedule=schedule) == 0
+
+
 def test_the_result_is_that_of_pytorch(chain) -> None:
     pipeline = GpuPipeline(chain.policy())
     given = pipeline.example()

@@ -16,14 +16,14 @@ from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
 from tileprof.runtime.schedulers import Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
-from tileprof.runtime.sync.device import RECORD_WORDS
+from tileprof.runtime.sync.device import RECORD_WORDS, hold
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
 
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class GpuPipeline:
-    """A policy's stages on one GPU of compute capability 9.0 or newer; every instance has memory and semaphores of its own.
+    """A policy's stages on one GPU; every instance has memory and semaphores of its own.
 
     Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return the outputs, which the next call
     overwrites. They may be captured into a CUDA graph, which replays any number of times. What does not fit the policy's guard runs
@@ -43,7 +43,8 @@ class GpuPipeline:
         unchecked: bool = False,
     ) -> None:
         self.device = torch.device(device)
-        self.scheduler: Scheduler = scheduler(schedule)
+        self._check_device()
+        self.scheduler = self._scheduler(schedule)
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
         self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
@@ -51,12 +52,13 @@ class GpuPipeline:
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(policy)
         self._hooks = [self._hooks_of(n, tables, delay_ns, timeout_ns) for n in range(len(policy.stages))]
-        self._check_device()
         self._streams: list[torch.cuda.Stream] = []
         self.seed = torch.zeros(1, dtype=torch.int32, device=self.device)
-        self._flags = torch.zeros(max(1, tables.semaphores) * FLAG_BYTES // 4, dtype=torch.int32, device=self.device)
-        self._record = torch.zeros(RECORD_WORDS, dtype=torch.int32, device=self.device)
-        self._runs = [torch.zeros(stage.tiles, dtype=torch.int32, device=self.device) for stage in policy.stages]
+        begun = len(policy.stages) if self.scheduler.alternating else 0
+        self._flags = self._zeros(max(1, tables.semaphores + begun) * FLAG_BYTES // 4)
+        self._record = self._zeros(RECORD_WORDS)
+        self._runs = [self._zeros(stage.tiles) for stage in policy.stages]
+        self._holds = [self._hold(number) for number in range(begun)]
         self._shared = []
         for stage, runs in zip(tables.stages, self._runs, strict=True):
             order = self.seed if stage.order is None else self._on_device(stage.order)
@@ -93,9 +95,11 @@ class GpuPipeline:
         """Put every stage on the current stream, or on streams that fork from it and join it again."""
         if self.scheduler.forked:
             self._launch_forked(given)
-            return
-        for number in range(len(self.chain.operators)):
-            self._launch_stage(number, given)
+        elif self.scheduler.alternating:
+            self._launch_alternating(given)
+        else:
+            for number in range(len(self.chain.operators)):
+                self._launch_stage(number, given)
 
     def _launch_forked(self, given: Mapping[str, Any]) -> None:
         main = torch.cuda.current_stream(self.device)
@@ -116,6 +120,23 @@ class GpuPipeline:
         for stream, number in last.items():
             if stream:
                 main.wait_event(done[number])
+
+    def _launch_alternating(self, given: Mapping[str, Any]) -> None:
+        """Stage by stage on two streams. A stage's blocks are dispatched once all of the stage before have begun, and all before that have ended:
+        a block that waits therefore never keeps one that it waits for from an SM.
+        """
+        main = torch.cuda.current_stream(self.device)
+        begun, (side,) = main.record_event(), self._side_streams(1)
+        side.wait_event(begun)
+        for number in range(len(self.chain.operators)):
+            with torch.cuda.stream(side if number % 2 else main):
+                if number > 0:
+                    waits, runs = self._holds[number]
+                    hold[(1,)](
+                        waits, self._flags, runs, self._record, number, self._hooks[number].TIMEOUT_NS, num_warps=1
+                    )
+                self._launch_stage(number, given)
+        main.wait_event(side.record_event())
 
     def _side_streams(self, count: int) -> list[torch.cuda.Stream]:
         while len(self._streams) < count:
@@ -162,7 +183,7 @@ class GpuPipeline:
         claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
         if not claimed:
             return
-        for tensor in (self._record, self._flags, *self._runs):
+        for tensor in (self._record, self._flags, *self._runs, *(runs for _, runs in self._holds)):
             tensor.zero_()
         name, timeout_ns = self.policy.stages[stage].name, self._hooks[stage].TIMEOUT_NS
         raise WaitTimeoutError(gave_up(stage, name, tile, semaphore, seen, expected, timeout_ns))
@@ -176,6 +197,7 @@ class GpuPipeline:
             WIDTH=stage.width if chosen.waits else 0,
             POSTS=stage.posts.shape[1] if chosen.posts else 0,
             ORDERED=stage.order is not None,
+            STARTED=tables.semaphores + number if chosen.alternating else -1,
             TRIGGER=chosen.overlapped and number < last,
             PDL=chosen.overlapped and number > 0,
             GRID_WAIT=chosen.grid_waits and number > 0,
@@ -183,17 +205,32 @@ class GpuPipeline:
             TIMEOUT_NS=timeout_ns,
         )
 
+    def _hold(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the wait kernel in front of a stage reads: a table as a tile's, of one semaphore, and the count of its runs."""
+        before = max(0, number - 1)
+        tiles = self.policy.stages[before].tiles
+        entry = [self._hooks[before].STARTED, tiles, tiles]
+        return torch.tensor(entry, dtype=torch.int32, device=self.device), self._zeros(1)
+
+    def _zeros(self, words: int) -> torch.Tensor:
+        return torch.zeros(words, dtype=torch.int32, device=self.device)
+
     def _check_device(self) -> None:
         if not torch.cuda.is_available():
             raise UserError(
                 "there is no GPU here that PyTorch can use; on the CPU a policy runs with: tileprof run POLICY"
             )
+
+    def _scheduler(self, name: str) -> Scheduler:
+        """The scheduler of a name, on the GPU here; raises `UserError`."""
         major, minor = torch.cuda.get_device_capability(self.device)
-        if major < 9 and self.scheduler.overlapped:
+        chosen = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
+        if major < 9 and chosen.overlapped:
             raise UserError(
-                f"{self.scheduler.name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has {major}.{minor}. "
-                "Use --scheduler graph"
+                f"{name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has {major}.{minor}. "
+                "Take cusync, graph or streams"
             )
+        return chosen
 
     def _misaligned(self, given: Mapping[str, Any]) -> str | None:
         for name, tensor in given.items():

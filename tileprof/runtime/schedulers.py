@@ -14,6 +14,7 @@ class Scheduler:
     """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says. ``overlapped``: a stage is launched by
     programmatic dependent launch, so that its blocks start where those of the stage before leave room. ``grid_waits``: each of its tiles then waits
     for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
+    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun.
     """
 
     name: str
@@ -23,11 +24,12 @@ class Scheduler:
     overlapped: bool = False
     grid_waits: bool = False
     forked: bool = False
+    alternating: bool = False
 
     @property
     def correct(self) -> bool:
         """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing else."""
-        return self.waits or self.grid_waits or not self.overlapped
+        return self.waits or self.grid_waits or not (self.overlapped or self.alternating)
 
 
 SCHEDULERS: Final = {
@@ -38,11 +40,12 @@ SCHEDULERS: Final = {
         Scheduler("pdl", captured=True, overlapped=True, grid_waits=True),
         Scheduler("streams", captured=True, forked=True),
         Scheduler("cusync", captured=True, posts=True, waits=True, overlapped=True),
+        Scheduler("cusync-streams", captured=True, posts=True, waits=True, alternating=True),
         Scheduler("hooks", captured=True, posts=True, waits=True),
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` is wrong on purpose."""
+"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` is wrong on purpose."""
 
 
 def scheduler(name: str) -> Scheduler:

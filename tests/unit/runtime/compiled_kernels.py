@@ -18,13 +18,14 @@ from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.reduce import Reduce
 from tileprof.runtime.stages.rows import Norm
+from tileprof.runtime.sync.device import hold
 from tileprof.runtime.synchroniser import enter, leave
 
 ROLES = {"q", "k", "v", "a", "b", "x", "y", "weight", "out", "bias", "residual"}
 SHARED = ("seed", "order", "waits", "posts", "flags", "runs", "record")
 
 
-def ptx(operator, hooks, **options) -> str:
+def ptx(operator, hooks, *, architecture=90, **options) -> str:
     kernel = kernel_of(operator, **options)
     names = kernel.function.arg_names
     types = {role: "*fp32" if view.dtype == "float32" else "*fp16" for role, view in operator.views().items()}
@@ -35,7 +36,7 @@ def ptx(operator, hooks, **options) -> str:
         constexprs={(names.index(name),): value for name, value in constants.items()},
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in types},
     )  # fmt: skip
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": kernel.warps})
+    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": kernel.warps})
     assert compiled.asm["cubin"]
     return compiled.asm["ptx"]
 
@@ -57,6 +58,16 @@ def of_a_user() -> str:
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
     assert compiled.asm["cubin"]
     return compiled.asm["ptx"]
+
+
+def of_hold() -> str:
+    """PTX of the wait kernel, for a GPU that needs it."""
+    types = dict.fromkeys(("waits", "flags", "runs", "record"), "*i32")
+    source = ASTSource(
+        hold, types | {"STAGE": "constexpr", "TIMEOUT_NS": "constexpr"}, constexprs={(4,): 1, (5,): 10**9},
+        attrs={(n,): [["tt.divisibility", 16]] for n in range(4)},
+    )  # fmt: skip
+    return triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"num_warps": 1}).asm["ptx"]
 
 
 def main() -> None:
@@ -87,6 +98,8 @@ def main() -> None:
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
             "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),
             "attention": ptx(heads, Hooks(1, 16, **hooked)),
+            "gemm, counted": ptx(gemm, Hooks(1, 16, WIDTH=4, POSTS=1, STARTED=9), architecture=80),
+            "hold": of_hold(),
             "gemm, behind a grid": ptx(gemm, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "copy, behind a grid": ptx(copy, Hooks(1, 16, TRIGGER=True, PDL=True, GRID_WAIT=True)),
             "gemm, no hooks": ptx(gemm, Hooks(1, 16)),

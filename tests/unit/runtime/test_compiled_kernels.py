@@ -106,6 +106,20 @@ def test_a_tile_behind_a_grid_loads_and_stores_nothing_before_the_whole_grid_has
     assert min(touches) > wait
 
 
+def test_below_sm_90_a_block_is_counted_first_and_nothing_needs_programmatic_launch(ptx) -> None:
+    lines = ptx["gemm, counted"]
+    assert not where(lines, "griddepcontrol")
+    counted = [n for n in where(lines, "red.") + where(lines, "atom.") if "relaxed" in lines[n] and "add" in lines[n]]
+    assert counted
+    assert min(counted) < where(lines, "ld.acquire.gpu")[0]
+
+
+def test_the_wait_kernel_polls_and_counts_its_run(ptx) -> None:
+    lines = ptx["hold"]
+    assert len(where(lines, "ld.acquire.gpu.global.s32")) >= 2
+    assert where(lines, "st.global.b32")
+
+
 @pytest.mark.parametrize("name", ["copy, no hooks", "gemm, no hooks", "norm, no hooks"])
 def test_hooks_that_are_not_used_leave_nothing_behind(ptx, name) -> None:
     text = "\n".join(ptx[name])

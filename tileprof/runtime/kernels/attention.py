@@ -21,11 +21,11 @@ def attention_kernel(
     Q_Z: tl.constexpr, Q_ROW: tl.constexpr, K_Z: tl.constexpr, K_ROW: tl.constexpr, V_Z: tl.constexpr, V_ROW: tl.constexpr,
     OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, CAUSAL: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = softmax(SCALE * q @ k^T) @ v`` for ROWS rows of a head; heads share keys in groups of GROUP; WIDE is D, or the power of two above."""
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     down: tl.constexpr = (M + ROWS - 1) // ROWS
     block, head = tile % down, (tile // down).to(tl.int64)
     m = block * ROWS + tl.arange(0, ROWS)

@@ -21,14 +21,14 @@ def conv_kernel(
     W_CHANNEL: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr, OUT_PIXEL: tl.constexpr, RESIDUAL_PIXEL: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(conv(x, weight) + bias) + residual``; a tile is ``TILE_M`` pixels by ``TILE_N`` channels.
 
     Channels have unit stride everywhere; pixels of out and residual lie at one stride. The loop runs over taps, and within a tap over blocks of channels.
     """
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     pixels: tl.constexpr = IMAGES * P * Q
     row, column, _ = place(tile, (pixels + TILE_M - 1) // TILE_M, (CHANNELS + TILE_N - 1) // TILE_N, ROWS_ALONG_X)
     m = row * TILE_M + tl.arange(0, TILE_M)

@@ -17,11 +17,11 @@ def pointwise_kernel(
     x, y, out, seed, order, waits, posts, flags, runs, record,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, X_ROW: tl.constexpr, Y_ROW: tl.constexpr, OUT_ROW: tl.constexpr, FUNCTION: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = function(x)`` or ``function(x, y)``, a tile a block; a copy moves bits and computes nothing."""
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     down: tl.constexpr = (ROWS + TILE_ROWS - 1) // TILE_ROWS
     across: tl.constexpr = (COLUMNS + TILE_COLUMNS - 1) // TILE_COLUMNS
     row, column, _ = place(tile, down, across, ROWS_ALONG_X)
@@ -50,11 +50,11 @@ def reduce_kernel(
     SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, X_Z: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr,
     RESIDUAL_ROW: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(sum over z of x + bias) + residual``; with "silu_gate" x has 2N columns."""
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     row, column, _ = place(tile, (M + TILE_ROWS - 1) // TILE_ROWS, (N + TILE_COLUMNS - 1) // TILE_COLUMNS, ROWS_ALONG_X)
     m = row * TILE_ROWS + tl.arange(0, TILE_ROWS)
     n = column * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
@@ -87,11 +87,11 @@ def rows_kernel(
     x, out, weight, bias, seed, order, waits, posts, flags, runs, record,
     M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr, HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, KIND: tl.constexpr, NUMBER: tl.constexpr, ROWS: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a tile."""
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     n = tl.arange(0, BLOCK)
     inside = n < N
     wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)

@@ -20,8 +20,8 @@ def gemm_kernel(
     OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, RESIDUAL_Z: tl.constexpr, RESIDUAL_ROW: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr, AHEAD: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr,
-    PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(a @ b + bias) + residual``; a and out have unit stride along their rows.
 
@@ -29,7 +29,7 @@ def gemm_kernel(
     nothing, is loaded before the waits; a comes after them, and so does the pipelined loop. With "silu_gate" the columns of b from N on
     are the factors of those before, and both products are made together.
     """
-    tile = begin(order, seed, STAGE, ORDERED, TRIGGER, DELAY_NS)
+    tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     row, column, z = place(tile, (M + TILE_M - 1) // TILE_M, (N + TILE_N - 1) // TILE_N, ROWS_ALONG_X)
     m = row * TILE_M + tl.arange(0, TILE_M)
     n = column * TILE_N + tl.arange(0, TILE_N)

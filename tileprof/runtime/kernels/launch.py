@@ -43,6 +43,7 @@ class Hooks:
     WIDTH: int = 0
     POSTS: int = 0
     ORDERED: bool = False
+    STARTED: int = -1
     TRIGGER: bool = False
     PDL: bool = False
     GRID_WAIT: bool = False

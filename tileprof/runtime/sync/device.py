@@ -135,9 +135,23 @@ def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, PDL: tl.c
 
 
 @triton.jit
-def begin(order, seed, STAGE: tl.constexpr, ORDERED: tl.constexpr, TRIGGER: tl.constexpr, DELAY_NS: tl.constexpr):
-    """The tile of this block; lets the next kernel start beside this one (``TRIGGER``) and, for tests, sleeps up to ``DELAY_NS``."""
+def hold(waits, flags, runs, record, STAGE: tl.constexpr, TIMEOUT_NS: tl.constexpr):
+    """A kernel of one block that ends when every block of the stage in front has begun: the next may then hold SMs while it waits."""
+    wait(0, waits, flags, runs, record, STAGE, 1, False, TIMEOUT_NS)
+
+
+@triton.jit
+def begin(
+    order, seed, flags,
+    STAGE: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, DELAY_NS: tl.constexpr,
+):  # fmt: skip
+    """The tile of this block; lets the next kernel start beside this one (``TRIGGER``) and, for tests, sleeps up to ``DELAY_NS``.
+
+    ``STARTED``: a semaphore that counts the blocks that have begun, or -1. It orders nothing, so it is relaxed.
+    """
     tile = tl.program_id(0)
+    if STARTED >= 0:
+        tl.atomic_add(flags + STARTED * FLAG_WORDS, 1, sem="relaxed", scope="gpu")
     if TRIGGER:
         gdc_launch_dependents()
     if ORDERED:
