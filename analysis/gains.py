@@ -185,7 +185,8 @@ class _Keys:
             if durations.source[launch] == MEASURED:
                 times = self._trace.times
                 rows = times[times["launch"] == launch]
-                ends[rows["tile"].to_numpy(np.int64)] = rows["end_ns"].to_numpy(np.float64)
+                measured = rows["end_ns"].to_numpy(np.float64) * durations.calibration[launch]
+                ends[rows["tile"].to_numpy(np.int64)] = measured
             self._ends[key] = ends
         return self._ends[key]
 

@@ -8,9 +8,11 @@ from typing import Any
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.report import Report
 from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, scheduler
+from tileprof.analysis.simulate.scheduler import Program, program_of
+from tileprof.analysis.simulate.schedulers.pdl import Pdl
 
 LADDER = ("pdl", "cusync")
-"""Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first."""
+"""Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is for neighbours alone."""
 
 APART = "graph:dependencies=1"
 """A graph whose edges are dependencies: independent launches run side by side."""
@@ -64,7 +66,8 @@ def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     """
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
-    found = [_whole_program(report, simulator), *(_pair(row, simulator) for row in rows)]
+    program = program_of(simulator.graph)
+    found = [_whole_program(report, simulator), *(_pair(row, simulator, program) for row in rows)]
     worth = [o for o in found if o is not None and o.saves_ns > 0.001 * total]
     return sorted(worth, key=lambda o: -o.saves_ns)
 
@@ -90,16 +93,19 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
     )
 
 
-def _pair(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
+def _pair(row: dict[Any, Any], simulator: Simulator, program: Program) -> Opportunity | None:
     middle = len(row["producers"]) // 2
     pair = [row["producers"][middle], row["consumers"][middle]]
     stream, graph = (simulator.run(SCHEDULERS[name], launches=pair) for name in ("stream", "graph"))
-    tried = {name: simulator.run(SCHEDULERS[name], launches=pair) for name in LADDER}
+    # Alone, the pair does not know what else the consumer needs.
+    prologue = Pdl().prologue_of(program, pair[1])
+    waits = {"pdl": Pdl(prologue=prologue), "cusync": SCHEDULERS["cusync"]}
+    tried = {name: simulator.run(waits[name], launches=pair) for name in LADDER if name != "pdl" or not row["apart"]}
     saved = {name: graph.time_ns - s.time_ns for name, s in tried.items()}
     best = max(saved.values())
     if best <= 0:
         return None
-    name = next(n for n in LADDER if saved[n] >= ENOUGH * best)
+    name = next(n for n in tried if saved[n] >= ENOUGH * best)
     names = tuple(f"{row[f'{side}_op']} {row[f'{side}_module']}".strip() for side in ("producer", "consumer"))
     return Opportunity(
         name,
@@ -108,17 +114,21 @@ def _pair(row: dict[Any, Any], simulator: Simulator) -> Opportunity | None:
         row["producers"],
         row["consumers"],
         (names[0], names[1]),
-        _because(row, graph),
+        _because(row, graph, prologue if name == "pdl" else 0.0),
         _held_back(row, tried[name], stream),
     )
 
 
-def _because(row: dict[Any, Any], graph: Schedule) -> str:
+def _because(row: dict[Any, Any], graph: Schedule, prologue: float) -> str:
     partial = row["stream_waves"] - row["overlapped_waves"]
     reasons = []
     if row["early"] > 0:
         reasons.append(
             f"{row['early']:.0%} of the consumer's tiles could start {row['lead_ns'] / 1e3:.3g} us early on average"
+        )
+    if prologue > 0:
+        reasons.append(
+            f"the consumer's tiles do {prologue:.0%} of their work before they need anything of an earlier launch"
         )
     if partial >= 0.1:
         reasons.append(f"{row['stream_waves']} waves hold {row['overlapped_waves']:.2g} waves of tiles")

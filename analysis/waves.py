@@ -9,13 +9,14 @@ numbers; the shares beside them are exact fractions. ::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.durations import Durations
-from tileprof.analysis.bounds.listing import alone
+if TYPE_CHECKING:
+    from tileprof.analysis.bounds.durations import Durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +80,7 @@ def launch_waves(launches: pd.DataFrame, slots: NDArray[np.int64], durations: Du
 
 
 def _alone(ns: NDArray[np.float64], slots: int) -> tuple[float, float]:
+    from tileprof.analysis.bounds.listing import alone  # noqa: PLC0415  # bounds imports this module
+
     span = float(alone(ns, slots).max(initial=0.0))
     return span, 1.0 - float(ns.sum()) / (span * slots) if span > 0 else 0.0

@@ -1,7 +1,7 @@
 """Times that no schedule can beat, beside what a simple one achieves; see `Bounder` and `ASSUMPTIONS`."""
 
 from tileprof.analysis.bounds.bounder import ANY, ASSUMPTIONS, MOST_LISTED_TILES, Bounder, Bounds, share_saved
-from tileprof.analysis.bounds.durations import MEASURED, MODELLED, SPREAD, Durations
+from tileprof.analysis.bounds.durations import MEASURED, MODELLED, ROOFLINE, SPREAD, Durations
 from tileprof.analysis.bounds.machine import RESOURCES, Machine, machine_of
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "MODELLED",
     "MOST_LISTED_TILES",
     "RESOURCES",
+    "ROOFLINE",
     "SPREAD",
     "Bounder",
     "Bounds",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.area import head_and_tail, launch_areas
-from tileprof.analysis.bounds.durations import Durations, tile_durations
+from tileprof.analysis.bounds.durations import ROOFLINE, Durations, tile_durations
 from tileprof.analysis.bounds.listing import list_schedule
 from tileprof.analysis.bounds.machine import RESOURCES, Machine
 from tileprof.analysis.bounds.paths import paths
@@ -114,8 +114,10 @@ def share_saved(recorded_ns: float, then_ns: float) -> float:
 class Bounder:
     """Bounds of any launches of one graph on one machine; what they share is computed once."""
 
-    def __init__(self, graph: TileGraph, machine: Machine | None = None) -> None:
+    def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: Durations | None = None) -> None:
+        """``lives``: the shortest that tiles may have, where durations are not those of the trace."""
         self.graph = graph
+        self._lives = lives
         self.machine = machine or Machine(graph.trace.device)
         launches = graph.trace.launches
         self.shares: NDArray[np.float64] = self.machine.shares(launches)
@@ -129,8 +131,10 @@ class Bounder:
 
     @cached_property
     def durations(self) -> Durations:
-        """Tile durations, as they were on the recorded device, whatever the machine."""
+        """Tile durations, as they were on the recorded device, whatever the machine, unless given."""
         trace = self.graph.trace
+        if self._lives is not None:
+            return self._lives
         return tile_durations(trace, Machine(trace.device).slots(trace.launches))
 
     @cached_property
@@ -142,9 +146,11 @@ class Bounder:
     def launch_ns(self) -> NDArray[np.float64]:
         """``[launches]`` duration of each launch: recorded, or on another machine, its tiles in dispatch order on its slots."""
         launches = self.graph.trace.launches
-        if not self.replayed:
-            return launches["duration_ns"].to_numpy(np.float64)
-        return launch_waves(launches, self.slots, self.durations)["alone_ns"].to_numpy(np.float64)
+        recorded = launches["duration_ns"].to_numpy(np.float64)
+        if not self.replayed and ROOFLINE not in self.durations.source:
+            return recorded
+        alone_ns = launch_waves(launches, self.slots, self.durations)["alone_ns"].to_numpy(np.float64)
+        return alone_ns if self.replayed else np.where(recorded > 0, recorded, alone_ns)
 
     def of(self, recorded_ns: float, launches: Sequence[int] | None = None) -> Bounds:
         """Bounds of some launches in isolation (None: of the program)."""

@@ -62,7 +62,7 @@ class Machine:
                 kernel = str(launches["kernel"].iloc[first[i]])
                 raise UserError(
                     f"{self.device.name} is too small for launch {first[i]} ({kernel[:60]}): a block of {threads} threads, {registers} "
-                    f"registers and {shared_bytes:,} bytes of shared memory exceeds its {resident.limiter}; choose another --device"
+                    f"registers and {shared_bytes:,} bytes of shared memory exceeds its {'shared memory' if resident.limiter == 'shared' else resident.limiter}; choose another --device"
                 )
             found[i] = resident.blocks_per_sm
         return np.asarray(found[kind.ravel()], dtype=np.int64)

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.durations import Durations
+from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from tileprof.analysis.bounds.durations import Durations
     from tileprof.analysis.graph import TileGraph
 
 
@@ -108,10 +109,12 @@ def problem(
 
     ``links`` spares the conversion of ``graph.links`` to whoever asks often. ``unknown_first`` is when in its work a
     consumer needs bytes of which that is not known: at its very end for a lower bound, at its begin for a simulation.
+    Raises UserError where a launch depends on itself or a later one.
     """
     tiles = np.diff(graph.tile_base)
     chosen = np.arange(len(tiles)) if launches is None else np.asarray(sorted(launches), np.int64)
     inner = (links or Links.of(graph)).between(chosen)
+    _check_order(inner, chosen)
     kept = inner if reuse else inner.where(~inner.reuse)
     rows = sorted(set(zip(kept.consumer.tolist(), kept.producer.tolist(), kept.block.tolist(), strict=True)))
     consumer, producer, block = (
@@ -138,6 +141,23 @@ def problem(
         parent=_join([b.parent for b in blocks], np.int32),
         last=np.nan_to_num(_join([b.last for b in blocks], np.float32), nan=0.0),
         first=np.nan_to_num(_join([b.first for b in blocks], np.float32), nan=unknown_first),
+    )
+
+
+def _check_order(links: Links, launches: NDArray[np.int64]) -> None:
+    backward = np.flatnonzero(links.producer >= links.consumer)
+    if not len(backward):
+        return
+    producer, consumer = int(links.producer[backward[0]]), int(links.consumer[backward[0]])
+    import networkx as nx  # noqa: PLC0415 - heavy, and only to name a cycle
+
+    graph = nx.DiGraph(zip(links.producer.tolist(), links.consumer.tolist(), strict=True))
+    if nx.has_path(graph, consumer, producer):
+        around = [*nx.shortest_path(graph, consumer, producer), consumer]
+        cycle = " → ".join(str(launches[i]) for i in around)
+        raise UserError(f"the graph has a cycle, so no order of its launches can work: {cycle}")
+    raise UserError(
+        f"launch {launches[consumer]} depends on launch {launches[producer]}, which is issued after it; number launches so that producers come first"
     )
 
 

@@ -25,15 +25,14 @@ _UNITS = {
 """Units that could take a type; a bound uses the fastest."""
 
 
-def compute_ns(trace: Trace, device: Device) -> NDArray[np.float64]:
-    """``[launches]`` FLOPs over the peak of the fastest unit that takes any of the operands' types, ns.
+def compute_ns(trace: Trace, device: Device, *, sustained: bool = False) -> NDArray[np.float64]:
+    """``[launches]`` FLOPs over the peak (or the sustained rate) of the fastest unit that takes any of the operands' types, ns.
 
-    Where no operand has a type with units of its own, the device's fastest peak of all is taken.
+    Where no operand has a type with units of its own, the device's fastest rate of all is taken.
     """
-    fastest = max(device.peak_flops.values())
-    by_dtype = {
-        dtype: max((device.peak_flops.get(u, 0.0) for u in units), default=0.0) for dtype, units in _UNITS.items()
-    }
+    rates = {unit: device.sustained_flops(unit) if sustained else peak for unit, peak in device.peak_flops.items()}
+    fastest = max(rates.values())
+    by_dtype = {dtype: max((rates.get(u, 0.0) for u in units), default=0.0) for dtype, units in _UNITS.items()}
     dtypes = trace.buffers["dtype"].astype(str).str.removeprefix("torch.")
     of_buffer = dtypes.map(by_dtype).fillna(0.0).to_numpy(np.float64)
     launches = trace.launches

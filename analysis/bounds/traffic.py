@@ -73,6 +73,16 @@ class Traffic:
         return self._touched[footprint]
 
 
+def distinct_bytes(trace: Trace) -> NDArray[np.float64]:
+    """``[launches]`` bytes that a launch reads and bytes that it writes, each once."""
+    traffic = Traffic(trace)
+    of_launch = trace.launches["footprint"].tolist()
+    known = {}
+    for footprint in set(of_launch):
+        known[footprint] = sum(total(reads) + total(writes) for reads, writes in traffic.touched(footprint).values())
+    return np.array([known[footprint] for footprint in of_launch], np.float64)
+
+
 def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:
     """The union of the chosen boxes. Boxes that many tiles share are expanded once."""
     columns = [

@@ -1,7 +1,21 @@
 """Schedulers run on a recorded tile graph: a discrete-event engine at tile granularity."""
 
+from tileprof.analysis.simulate.lives import MODELS, RECORDED, life_model
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Schedule, Simulator
-from tileprof.analysis.simulate.sweep import Source, Sweep, curve, sweep_of
+from tileprof.analysis.simulate.sweep import Source, Sweep, curve, fleet, sweep_of
 
-__all__ = ["SCHEDULERS", "Schedule", "Simulator", "Source", "Sweep", "curve", "scheduler", "sweep_of"]
+__all__ = [
+    "MODELS",
+    "RECORDED",
+    "SCHEDULERS",
+    "Schedule",
+    "Simulator",
+    "Source",
+    "Sweep",
+    "curve",
+    "fleet",
+    "life_model",
+    "scheduler",
+    "sweep_of",
+]

@@ -12,7 +12,7 @@ waits for after its launch has opened is its launch's ``gate``:
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
 
-Two limits of schedulers with small memories may be added:
+Limits of schedulers with small memories may be added:
 
 *Deciders* (`Deciding`): a READY tile whose waits are over queues for one of a few servers, each of which takes up to ``batch`` of those that wait
 and hands them to the SMs together; or, with ``ahead``, tiles queue as soon as their launch is open, and are dispatched when
@@ -20,6 +20,9 @@ decided and ready.
 
 *Nodes* (`Nodes`): tiles enter a buffer in issue order, leave it when they end, and are dispatched only from it. A parent that ends notes
 its children outside in a second buffer; those that find no room there learn of it later.
+
+*Queues* (`Queues`): launches belong to queues, of which only some are mapped at a time; a launch of another queue cannot start. At the end of each
+quantum one mapped queue with nothing under way makes room for another; a queue without launches leaves its place at once.
 """
 
 from __future__ import annotations
@@ -62,6 +65,15 @@ class Nodes(NamedTuple):
     """More, from the end of a parent, to children that could not be noted."""
 
 
+class Queues(NamedTuple):
+    """Queues that the hardware watches. ``mapped`` 0: all."""
+
+    mapped: int = 0
+    quantum_ns: float = 0.0
+    by_priority: bool = False
+    """The queue whose first launch is most urgent comes in, and the least urgent idle one goes out; else in turn."""
+
+
 class Plan(NamedTuple):
     """Arrays over n launches of a problem; times in nanoseconds."""
 
@@ -74,12 +86,15 @@ class Plan(NamedTuple):
     """CSR: launches that wait for the end of a launch."""
     after: NDArray[np.int64]
     started_at: NDArray[np.int64]
-    """CSR: launches that wait until all tiles of a launch have been dispatched."""
+    """CSR: launches that wait until all tiles of a launch have been dispatched and have done ``trigger`` of their work."""
     started: NDArray[np.int64]
     waits_for: NDArray[np.int64]
     """``[n]`` the launch that a GRID launch's tiles wait for; -1 for none."""
     prologue: NDArray[np.float64]
     """``[n]`` share of a tile's work before that wait."""
+    trigger: NDArray[np.float64]
+    """``[n]`` share of a tile's work after which it counts for those that wait in ``started``; 0: when it is dispatched. The rest of the work is
+    taken to run at rate 1."""
     overhead_ns: NDArray[np.float64]
     """``[n]`` added to every tile of a launch."""
     signal_ns: NDArray[np.float64]
@@ -90,6 +105,11 @@ class Plan(NamedTuple):
     """Launches leave the window in issue order."""
     deciding: Deciding
     nodes: Nodes
+    queues: Queues
+    queue: NDArray[np.int64]
+    """``[n]`` the queue of a launch; launches of a queue must run one ``after`` another."""
+    urgency: NDArray[np.int64]
+    """``[n]`` the least is most urgent."""
 
 
 @dataclass(slots=True)
@@ -103,7 +123,8 @@ class Draft:
     after: list[set[int]] = field(default_factory=list)
     """By launch: launches that must have ended."""
     started: list[set[int]] = field(default_factory=list)
-    """By launch: launches whose tiles must all have been dispatched."""
+    """By launch: launches whose tiles must all have been dispatched, and have done their launch's ``trigger`` of work."""
+    trigger: list[float] = field(default_factory=list)
     waits_for: list[int] = field(default_factory=list)
     prologue: list[float] = field(default_factory=list)
     overhead_ns: list[float] = field(default_factory=list)
@@ -112,6 +133,9 @@ class Draft:
     in_order: bool = False
     deciding: Deciding = field(default_factory=Deciding)
     nodes: Nodes = field(default_factory=Nodes)
+    queues: Queues = field(default_factory=Queues)
+    queue: list[int] = field(default_factory=list)
+    urgency: list[int] = field(default_factory=list)
     rank: list[int] = field(default_factory=list)
     """Empty: issue order."""
     reserved_sms: int = 0
@@ -126,6 +150,9 @@ class Draft:
         self.issue_ns = self.issue_ns or [0.0] * n
         self.after = self.after or [set() for _ in range(n)]
         self.started = self.started or [set() for _ in range(n)]
+        self.trigger = self.trigger or [0.0] * n
+        self.queue = self.queue or [0] * n
+        self.urgency = self.urgency or list(range(n))
         self.waits_for = self.waits_for or [-1] * n
         self.prologue = self.prologue or [0.0] * n
         self.overhead_ns = self.overhead_ns or [0.0] * n
@@ -144,12 +171,16 @@ class Draft:
             started=started,
             waits_for=np.array(self.waits_for, np.int64),
             prologue=np.array(self.prologue, np.float64),
+            trigger=np.array(self.trigger, np.float64),
             overhead_ns=np.array(self.overhead_ns, np.float64),
             signal_ns=np.broadcast_to(np.asarray(self.signal_ns, np.float64), (self.launches,)).copy(),
             window=self.window,
             in_order=self.in_order,
             deciding=self.deciding,
             nodes=self.nodes,
+            queues=self.queues,
+            queue=np.array(self.queue, np.int64),
+            urgency=np.array(self.urgency, np.int64),
         )
 
 

@@ -11,18 +11,50 @@ import math
 import numpy as np
 
 from tileprof.analysis.bounds.problem import Problem
+from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.engine import Outcome, Room
 from tileprof.analysis.simulate.plan import GRID, INSIDE, READY, Plan
 
 
-def run(p: Problem, plan: Plan, room: Room) -> Outcome:
+def run(p: Problem, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
     """Run a plan; as the compiled engine does."""
-    return _Simulation(p, plan, room).run()
+    return _Simulation(p, plan, room, sharing or alone(len(p.launch))).run()
+
+
+class _Clock:
+    """Counts work at the rate that it is told, from the time it is told."""
+
+    def __init__(self) -> None:
+        self.shown, self.at, self.rate = 0.0, 0.0, 1.0
+        self.stops: dict[int, float] = {}  # tile: what is shown then
+
+    def shows(self, now: float) -> float:
+        return self.shown + self.rate * (now - self.at)
+
+    def run_at(self, rate: float, now: float) -> None:
+        if rate != self.rate:
+            self.shown, self.at, self.rate = self.shows(now), now, rate
+
+    def start(self, tile: int, now: float, until: float) -> None:
+        never_changed = self.rate == 1.0 and self.shown == self.at
+        self.stops[tile] = until if never_changed else self.shows(now) + (until - now)
+
+    def first(self) -> tuple[float, int]:
+        """When the first tile stops, and which."""
+        if not self.stops:
+            return math.inf, 0
+        shown, tile = min((shown, tile) for tile, shown in self.stops.items())
+        return self.at + max(0.0, shown - self.shown) / self.rate, tile
 
 
 class _Simulation:
-    def __init__(self, p: Problem, plan: Plan, room: Room) -> None:
-        self.plan, self.room = plan, room
+    def __init__(self, p: Problem, plan: Plan, room: Room, sharing: Sharing) -> None:
+        self.plan, self.room, self.sharing = plan, room, sharing
+        self.clocks = [_Clock() for _ in range(max(1, sharing.clocks))]
+        self.part: set[int] = set()  # tiles that work up to their first wait
+        self.late: dict[int, float] = {}
+        self.working_ns = 0.0
+        self.triggered: dict[int, float] = {}
         self.launches, self.tiles = len(p.launch), p.tiles
         self.launch_of = [i for i in range(self.launches) for _ in range(p.tile_base[i], p.tile_base[i + 1])]
         self.members = [range(p.tile_base[i], p.tile_base[i + 1]) for i in range(self.launches)]
@@ -41,7 +73,7 @@ class _Simulation:
         self.begin, self.end = [math.inf] * self.tiles, [math.inf] * self.tiles
         self.over = [False] * self.tiles
         self.sm = [-1] * self.tiles
-        self.placed: dict[int, list[int]] = {}
+        self.placed: dict[int, list[int]] = {}  # tile that runs: SMs of its blocks
         self.free = [list(map(int, room.capacity)) for _ in range(room.sms)]
         self.open_ns, self.grid_end = [math.inf] * self.launches, [math.inf] * self.launches
         self.gates: list[set[object]] = [set() for _ in range(self.launches)]
@@ -58,6 +90,11 @@ class _Simulation:
         self.queue: list[int] = []
         self.server_free = [0.0] * plan.deciding.servers
         self.deciding_ns = 0.0
+        self.queue_left = [
+            [i for i in range(self.launches) if plan.queue[i] == q] for q in range(max(plan.queue, default=-1) + 1)
+        ]
+        self.mapped: list[int] = []
+        self.next_in = self.next_out = self.idle = self.swaps = 0
         self.decided: set[int] = set()
         self.scheduled: set[int] = set()
         self.events: list[tuple[float, int]] = []
@@ -65,28 +102,38 @@ class _Simulation:
         self.now = 0.0
 
     def run(self) -> Outcome:
+        for _ in range(self.plan.queues.mapped):
+            self.map_next()
+        self.begin_quantum()
         while True:
             self.enter_and_open()
-            if not (self.events and self.events[0][0] == self.now):
+            self.set_rates()
+            if not self.more_now():
                 self.serve()
-                if self.events and self.events[0][0] == self.now:
+                if self.more_now():
                     continue
                 self.dispatch()
                 if self.openable():
                     continue
+                self.set_rates()
+            stops, tile = min(clock.first() for clock in self.clocks)
+            if stops < math.inf and not (self.events and self.events[0][0] < stops):
+                self.now = stops
+                self.tile_stops(tile)
+                continue
             if not self.events:
                 break
             self.now, item = heapq.heappop(self.events)
-            if item >= 3 * self.tiles + self.launches:
+            if item >= 3 * self.tiles + self.launches + self.plan.deciding.servers:
+                self.quantum_ends()
+            elif item >= 3 * self.tiles + self.launches:
                 pass  # a server is free
             elif item >= 2 * self.tiles + self.launches:
                 self.decision_arrives(item - 2 * self.tiles - self.launches)
             elif item >= self.tiles + self.launches:
                 self.tile_knows(item - self.tiles - self.launches)
-            elif item >= self.tiles:
-                self.launch_opens(item - self.tiles)
             else:
-                self.tile_ends(item)
+                self.launch_opens(item - self.tiles)
         return Outcome(
             np.array(self.begin),
             np.array(self.end),
@@ -95,10 +142,78 @@ class _Simulation:
             sum(self.over),
             self.deciding_ns,
             self.spilled,
+            self.swaps,
+            self.working_ns,
         )
 
+    def more_now(self) -> bool:
+        next_stop = min(clock.first()[0] for clock in self.clocks)
+        return next_stop == self.now or bool(self.events and self.events[0][0] == self.now)
+
+    def set_rates(self) -> None:
+        """The more load, the slower."""
+        for number, clock in enumerate(self.clocks[: self.sharing.clocks]):
+            rate = FULL / max(FULL, self.sharing.base + self.load_on(number))
+            clock.run_at(rate, self.now)
+
+    def load_on(self, number: int) -> int:
+        """The load that tiles which work put on an SM, or the most that they put on one of a set of resources."""
+        working = [tile for clock in self.clocks for tile in clock.stops]
+        loads = self.sharing.loads
+        if self.sharing.by_sm:
+            return sum(int(loads[self.launch_of[t], 0]) for t in working for sm in self.placed[t] if sm == number)
+        resources = [r for r in range(loads.shape[1]) if number >> r & 1]
+        return max((sum(int(loads[self.launch_of[t], r]) for t in working) for r in resources), default=0)
+
+    def clock_of(self, tile: int) -> _Clock:
+        if not self.sharing.clocks:
+            return self.clocks[0]
+        if self.sharing.by_sm:
+            return self.clocks[self.sm[tile]]
+        loads = self.sharing.loads[self.launch_of[tile]]
+        return self.clocks[sum(1 << r for r, load in enumerate(loads) if load > 0)]
+
     def openable(self) -> list[int]:
-        return [i for i in range(self.launches) if not self.gates[i] and i not in self.scheduled]
+        free = [i for i in range(self.launches) if not self.gates[i] and i not in self.scheduled]
+        return [i for i in free if not self.plan.queues.mapped or self.plan.queue[i] in self.mapped]
+
+    def under_way_in(self, queue: int) -> bool:
+        return any(i in self.scheduled for i in self.queue_left[queue])
+
+    def outside(self) -> list[int]:
+        """Queues that could be mapped, the next one first."""
+        count = len(self.queue_left)
+        waiting = [q for q in range(count) if self.queue_left[q] and q not in self.mapped]
+        waiting.sort(key=lambda q: (q - self.next_in) % count)
+        return sorted(waiting, key=self.urgency) if self.plan.queues.by_priority else waiting
+
+    def urgency(self, queue: int) -> int:
+        return int(self.plan.urgency[self.queue_left[queue][0]])
+
+    def map_next(self) -> None:
+        for queue in self.outside()[:1]:
+            self.mapped.append(queue)
+            self.next_in = (queue + 1) % len(self.queue_left)
+
+    def begin_quantum(self) -> None:
+        if self.plan.queues.mapped and self.idle <= len(self.queue_left) and self.outside():
+            tick = 3 * self.tiles + self.launches + self.plan.deciding.servers
+            heapq.heappush(self.events, (self.now + self.plan.queues.quantum_ns, tick))
+
+    def quantum_ends(self) -> None:
+        count, by_priority = len(self.queue_left), self.plan.queues.by_priority
+        works = any(clock.stops for clock in self.clocks)
+        self.idle = 0 if works or self.events else self.idle + 1
+        idle = sorted((q for q in self.mapped if not self.under_way_in(q)), key=lambda q: (q - self.next_out) % count)
+        if by_priority:
+            idle.sort(key=self.urgency, reverse=True)
+        outside = self.outside()
+        if idle and outside and not (by_priority and self.urgency(outside[0]) > self.urgency(idle[0])):
+            self.mapped.remove(idle[0])
+            self.next_out = (idle[0] + 1) % count
+            self.swaps += 1
+            self.map_next()
+        self.begin_quantum()
 
     def enter_and_open(self) -> None:
         while self.known < self.tiles and self.resident < self.plan.nodes.resident:
@@ -112,7 +227,24 @@ class _Simulation:
             self.under_way += 1
         for i in self.openable():
             self.scheduled.add(i)
-            heapq.heappush(self.events, (max(self.now + self.plan.gap_ns[i], self.plan.issue_ns[i]), self.tiles + i))
+            opens = max(max(self.now, self.held_until(i)) + self.plan.gap_ns[i], self.plan.issue_ns[i])
+            heapq.heappush(self.events, (opens, self.tiles + i))
+
+    def held_until(self, launch: int) -> float:
+        awaited = [i for i in range(self.launches) if launch in self.starting(i)]
+        return max((self.triggered[t] for i in awaited for t in self.members[i]), default=0.0)
+
+    def starting(self, launch: int) -> list[int]:
+        """Launches that wait for all tiles of a launch to have begun."""
+        at = self.plan.started_at
+        return [int(i) for i in self.plan.started[at[launch] : at[launch + 1]]]
+
+    def triggers(self, tile: int, when: float) -> None:
+        self.triggered[tile] = when
+        launch = self.launch_of[tile]
+        if all(t in self.triggered for t in self.members[launch]):
+            for i in self.starting(launch):
+                self.gates[i].discard(("started", launch))
 
     def launch_opens(self, launch: int) -> None:
         self.open_ns[launch] = self.now
@@ -206,9 +338,8 @@ class _Simulation:
             heapq.heappop(self.ready)
             self.placed[tile], self.sm[tile], self.begin[tile] = places, places[0], self.now
             self.try_to_end(tile)
-            if all(self.begin[t] < math.inf for t in self.members[launch]):
-                for gates in self.gates:
-                    gates.discard(("started", launch))
+            if self.plan.trigger[launch] == 0:
+                self.triggers(tile, self.now)
 
     def place(self, launch: int) -> list[int] | None:
         need = [int(x) for x in self.room.demand[launch]]
@@ -230,9 +361,12 @@ class _Simulation:
     def try_to_end(self, tile: int) -> None:
         """Schedule the end of a running tile if all that it waits for has ended."""
         launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
-        end = self.begin[tile] + life
+        if tile in self.part:
+            return  # tried again when this part of it ends
+        end = self.begin[tile] + self.late.get(tile, 0.0) + life
         if plan.gate[launch] == INSIDE:
             if not all(self.over[q] for q in self.parents[tile]):
+                self.work_before_waiting(tile, min(self.parents[tile].values()))
                 return
             waits = [
                 self.end[q] + plan.signal_ns[launch] + (1.0 - first) * life for q, first in self.parents[tile].items()
@@ -241,10 +375,33 @@ class _Simulation:
         if plan.gate[launch] == GRID and plan.waits_for[launch] >= 0:
             awaited = self.grid_end[plan.waits_for[launch]]
             if awaited == math.inf:
+                self.work_before_waiting(tile, float(plan.prologue[launch]))
                 return
             end = max(end, awaited + plan.signal_ns[launch] + (1.0 - plan.prologue[launch]) * life)
-        self.end[tile] = end
-        heapq.heappush(self.events, (end, tile))
+        if plan.trigger[launch] > 0:
+            self.triggers(tile, end - (1.0 - plan.trigger[launch]) * life)
+        self.work(tile, end)
+
+    def work(self, tile: int, until: float) -> None:
+        self.clock_of(tile).start(tile, self.now, until)
+        self.working_ns -= self.now if self.sharing.clocks else 0.0
+
+    def work_before_waiting(self, tile: int, share: float) -> None:
+        if self.sharing.clocks and share > 0 and tile not in self.late:
+            self.part.add(tile)
+            self.late[tile] = self.now + share * self.life[tile]
+            self.work(tile, self.late[tile])
+
+    def tile_stops(self, tile: int) -> None:
+        del self.clock_of(tile).stops[tile]
+        self.working_ns += self.now if self.sharing.clocks else 0.0
+        if tile in self.part:
+            self.part.remove(tile)
+            self.late[tile] = max(0.0, self.now - self.late[tile])
+            self.try_to_end(tile)
+            return
+        self.end[tile] = self.now
+        self.tile_ends(tile)
 
     def tile_ends(self, tile: int) -> None:
         launch = self.launch_of[tile]
@@ -267,6 +424,12 @@ class _Simulation:
 
     def launch_ends(self, launch: int) -> None:
         self.grid_end[launch] = self.now
+        if self.plan.queues.mapped:
+            queue = int(self.plan.queue[launch])
+            self.queue_left[queue].remove(launch)
+            if not self.queue_left[queue]:
+                self.mapped.remove(queue)
+                self.map_next()
         while self.plan.in_order and self.left < self.launches and self.grid_end[self.left] < math.inf:
             self.left += 1
         self.under_way = self.entered - self.left if self.plan.in_order else self.under_way - 1

@@ -18,6 +18,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
+    from tileprof.analysis.simulate.engine import Outcome, Room
     from tileprof.devices import Device
 
 
@@ -26,7 +27,8 @@ class Program:
     """What a scheduler may look at: launches and which of them depend on which, not single tiles.
 
     ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to 1, the
-    least over all tiles; 0 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
+    least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are last touched (the most; 1 where
+    unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
     ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and ``fan_in[c]`` count
     the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c.
     """
@@ -34,6 +36,7 @@ class Program:
     launches: pd.DataFrame
     device: Device
     parents: list[dict[int, float]]
+    written: list[dict[int, float]]
     recycled: list[set[int]]
     hazards: list[dict[int, set[str]]]
     edges: list[int]
@@ -68,20 +71,33 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
     recycled: list[set[int]] = [set() for _ in range(len(launches))]
-    needs: dict[int, float] = {}
+    written: list[dict[int, float]] = [{} for _ in range(len(launches))]
+    needs: dict[int, tuple[float, float]] = {}
     rows = zip(*(column.tolist() for column in links), strict=True)
     for p, c, number, reuse in rows:
         if reuse:
             recycled[c].add(p)
             continue
         if number not in needs:
-            needs[number] = float(np.nan_to_num(graph.blocks[number].first, nan=0.0).min(initial=1.0))
-        parents[c][p] = min(parents[c].get(p, 1.0), needs[number])
+            block = graph.blocks[number]
+            first, last = np.nan_to_num(block.first, nan=0.0), np.nan_to_num(block.last, nan=1.0)
+            needs[number] = float(first.min(initial=1.0)), float(last.max(initial=0.0))
+        parents[c][p] = min(parents[c].get(p, 1.0), needs[number][0])
+        written[c][p] = max(written[c].get(p, 0.0), needs[number][1])
     hazards, edges, fan_in = _tile_level(graph, launches["launch"].to_numpy(np.int64))
     operands = graph.trace.operands["launch"].value_counts()
     segments = operands.reindex(launches["launch"]).fillna(0).astype(int).tolist()
     return Program(
-        launches, graph.trace.device, parents, recycled, hazards, edges, fan_in, segments, sms or graph.trace.device.sms
+        launches,
+        graph.trace.device,
+        parents,
+        written,
+        recycled,
+        hazards,
+        edges,
+        fan_in,
+        segments,
+        sms or graph.trace.device.sms,
     )
 
 
@@ -111,6 +127,15 @@ class Rewires(Protocol):
         ...
 
 
+@runtime_checkable
+class RunsAlone(Protocol):
+    """A scheduler with an event loop of its own, since it decides while tiles run."""
+
+    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
+        """What became of all tiles, and sentences about it."""
+        ...
+
+
 class Scheduler(Protocol):
     """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of recycled
     memory (its own memory plan), so tiles do not wait for those.
@@ -136,24 +161,24 @@ class Scheduler(Protocol):
 class Options:
     """Base of schedulers: options are dataclass fields; their ``metadata["least"]`` and ``["most"]`` are checked."""
 
+    kind: ClassVar[str] = "scheduler"
     name: ClassVar[str] = ""
     renames: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            _check(self.name, f, getattr(self, f.name))
+            _check(f"{self.kind} {self.name}", f, getattr(self, f.name))
 
     def with_options(self, options: Mapping[str, str]) -> Self:
         """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of range."""
         known = {f.name: f for f in fields(self)}
         changed: dict[str, Any] = {}
         for given, value in options.items():
-            key, text = plain_key(f"scheduler {self.name}", given, value, known)
+            who = f"{self.kind} {self.name}"
+            key, text = plain_key(who, given, value, known)
             if key not in known:
-                raise UserError(
-                    f"scheduler {self.name} has no option {key!r}{close(key, known)}; it has {_listed(known)}"
-                )
-            changed[key] = _number(self.name, known[key], text)
+                raise UserError(f"{who} has no option {key!r}{close(key, known)}; it has {_listed(known)}")
+            changed[key] = _number(who, known[key], text)
         return replace(self, **changed)
 
     def options(self) -> dict[str, bool]:
@@ -169,24 +194,24 @@ def option(
     return field(default=default, metadata={"meaning": meaning, "least": least, "most": most, "whole": whole})
 
 
-def _check(name: str, given: Field[Any], value: Any) -> None:
+def _check(who: str, given: Field[Any], value: Any) -> None:
     least, most = given.metadata["least"], given.metadata["most"]
     if value is not None and not (least <= value <= most and value < math.inf):
         upper = "" if most == math.inf else f" and at most {most:g}"
-        raise UserError(f"scheduler {name}: {given.name} is {value:g}, expected at least {least:g}{upper}")
+        raise UserError(f"{who}: {given.name} is {value:g}, expected at least {least:g}{upper}")
 
 
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 
 
-def key_values(text: str) -> tuple[str, dict[str, str]]:
+def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]:
     """``name:key=value,…`` in parts. Raises UserError for what is not key=value."""
     name, _, rest = text.partition(":")
     options = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
-            raise UserError(f"scheduler {name}: {part!r} is not key=value")
+            raise UserError(f"{kind} {name}: {part!r} is not key=value")
         options[key] = value
     return name, options
 
@@ -205,15 +230,13 @@ def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str,
     raise UserError(f"{who}: {key}={text} is no time with a unit; write {key}=2us or {key}_ns=2000")
 
 
-def _number(name: str, wanted: Field[Any], text: str) -> float | int:
+def _number(who: str, wanted: Field[Any], text: str) -> float | int:
     whole = wanted.metadata["whole"]
     try:
         return int(text) if whole else float(text)
     except ValueError:
         kind = "a whole number" if whole else "a number"
-        raise UserError(
-            f"scheduler {name}: {wanted.name}={text} is not {kind} ({wanted.metadata['meaning']})"
-        ) from None
+        raise UserError(f"{who}: {wanted.name}={text} is not {kind} ({wanted.metadata['meaning']})") from None
 
 
 def _listed(known: Iterable[str]) -> str:

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import Machine
-from tileprof.analysis.bounds.area import lives
+from tileprof.analysis.bounds.area import lives as launch_lives
 from tileprof.analysis.bounds.durations import tile_durations
 from tileprof.analysis.bounds.machine import product
-from tileprof.analysis.bounds.problem import Links, Problem, problem, successors
+from tileprof.analysis.bounds.problem import Links, problem, successors
+from tileprof.analysis.simulate.deadlock import deadlock
 from tileprof.analysis.simulate.engine import Outcome, Room, run
-from tileprof.analysis.simulate.plan import GRID, INSIDE, READY, Plan
-from tileprof.analysis.simulate.scheduler import Rewires, Scheduler, program_of
+from tileprof.analysis.simulate.lives import RECORDED, LifeModel
+from tileprof.analysis.simulate.plan import Plan
+from tileprof.analysis.simulate.scheduler import Rewires, RunsAlone, Scheduler, program_of
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,17 +65,20 @@ class Schedule:
 
 
 class Simulator:
-    """Runs schedulers on one graph and machine; tile durations are those of the trace.
+    """Runs schedulers on one graph and machine; tile durations follow from those of the trace by a model (see
+    `tileprof.analysis.simulate.lives`).
 
     Raises UserError where a block is too large for a foreign machine.
     """
 
-    def __init__(self, graph: TileGraph, machine: Machine | None = None) -> None:
+    def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: LifeModel = RECORDED) -> None:
         trace = graph.trace
         self.graph = graph
         self.machine = machine or Machine(trace.device)
+        self.lives = lives
         self._links = Links.of(graph)
-        self._durations = tile_durations(trace, Machine(trace.device).slots(trace.launches))
+        self.recorded = tile_durations(trace, Machine(trace.device).slots(trace.launches))
+        self._durations, self._sharing = lives.shared(trace, self.machine, self.recorded)
         self._demand = self.machine.demands(trace.launches)
         self._cluster = product(trace.launches, "cluster")
         self._units, self._pool = self.machine.units(trace.launches)
@@ -89,7 +94,7 @@ class Simulator:
         """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the result is called."""
         p = problem(
             self.graph,
-            self._durations,
+            self.recorded if isinstance(scheduler, RunsAlone) else self._durations,
             launches,
             reuse=not scheduler.renames,
             links=self._links,
@@ -107,11 +112,16 @@ class Simulator:
             raise UserError(
                 f"{name} reserves {draft.reserved_sms} SMs, but the GPU has {self.machine.sms}; reserve fewer"
             )
-        found = run(
-            p, successors(p), plan, Room(sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity)
-        )
+        room = Room(sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity)
+        if isinstance(scheduler, RunsAlone):
+            found, said = scheduler.alone(p, room)
+            notes += said
+        else:
+            found = run(p, successors(p), plan, room, self._sharing.of(p.launch))
         if found.spilled:
             notes.append(f"{found.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
+        if found.swaps:
+            notes.append(f"{found.swaps:,} times a queue gave its place in the hardware to another.")
         if found.ended < p.tiles:
             stuck = deadlock(p, plan, found)
             return Schedule(
@@ -121,12 +131,13 @@ class Simulator:
         held = found.end_ns - found.begin_ns
         counts = np.diff(p.tile_base)
         sums = np.add.reduceat(held, p.tile_base[:-1]) if p.tiles else np.zeros(0)
-        worked = lives(p) + plan.overhead_ns * counts
+        work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
+        working_ns = found.working_ns if self._sharing.clocks else work_ns
         busy = float((sums * self._units[p.launch]).sum() / (self._pool * time_ns)) if time_ns > 0 else 0.0
         return Schedule(
             scheduler=name,
             time_ns=time_ns,
-            waiting_ns=_difference(float(sums.sum()), float(worked.sum())),
+            waiting_ns=_difference(float(sums.sum()), working_ns),
             gap_ns=time_ns - covered_ns(found.begin_ns, found.end_ns),
             busy=busy,
             deadlock="",
@@ -134,7 +145,7 @@ class Simulator:
             end_ns=found.end_ns,
             sm=found.sm,
             boundary_ns=boundary_ns(p.tile_base, found, self._units[p.launch], self._pool),
-            overheads_ns=_overheads(plan, counts, found),
+            overheads_ns=_overheads(plan, counts, found, _difference(working_ns, work_ns)),
             notes=tuple(notes),
         )
 
@@ -144,13 +155,14 @@ def _difference(held_ns: float, worked_ns: float) -> float:
     return held_ns - worked_ns if held_ns - worked_ns > 1e-9 * held_ns else 0.0
 
 
-def _overheads(plan: Plan, tiles: NDArray[np.int64], found: Outcome) -> dict[str, float]:
-    """By kind, those that cost anything: gaps before launches, what tiles do besides their work, decisions, SMs set apart."""
+def _overheads(plan: Plan, tiles: NDArray[np.int64], found: Outcome, slowed_ns: float) -> dict[str, float]:
+    """By kind, those that cost anything: gaps before launches, what tiles do besides their work, decisions, what others beside them cost tiles."""
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
         "host": float(plan.issue_ns.max(initial=0.0)),
         "posts": float((plan.overhead_ns * tiles).sum()),
         "decisions": found.deciding_ns,
+        "slowed": slowed_ns,
     }
     return {kind: ns for kind, ns in kinds.items() if ns > 0}
 
@@ -171,7 +183,8 @@ def boundary_ns(tile_base: NDArray[np.int64], found: Outcome, units: NDArray[np.
     change = np.concatenate([held, -held])
     at = np.argsort(when, kind="stable")
     when, level = when[at], np.cumsum(change[at])
-    idle = np.concatenate([[0.0], np.cumsum(np.diff(when) * (1.0 - level[:-1] / pool))])
+    # Kernels of which each fills an SM by another resource can fill it together to more than one.
+    idle = np.concatenate([[0.0], np.cumsum(np.diff(when) * np.maximum(1.0 - level[:-1] / pool, 0.0))])
     apart = opens > closes
     return float(np.interp(opens[apart], when, idle).sum() - np.interp(closes[apart], when, idle).sum())
 
@@ -184,37 +197,3 @@ def covered_ns(begin_ns: NDArray[np.float64], end_ns: NDArray[np.float64]) -> fl
         return 0.0
     apart = np.maximum(begin[1:] - reach[:-1], 0.0)
     return float(reach[-1] - begin[0] - apart.sum())
-
-
-def deadlock(p: Problem, plan: Plan, found: Outcome) -> str:
-    """Who waits for whom, for a run that did not end: from the first tile or launch that is stuck, back to one that repeats."""
-    waiting = np.flatnonzero(np.isfinite(found.begin_ns) & ~np.isfinite(found.end_ns))
-    if len(waiting):
-        tile = int(waiting[0])
-        launch = int(np.searchsorted(p.tile_base, tile, side="right")) - 1
-        parent = _unfinished_parent(p, plan, found, launch, tile)
-        return (
-            f"launch {p.launch[launch]} tile {tile - p.tile_base[launch]} holds its slot and waits for {parent}, which cannot be "
-            f"dispatched: {len(waiting):,} tiles wait inside like it"
-        )
-    closed = np.flatnonzero(~np.isfinite(found.open_ns))
-    if len(closed):
-        return f"launch {p.launch[closed[0]]} never opens: the launches that it waits for never end or start"
-    first = int(np.flatnonzero(~np.isfinite(found.begin_ns))[0])
-    launch = int(np.searchsorted(p.tile_base, first, side="right")) - 1
-    return f"launch {p.launch[launch]} tile {first - p.tile_base[launch]} is never dispatched: it fits no SM or waits for its parents"
-
-
-def _unfinished_parent(p: Problem, plan: Plan, found: Outcome, launch: int, tile: int) -> str:
-    if plan.gate[launch] == GRID:
-        return f"the end of launch {p.launch[plan.waits_for[launch]]}"
-    assert plan.gate[launch] in (READY, INSIDE)
-    for link in range(p.links_at[launch], p.links_at[launch + 1]):
-        r, producer = p.relation[link], p.producer[link]
-        k = p.set_of[p.tile_at[r] + tile - p.tile_base[launch]]
-        if k >= 0:
-            for e in range(p.indptr[p.set_at[r] + k], p.indptr[p.set_at[r] + k + 1]):
-                parent = int(p.parent[p.entry_at[r] + e])
-                if not np.isfinite(found.end_ns[p.tile_base[producer] + parent]):
-                    return f"launch {p.launch[producer]} tile {parent}"
-    raise AssertionError("a tile waits inside for nothing")

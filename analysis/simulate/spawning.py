@@ -1,13 +1,17 @@
 """``spawn``: kernels whose threads may launch child grids, and who decides whether they do.
 
 A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one after the other
-(*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Parent tiles and child tiles share the
-GPU's slots; at most ``queues`` child grids are in execution, the others wait in order of arrival. A round ends when all its
-tiles and all child tiles have ended.
+(*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that launch do so
+together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive, and its other threads
+do their items. Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child
+grids are in execution, the others wait in order of arrival. A round ends when all its tiles and all child tiles have ended.
 
 Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14 (SPAWN). Its
-rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of an item``, the throughput
-being that of child tiles so far. What it does before the first child has ended we do not know: see ``prior``.
+rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child warp``, throughput and time
+being those of child tiles so far (the paper averages over windows of 1,024 cycles, we over all that ran). It is asked where the
+program as written would launch. What it does before the first child has ended we do not know: see ``prior``.
+
+Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
 """
 
 from __future__ import annotations
@@ -24,51 +28,69 @@ from tileprof.errors import UserError
 
 FLAT, ALWAYS, THRESHOLD, SPAWN = range(4)
 POLICIES = ("flat", "always", "threshold", "spawn")
+PROGRAM = "program"
+"""``threshold`` with the threshold that the program as written has."""
 
 
 class Spawns(NamedTuple):
-    """A workload: ``round_at`` ``[rounds + 1]`` CSR over parent threads; ``items`` ``[threads]`` of each; times in nanoseconds."""
+    """A workload: ``round_at`` ``[rounds + 1]`` CSR over parent threads; ``items`` and ``item_ns`` ``[threads]`` of each; times in
+    nanoseconds.
+    """
 
     name: str
     round_at: NDArray[np.int64]
     items: NDArray[np.int64]
-    item_ns: float
-    """A thread's time for an item."""
+    item_ns: NDArray[np.float64]
+    """A thread's time for one of its items, inline or as a child."""
     base_ns: float
-    """A thread's time besides items."""
+    """A parent thread's time besides launches and items."""
+    child_ns: float
+    """A child thread's time besides its item."""
+    threshold: int
+    """Items from which the program as written launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawning:
-    """What launching costs, and the GPU. Times in nanoseconds; none of the defaults is measured: the launch costs are of the order of what
-    is reported for device-side launches, a few microseconds, and should be swept.
+    """What launching costs, and the GPU. Times in nanoseconds.
+
+    The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that launches
+    and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs of at most 16 blocks and 2,048
+    threads. Parents of 256 and children of 32 threads are those of dragon_li, the benchmarks of Wang and Yalamanchili
+    (IISWC 2014). ``gap_ns`` is assumed. Nothing here was measured on a GPU of today.
     """
 
-    slots: int = field(default=132 * 8, metadata={"meaning": "tiles of the whole GPU that run at a time", "least": 1})
-    threads: int = field(default=128, metadata={"meaning": "threads of a tile, parent or child", "least": 1})
-    launch_ns: float = field(
-        default=5000.0, metadata={"meaning": "from a device-side launch to the grid's arrival", "least": 0}
-    )
-    another_ns: float = field(
-        default=500.0, metadata={"meaning": "more for each launch before it from the same tile", "least": 0}
-    )
+    slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})
+    resident: int = field(default=13 * 2048, metadata={"meaning": "threads that the GPU holds", "least": 1})
+    parent: int = field(default=256, metadata={"meaning": "threads of a parent tile", "least": 1})
+    child: int = field(default=32, metadata={"meaning": "threads of a child tile", "least": 1})
+    warp: int = field(default=32, metadata={"meaning": "threads that launch together", "least": 1})
+    launch_ns: float = field(default=28_300.0, metadata={"meaning": "for a warp to launch at all", "least": 0})
+    another_ns: float = field(default=2_400.0, metadata={"meaning": "more for each of its launches", "least": 0})
     queues: int = field(default=32, metadata={"meaning": "child grids in execution at a time", "least": 1})
-    gap_ns: float = field(default=2000.0, metadata={"meaning": "between rounds", "least": 0})
+    gap_ns: float = field(default=7_000.0, metadata={"meaning": "between rounds", "least": 0})
     prior: int = field(
         default=1,
         metadata={
-            "meaning": "until a child tile has ended, 1: assume the throughput of a GPU full of them, 0: launch",
+            "meaning": "until a child tile has ended, 0: launch, 1: assume the throughput of a GPU full of children",
             "least": 0,
+            "most": 1,
         },
     )
 
     def __post_init__(self) -> None:
         for f in self.__dataclass_fields__.values():
-            value = getattr(self, f.name)
-            if not f.metadata["least"] <= value < np.inf:
+            value, most = getattr(self, f.name), f.metadata.get("most", np.inf)
+            if not (f.metadata["least"] <= value <= most and value < np.inf):
+                upper = "" if most == np.inf else f" and at most {most}"
                 raise UserError(
-                    f"spawn: {f.name} is {value:g}, expected at least {f.metadata['least']} ({f.metadata['meaning']})"
+                    f"spawn: {f.name} is {value:g}, expected at least {f.metadata['least']}{upper} ({f.metadata['meaning']})"
                 )
+        if self.resident < max(self.parent, self.child):
+            raise UserError(
+                f"spawn: resident is {self.resident}, fewer threads than a tile has ({max(self.parent, self.child)}); "
+                "no tile could start"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,42 +120,50 @@ class Ran(NamedTuple):
 
 
 def spawn(work: Spawns, options: Spawning, policy: str, threshold: int = 1) -> Spawned:
-    """One policy; ``threshold`` is the least number of items that "threshold" launches. Raises UserError for an unknown policy."""
-    if policy not in POLICIES:
-        raise UserError(f"there is no spawn policy {policy!r}; there are {', '.join(POLICIES)}")
-    ran = run(work, options, POLICIES.index(policy), threshold)
+    """One policy; ``threshold`` is the least number of items that "threshold" launches, "program" takes the workload's own.
+
+    Raises UserError for an unknown policy.
+    """
+    if policy not in (*POLICIES, PROGRAM):
+        raise UserError(f"there is no spawn policy {policy!r}; there are {', '.join((*POLICIES, PROGRAM))}")
+    name = f"{policy} {threshold:,}" if policy == "threshold" else policy
+    if policy in (PROGRAM, "spawn"):
+        threshold = work.threshold
+    ran = run(work, options, THRESHOLD if policy == PROGRAM else POLICIES.index(policy), threshold)
     launched = np.isfinite(ran.took_ns)
     known = launched & np.isfinite(ran.estimate_ns)
     errors = np.abs(ran.estimate_ns[known] / ran.took_ns[known] - 1)
-    name = f"{policy} {threshold:,}" if policy == "threshold" else policy
-    some = int((work.items > 0).sum())
-    return Spawned(
-        name,
-        ran.time_ns,
-        int(launched.sum()),
-        some - int(launched.sum()),
-        float(errors.mean()) if known.any() else np.nan,
-    )
+    some, spawned = int((work.items > 0).sum()), int(launched.sum())
+    return Spawned(name, ran.time_ns, spawned, some - spawned, float(errors.mean()) if known.any() else np.nan)
 
 
 def compare(work: Spawns, options: Spawning) -> list[Spawned]:
-    """Flat, always, the best static threshold (of powers of two) and SPAWN's rule."""
+    """Flat, always, the program as written, the best static threshold (of powers of two) and SPAWN's rule."""
+    best = min(thresholds(work, options), key=lambda s: s.time_ns)
+    others = {policy: spawn(work, options, policy) for policy in ("flat", "always", PROGRAM, "spawn")}
+    return [others["flat"], others["always"], others[PROGRAM], best, others["spawn"]]
+
+
+def thresholds(work: Spawns, options: Spawning) -> list[Spawned]:
+    """Every static threshold that is a power of two, from 1 (always) to more than any thread has (flat)."""
     most = int(work.items.max(initial=1))
-    static = [spawn(work, options, "threshold", 1 << k) for k in range(1, most.bit_length() + 1)]
-    best = min(static, key=lambda s: s.time_ns)
-    return [spawn(work, options, "flat"), spawn(work, options, "always"), best, spawn(work, options, "spawn")]
+    return [spawn(work, options, "threshold", 1 << k) for k in range(most.bit_length() + 1)]
 
 
-_PARENT, _CURRENT, _RUNNING, _HELD, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, _ENTERED, _ARRIVED, _FRONT, _SIZE = range(12)
-"""Counters: next parent thread, round, parent tiles that run, free slots, child tiles launched and not ended, of these running, child
-tiles ended, grids in execution, grids that have entered execution, grids arrived, first grid with tiles to start, events.
+_PARENT, _CURRENT, _RUNNING, _HELD, _ROOM, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, _ENTERED, _ARRIVED, _FRONT, _SIZE = (
+    range(13)
+)
+"""Counters: next parent thread, round, parent tiles that run, free slots, free threads, child tiles launched and not ended, of these running,
+child tiles ended, grids in execution, grids that have entered execution, grids arrived, first grid with tiles to start, events.
 """
+
+_BUSY, _SINCE, _LIVED = range(3)
+"""Times: in which some child tile ran, since when one does, of all child tiles that have ended."""
 
 
 class _State(NamedTuple):
     c: NDArray[np.int64]
-    child_ns: NDArray[np.float64]
-    """``[2]`` time in which some child tile ran, and since when one does."""
+    ns: NDArray[np.float64]
     keys: NDArray[np.float64]
     events: NDArray[np.int64]
     runs: NDArray[np.int64]
@@ -150,10 +180,13 @@ class _State(NamedTuple):
 
 
 class _Costs(NamedTuple):
-    item_ns: float
     base_ns: float
+    child_ns: float
     slots: int
-    threads: int
+    resident: int
+    parent: int
+    child: int
+    warp: int
     launch_ns: float
     another_ns: float
     queues: int
@@ -162,25 +195,26 @@ class _Costs(NamedTuple):
 
 
 def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran:
-    """The compiled simulation."""
+    """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD and SPAWN."""
     o, n = options, len(work.items)
     costs = _Costs(
-        float(work.item_ns), float(work.base_ns), int(o.slots), int(o.threads), float(o.launch_ns), float(o.another_ns),
-        int(o.queues), float(o.gap_ns), int(o.prior),
+        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp),
+        float(o.launch_ns), float(o.another_ns), int(o.queues), float(o.gap_ns), int(o.prior),
     )  # fmt: skip
     z = _State(
-        np.zeros(12, np.int64), np.zeros(2), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.zeros(13, np.int64), np.zeros(3), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan),
     )  # fmt: skip
-    z.c[_HELD] = o.slots
-    return Ran(_run(work.round_at, work.items, costs, z, policy, threshold), z.took, z.estimate)
+    z.c[_HELD], z.c[_ROOM] = o.slots, o.resident
+    return Ran(_run(work.round_at, work.items, work.item_ns, costs, z, policy, threshold), z.took, z.estimate)
 
 
 @compiled
 def _run(
-    round_at: NDArray[np.int64], items: NDArray[np.int64], o: _Costs, z: _State, policy: int, threshold: int
-) -> float:
+    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int,
+    threshold: int,
+) -> float:  # fmt: skip
     """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all rounds)."""
     c, n = z.c, len(items)
     now = 0.0
@@ -189,13 +223,11 @@ def _run(
         while c[_ACTIVE] < o.queues and c[_ENTERED] < c[_ARRIVED]:
             c[_ACTIVE] += 1
             c[_ENTERED] += 1
-        while c[_HELD] > 0 and (c[_PARENT] < stop or c[_FRONT] < c[_ENTERED]):
-            if c[_PARENT] < stop:
-                _start(
-                    z, -1, now + _parent_life(items, o, z, policy, threshold, now, min(c[_PARENT] + o.threads, stop))
-                )
-            else:
-                _start_child(z, now, now + o.base_ns + o.item_ns)
+        while c[_HELD] > 0 and c[_PARENT] < stop and c[_ROOM] >= o.parent:
+            life = _parent_life(items, item_ns, o, z, policy, threshold, now, min(c[_PARENT] + o.parent, stop))
+            _start(z, -1, o.parent, now + life)
+        while c[_HELD] > 0 and c[_PARENT] == stop and c[_FRONT] < c[_ENTERED] and c[_ROOM] >= o.child:
+            _start_child(z, o, item_ns, now)
         if c[_RUNNING] == 0 and c[_QUEUED] == 0:
             c[_CURRENT] += 1
             if c[_CURRENT] + 1 < len(round_at):
@@ -204,7 +236,7 @@ def _run(
             break
         now = z.keys[0]
         while c[_SIZE] > 0 and z.keys[0] == now:
-            _happens(z, o.slots, n, now)
+            _happens(z, o, item_ns, now)
     return now
 
 
@@ -215,14 +247,14 @@ def _schedule(z: _State, when: float, item: int) -> None:
 
 
 @internal
-def _happens(z: _State, slots: int, n: int, now: float) -> None:
+def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
     item = z.events[0]
     _pop(z.keys, z.events, z.c[_SIZE])
     z.c[_SIZE] -= 1
-    if item == slots + n:
+    if item == o.slots + len(item_ns):
         return
-    if item >= slots:
-        z.arrived[z.c[_ARRIVED]] = item - slots
+    if item >= o.slots:
+        z.arrived[z.c[_ARRIVED]] = item - o.slots
         z.c[_ARRIVED] += 1
         return
     z.free[z.c[_HELD]] = item
@@ -230,12 +262,15 @@ def _happens(z: _State, slots: int, n: int, now: float) -> None:
     grid = z.runs[item]
     if grid < 0:
         z.c[_RUNNING] -= 1
+        z.c[_ROOM] += o.parent
         return
+    z.c[_ROOM] += o.child
     z.c[_QUEUED] -= 1
     z.c[_ENDED] += 1
+    z.ns[_LIVED] += o.child_ns + item_ns[grid]
     z.c[_CHILDREN] -= 1
     if z.c[_CHILDREN] == 0:
-        z.child_ns[0] += now - z.child_ns[1]
+        z.ns[_BUSY] += now - z.ns[_SINCE]
     z.to_end[grid] -= 1
     if z.to_end[grid] == 0:
         z.c[_ACTIVE] -= 1
@@ -243,8 +278,9 @@ def _happens(z: _State, slots: int, n: int, now: float) -> None:
 
 
 @internal
-def _start(z: _State, what: int, until: float) -> None:
+def _start(z: _State, what: int, threads: int, until: float) -> None:
     z.c[_HELD] -= 1
+    z.c[_ROOM] -= threads
     slot = z.free[z.c[_HELD]]
     z.runs[slot] = what
     if what < 0:
@@ -253,41 +289,63 @@ def _start(z: _State, what: int, until: float) -> None:
 
 
 @internal
-def _start_child(z: _State, now: float, until: float) -> None:
+def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
     grid = z.arrived[z.c[_FRONT]]
     z.to_start[grid] -= 1
     if z.to_start[grid] == 0:
         z.c[_FRONT] += 1
     if z.c[_CHILDREN] == 0:
-        z.child_ns[1] = now
+        z.ns[_SINCE] = now
     z.c[_CHILDREN] += 1
-    _start(z, grid, until)
+    _start(z, grid, o.child, now + o.child_ns + item_ns[grid])
 
 
 @internal
 def _parent_life(
-    items: NDArray[np.int64], o: _Costs, z: _State, policy: int, threshold: int, now: float, stop: int
-) -> float:
-    """The threads of the next parent tile decide, and the longest of them is the tile's life."""
-    life, launches = 0.0, 0
-    for t in range(z.c[_PARENT], stop):
-        own = (items[t] + o.threads - 1) // o.threads
-        each = (o.base_ns + o.item_ns) / o.slots if o.prior else np.nan  # one over the throughput
-        if z.c[_ENDED] > 0:
-            each = (z.child_ns[0] + (now - z.child_ns[1] if z.c[_CHILDREN] > 0 else 0.0)) / z.c[_ENDED]
-        expected = o.launch_ns + launches * o.another_ns + (z.c[_QUEUED] + own) * each
-        launch = policy == ALWAYS or (policy == THRESHOLD and items[t] >= threshold)
-        if policy == SPAWN:
-            launch = not expected >= items[t] * o.item_ns  # not a number: nothing is known, so launch
-        if launch and items[t] > 0:
-            z.asked[t], z.estimate[t] = now, expected
-            z.to_start[t] = own
-            z.to_end[t] = own
-            z.c[_QUEUED] += own
-            _schedule(z, now + o.launch_ns + launches * o.another_ns, o.slots + t)
-            launches += 1
-            life = max(life, o.base_ns)
-        else:
-            life = max(life, o.base_ns + items[t] * o.item_ns)
-    z.c[_PARENT] = stop
+    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int, now: float,
+    stop: int,
+) -> float:  # fmt: skip
+    """The threads of the next parent tile decide, warp by warp, and the longest warp is the tile's life."""
+    life = 0.0
+    while z.c[_PARENT] < stop:
+        first, last = z.c[_PARENT], min(z.c[_PARENT] + o.warp, stop)
+        inline_ns, launches = 0.0, 0
+        for t in range(first, last):
+            if items[t] == 0:
+                continue
+            z.to_end[t] = 0
+            expected, alone = _estimate(z, o, items[t], item_ns[t], launches, now)
+            launch = policy == ALWAYS or (policy >= THRESHOLD and items[t] >= threshold)
+            if launch and policy == SPAWN:
+                launch = not expected >= alone  # not a number: nothing is known, so launch
+            if launch:
+                launches += 1
+                z.asked[t], z.estimate[t] = now + o.base_ns, expected
+                z.to_end[t] = (items[t] + o.child - 1) // o.child
+                z.to_start[t] = z.to_end[t]
+                z.c[_QUEUED] += z.to_end[t]
+            else:
+                inline_ns = max(inline_ns, items[t] * item_ns[t])
+        spent = o.base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
+        for t in range(first, last):
+            if items[t] > 0 and z.to_end[t] > 0:
+                _schedule(z, now + spent, o.slots + t)
+        life = max(life, spent + inline_ns)
+        z.c[_PARENT] = last
     return life
+
+
+@internal
+def _estimate(z: _State, o: _Costs, items: int, item_ns: float, launches: int, now: float) -> tuple[float, float]:
+    """Expected time of a child grid after some other launches of the warp, and that of its work inline."""
+    own = (items + o.child - 1) // o.child
+    each, warp_ns = np.nan, np.nan  # one over the throughput, the time of a child warp
+    if o.prior:
+        warp_ns = o.child_ns + item_ns
+        each = warp_ns / min(o.slots, o.resident // o.child)
+    if z.c[_ENDED] > 0:
+        busy = z.ns[_BUSY] + (now - z.ns[_SINCE] if z.c[_CHILDREN] > 0 else 0.0)
+        each = busy / z.c[_ENDED]
+        warp_ns = z.ns[_LIVED] / z.c[_ENDED]
+    expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + own) * each
+    return expected, items * warp_ns

@@ -8,7 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from tileprof.analysis.simulate.spawning import ALWAYS, SPAWN, THRESHOLD, Ran, Spawning, Spawns
+from tileprof.analysis.simulate.spawning import ALWAYS, FLAT, SPAWN, Ran, Spawning, Spawns
+
+Event = tuple[float, int, int]
+"""When; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives; the grid."""
 
 
 class Plain:
@@ -25,80 +28,107 @@ class Plain:
         self.active: set[int] = set()
         self.tiles: deque[int] = deque()
         """A grid for each child tile that may start."""
-        self.free = options.slots
+        self.events: list[Event] = []
+        self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
-        self.child_ns = self.since = self.now = 0.0
+        self.busy_ns = self.since = self.lived_ns = self.now = 0.0
 
     def run(self) -> Ran:
-        events: list[
-            tuple[float, int, int]
-        ] = []  # when; 0 a parent tile ends, 1 a child tile ends, 2 a grid arrives; the grid
-        bounds = self.work.round_at.tolist()
-        for number, (begin, end) in enumerate(pairwise(bounds)):
-            self.now += self.options.gap_ns if number else 0.0
-            parents = deque(range(begin, end, self.options.threads))
+        o = self.options
+        for number, (begin, end) in enumerate(pairwise(self.work.round_at.tolist())):
+            self.now += o.gap_ns if number else 0.0
+            parents = deque(range(begin, end, o.parent))
             while True:
-                while len(self.active) < self.options.queues and self.waiting:
+                while len(self.active) < o.queues and self.waiting:
                     grid = self.waiting.popleft()
                     self.active.add(grid)
                     self.tiles.extend([grid] * self.left[grid])
-                while self.free and (parents or self.tiles):
-                    self.free -= 1
-                    if parents:
-                        first = parents.popleft()
-                        heapq.heappush(events, (self.now + self.parent_life(events, first, end), 0, 0))
-                    else:
-                        heapq.heappush(events, (self.now + self.child_life(), 1, self.tiles.popleft()))
-                if not events:
+                while parents and self.free and self.room >= o.parent:
+                    self.starts(o.parent, self.parent_life(parents.popleft(), end), 0, 0)
+                while not parents and self.tiles and self.free and self.room >= o.child:
+                    grid = self.tiles.popleft()
+                    self.child_starts(grid)
+                if not self.events:
                     break
-                self.now = events[0][0]
-                while events and events[0][0] == self.now:
-                    self.happens(*heapq.heappop(events)[1:])
+                self.now = self.events[0][0]
+                while self.events and self.events[0][0] == self.now:
+                    self.happens(*heapq.heappop(self.events)[1:])
         n = len(self.work.items)
         columns = [np.array([d.get(t, np.nan) for t in range(n)], np.float64) for d in (self.took, self.estimate)]
         return Ran(self.now, *columns)
+
+    def starts(self, threads: int, life: float, kind: int, grid: int) -> None:
+        self.free -= 1
+        self.room -= threads
+        heapq.heappush(self.events, (self.now + life, kind, grid))
 
     def happens(self, kind: int, grid: int) -> None:
         if kind == 2:
             self.waiting.append(grid)
             return
         self.free += 1
+        self.room += self.options.child if kind == 1 else self.options.parent
         if kind == 1:
             self.ended += 1
+            self.lived_ns += self.child_ns(grid)
             self.children -= 1
             if self.children == 0:
-                self.child_ns += self.now - self.since
+                self.busy_ns += self.now - self.since
             self.left[grid] -= 1
             if self.left[grid] == 0:
                 self.active.discard(grid)
                 self.took[grid] = self.now - self.asked[grid]
 
-    def child_life(self) -> float:
+    def child_starts(self, grid: int) -> None:
         if self.children == 0:
             self.since = self.now
         self.children += 1
-        return self.work.base_ns + self.work.item_ns
+        self.starts(self.options.child, self.child_ns(grid), 1, grid)
 
-    def parent_life(self, events: list[tuple[float, int, int]], first: int, end: int) -> float:
-        life, launches, o = 0.0, 0, self.options
-        for t in range(first, min(first + o.threads, end)):
+    def child_ns(self, grid: int) -> float:
+        return float(self.work.child_ns + self.work.item_ns[grid])
+
+    def parent_life(self, first: int, end: int) -> float:
+        """The longest of the tile's warps."""
+        o = self.options
+        last = min(first + o.parent, end)
+        return max(self.warp_life(t, min(t + o.warp, last)) for t in range(first, last, o.warp))
+
+    def warp_life(self, first: int, last: int) -> float:
+        """Its threads decide one after the other, launch together, and do the rest together."""
+        o, inline_ns = self.options, 0.0
+        launching: list[int] = []
+        for t in range(first, last):
             n = int(self.work.items[t])
-            own = -(-n // o.threads)
-            each = (self.work.base_ns + self.work.item_ns) / o.slots if o.prior else np.nan
-            if self.ended:
-                spent = self.child_ns + (self.now - self.since if self.children else 0.0)
-                each = spent / self.ended
-            expected = o.launch_ns + launches * o.another_ns + (sum(self.left.values()) + own) * each
-            if n and self.launches(n, expected):
-                self.asked[t], self.estimate[t], self.left[t] = self.now, expected, own
-                heapq.heappush(events, (self.now + o.launch_ns + launches * o.another_ns, 2, t))
-                launches += 1
-                life = max(life, self.work.base_ns)
+            if not n:
+                continue
+            expected, alone = self.estimates(t, len(launching))
+            if self.launches(n, expected, alone):
+                launching.append(t)
+                self.asked[t], self.estimate[t], self.left[t] = self.now + self.work.base_ns, expected, -(-n // o.child)
             else:
-                life = max(life, self.work.base_ns + n * self.work.item_ns)
-        return life
+                inline_ns = max(inline_ns, float(n * self.work.item_ns[t]))
+        spent = self.work.base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
+        for t in launching:
+            heapq.heappush(self.events, (self.now + spent, 2, t))
+        return spent + inline_ns
 
-    def launches(self, n: int, expected: float) -> bool:
-        if self.policy == SPAWN:
-            return bool(np.isnan(expected)) or expected < n * self.work.item_ns
-        return self.policy == ALWAYS or (self.policy == THRESHOLD and n >= self.threshold)
+    def estimates(self, t: int, launched: int) -> tuple[float, float]:
+        """Of the time of thread t's items as a grid, and inline; not a number while nothing is known."""
+        o, n = self.options, int(self.work.items[t])
+        own = -(-n // o.child)
+        each = warp_ns = np.nan
+        if o.prior:
+            warp_ns = self.child_ns(t)
+            each = warp_ns / min(o.slots, o.resident // o.child)
+        if self.ended:
+            each = (self.busy_ns + (self.now - self.since if self.children else 0.0)) / self.ended
+            warp_ns = self.lived_ns / self.ended
+        return o.launch_ns + (launched + 1) * o.another_ns + (sum(self.left.values()) + own) * each, n * warp_ns
+
+    def launches(self, n: int, expected: float, alone: float) -> bool:
+        if self.policy in (FLAT, ALWAYS):
+            return self.policy == ALWAYS
+        if n < self.threshold:
+            return False
+        return self.policy != SPAWN or bool(np.isnan(expected)) or expected < alone

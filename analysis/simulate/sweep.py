@@ -1,4 +1,4 @@
-"""Curves: schedulers over a range of one of their options, or over the number of SMs, on all cores."""
+"""Curves: schedulers over a range of one of their options, or over the number of SMs, on all cores or on a Dask cluster; and fleets of traces."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileprof.analysis.simulate.cluster import on_dask
+from tileprof.analysis.simulate.lives import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Simulator
@@ -37,11 +39,14 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a simulation comes from, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as recorded."""
+    """Where a simulation comes from, for processes that must make it themselves; ``device`` "" and ``sms`` 0: as recorded.
+    ``durations`` as `life_model` takes them.
+    """
 
     trace: str
     device: str = ""
     sms: int = 0
+    durations: str = "recorded"
 
     def simulator(self, sms: int = 0, graph: TileGraph | None = None) -> Simulator:
         from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - processes import this module before they need it
@@ -50,7 +55,8 @@ class Source:
         from tileprof.trace import load  # noqa: PLC0415 - likewise
 
         graph = graph or build_graph(load(self.trace))
-        return Simulator(graph, machine_of(graph.trace, get(self.device) if self.device else None, sms or self.sms))
+        machine = machine_of(graph.trace, get(self.device) if self.device else None, sms or self.sms)
+        return Simulator(graph, machine, life_model(self.durations))
 
 
 def sweep_of(text: str) -> Sweep:
@@ -74,14 +80,41 @@ def sweep_of(text: str) -> Sweep:
     return Sweep(key, tuple(np.linspace(low, high, int(parts[2])).tolist()))
 
 
-def curve(
-    source: Source, texts: Sequence[str], sweep: Sweep, graph: TileGraph | None = None
-) -> list[list[dict[str, Any]]]:
-    """``[values][schedulers]`` schedules as `Schedule.to_json` gives them, in order; ``texts`` as `scheduler` takes them.
+Point = list[dict[str, Any]]
+"""Schedules as `Schedule.to_json` gives them, in order of the schedulers."""
+
+
+def fleet(
+    sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None = None, dask: str | None = None
+) -> list[list[Point]]:
+    """``[sources][values]`` points: the `curve` of every source (one point each without a sweep), ``texts`` as `scheduler` takes them.
+
+    ``dask`` is the address of a Dask scheduler, "" for one on this machine, None for none: then processes of this one share the work. On Dask each
+    pair of source and value is a job of its own, and traces must lie under the same path everywhere. Raises UserError as `curve` and
+    `on_dask` do.
+    """
+    jobs = [(tuple(texts), 0)] if sweep is None else [_job(texts, sweep.key, value) for value in sweep.values]
+    if dask is not None:
+        found = iter(on_dask(dask, _anywhere, [(source, job) for source in sources for job in jobs]))
+        return [[next(found) for _ in jobs] for _ in sources]
+    if len(sources) == 1:
+        return [_points(sources[0], jobs, None)]
+    cores = os.cpu_count() or 1
+    if cores == 1:
+        return [_points(source, jobs, None) for source in sources]
+    with ProcessPoolExecutor(min(cores, len(sources)), get_context("spawn")) as pool:
+        return list(pool.map(_whole, [(source, jobs) for source in sources]))
+
+
+def curve(source: Source, texts: Sequence[str], sweep: Sweep, graph: TileGraph | None = None) -> list[Point]:
+    """``[values]`` points of one source, on all cores.
 
     Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, or a value is out of its range.
     """
-    jobs = [_job(texts, sweep.key, value) for value in sweep.values]
+    return _points(source, [_job(texts, sweep.key, value) for value in sweep.values], graph)
+
+
+def _points(source: Source, jobs: Sequence[_Job], graph: TileGraph | None) -> list[Point]:
     simulator = source.simulator(graph=graph)
     begin = time.monotonic()
     done = [_point(simulator, source, jobs[0])]
@@ -113,20 +146,35 @@ def with_value(text: str, key: str, value: float) -> str:
     return asked
 
 
-def _point(simulator: Simulator, source: Source, job: _Job) -> list[dict[str, Any]]:
+def _point(simulator: Simulator, source: Source, job: _Job) -> Point:
     texts, sms = job
     chosen = source.simulator(sms, simulator.graph) if sms else simulator
     return [chosen.run(scheduler(text), text).to_json() for text in texts]
 
 
 _here: dict[Source, Simulator] = {}
-"""In a process of the pool: its simulator."""
+"""In a process of the pool or a worker: its simulators, of which the last is kept."""
 
 
 def _begin(source: Source) -> None:
     _here[source] = source.simulator()
 
 
-def _in_process(job: _Job) -> list[dict[str, Any]]:
+def _whole(task: tuple[Source, Sequence[_Job]]) -> list[Point]:
+    source, jobs = task
+    simulator = source.simulator()
+    return [_point(simulator, source, job) for job in jobs]
+
+
+def _anywhere(task: tuple[Source, _Job]) -> Point:
+    source, job = task
+    if source not in _here:
+        simulator = source.simulator()
+        _here.clear()
+        _here[source] = simulator
+    return _point(_here[source], source, job)
+
+
+def _in_process(job: _Job) -> Point:
     ((source, simulator),) = _here.items()
     return _point(simulator, source, job)

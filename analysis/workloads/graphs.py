@@ -1,4 +1,4 @@
-"""Random directed graphs with few vertices of many edges."""
+"""Random graphs with few vertices of many edges."""
 
 from __future__ import annotations
 
@@ -38,13 +38,33 @@ def rmat(scale: int, edges_per_vertex: int = 16, seed: int = 0) -> Graph:
     return _csr(n, names[source], names[target])
 
 
-def power_law(vertices: int, edges_per_vertex: int = 16, exponent: float = 2.2, seed: int = 0) -> Graph:
-    """Out-degrees drawn from a power law of that exponent, scaled to the mean, targets uniform."""
+def kronecker(scale: int, seed: int = 0) -> Graph:
+    """R-MAT with 48 edges a vertex, both ways, without loops and repeats: so the graphs kron_g500-logn16 to 21 of the 10th DIMACS
+    challenge were made.
+    """
+    g = rmat(scale, 48, seed)
+    n = len(g.degree)
+    source = np.repeat(np.arange(n), g.degree)
+    apart = source != g.target
+    source, target = source[apart], g.target[apart]
+    edge = np.unique(np.concatenate([source * n + target, target * n + source]))
+    return _csr(n, edge // n, edge % n)
+
+
+def power_law(vertices: int, edges_per_vertex: float = 16, exponent: float = 2.2, seed: int = 0) -> Graph:
+    """Degrees drawn from a power law of that exponent, scaled to the mean; whoever has more edges out has as many more edges in."""
     random = np.random.default_rng(seed)
     weight = (1.0 - random.random(vertices)) ** (-1.0 / (exponent - 1.0))
     degree = np.minimum(np.rint(weight * edges_per_vertex / weight.mean()), vertices - 1).astype(np.int64)
     source = np.repeat(np.arange(vertices), degree)
-    return _csr(vertices, source, random.integers(0, vertices, len(source)))
+    return _csr(vertices, source, random.permutation(source))
+
+
+def citation(scale: int, seed: int = 0) -> Graph:
+    """A power law with the mean degree (9.1) and the tail exponent (2.73) of the CiteSeer citations (KONECT's figures for 384,413
+    publications), without its directions and its clustering.
+    """
+    return power_law(1 << scale, 9.1, 2.73, seed)
 
 
 def _csr(n: int, source: NDArray[np.int64], target: NDArray[np.int64]) -> Graph:

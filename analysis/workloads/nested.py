@@ -1,7 +1,11 @@
 """Programs with nested parallelism, as spawn events: what each parent thread would have to do, or could spawn.
 
-The item times are assumed: 20 ns is about an uncached load behind others of its warp; what matters is their ratio to the cost
-of a launch, which is an option of the simulation.
+After the benchmarks of SPAWN (Tang et al., HPCA 2017), of which several are dragon_li's (Wang and Yalamanchili, IISWC 2014; its
+repository): what is a round, a thread and an item, parents of 256 threads, children of 32, and the threshold of 32 items from which
+these launch are theirs. The inputs are generated: kron_g500 and CiteSeer were there what `kronecker` and `citation` imitate.
+
+Times are assumed, in cycles of a K20c: an item of a graph or a join is a load that hits in L2 (200 cycles on Kepler: Jia et al.
+2018, arXiv:1804.06826, table 3.1). What matters is their ratio to the cost of a launch, an option of the simulation.
 """
 
 from __future__ import annotations
@@ -13,24 +17,33 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.ranges import ragged
 from tileprof.analysis.simulate.spawning import Spawns
-from tileprof.analysis.workloads.graphs import Graph, power_law, rmat
+from tileprof.analysis.workloads.graphs import Graph, citation, kronecker
 
-ITEM_NS, BASE_NS = 20.0, 1000.0
+CYCLE_NS = 1e3 / 706
+"""Of a K20c."""
+ITEM_NS = 200 * CYCLE_NS
+BASE_NS = 1000 * CYCLE_NS
+"""Five dependent loads and a prefix sum: what a parent thread does before it knows its items."""
+CHILD_NS = 100 * CYCLE_NS
+THRESHOLD = 32
 
 
 def spawns(
-    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float = ITEM_NS, base_ns: float = BASE_NS
-) -> Spawns:
-    """A workload from the items of every round's threads."""
+    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS, base_ns: float = BASE_NS,
+    child_ns: float = CHILD_NS, threshold: int = THRESHOLD,
+) -> Spawns:  # fmt: skip
+    """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread."""
     at = np.cumsum([0, *(len(r) for r in rounds)]).astype(np.int64)
-    return Spawns(name, at, np.concatenate([np.empty(0, np.int64), *rounds]).astype(np.int64), item_ns, base_ns)
+    items = np.concatenate([np.empty(0, np.int64), *rounds]).astype(np.int64)
+    each = np.broadcast_to(np.asarray(item_ns, np.float64), items.shape).copy()
+    return Spawns(name, at, items, each, base_ns, child_ns, threshold)
 
 
 def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
-    """Breadth-first search on R-MAT (or a given graph), from the vertex of most edges: a round a level, a thread a vertex of the
+    """Breadth-first search on `kronecker` (or a given graph), from the vertex of most edges: a round a level, a thread a vertex of the
     frontier, an item an edge.
     """
-    g = graph or rmat(scale, seed=seed)
+    g = graph or kronecker(scale, seed)
     seen = np.zeros(len(g.degree), np.bool_)
     frontier = np.array([int(np.argmax(g.degree))])
     rounds = []
@@ -42,11 +55,16 @@ def bfs(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
     return spawns("bfs", rounds)
 
 
+def bfs_citation(scale: int = 14, seed: int = 0) -> Spawns:
+    """`bfs` on `citation`."""
+    return bfs(graph=citation(scale, seed))._replace(name="bfs-citation")
+
+
 def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
     """Single-source shortest paths after Bellman and Ford, weights 1 to 100: a round relaxes the edges of all vertices whose distance has
     changed in the round before.
     """
-    g = graph or rmat(scale, seed=seed)
+    g = graph or kronecker(scale, seed)
     weight = np.random.default_rng(seed + 1).integers(1, 101, len(g.target))
     distance = np.full(len(g.degree), np.iinfo(np.int64).max)
     frontier = np.array([int(np.argmax(g.degree))])
@@ -61,6 +79,11 @@ def sssp(scale: int = 14, seed: int = 0, graph: Graph | None = None) -> Spawns:
     return spawns("sssp", rounds)
 
 
+def sssp_citation(scale: int = 14, seed: int = 0) -> Spawns:
+    """`sssp` on `citation`."""
+    return sssp(seed=seed, graph=citation(scale, seed))._replace(name="sssp-citation")
+
+
 def _neighbours(
     g: Graph, frontier: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -70,14 +93,34 @@ def _neighbours(
     return g.target[edge], owner, edge
 
 
+MATCHES = 64
+"""Rows that match a probing row on average."""
+
+
 def join(scale: int = 14, seed: int = 0) -> Spawns:
-    """A join whose keys follow a power law: a thread a probing row, an item a matching row."""
-    return spawns("join", [power_law(1 << scale, 8, exponent=2.0, seed=seed).degree])
+    """A join of ``2 ** scale`` rows with as many, keys uniform: a thread a probing row, an item a matching row."""
+    random = np.random.default_rng(seed)
+    keys = max(1, (1 << scale) // MATCHES)
+    return _joined("join", *random.integers(0, keys, (2, 1 << scale)))
+
+
+def join_gaussian(scale: int = 14, seed: int = 0) -> Spawns:
+    """`join` with keys from a normal distribution that spans as many keys within two deviations to either side."""
+    random = np.random.default_rng(seed)
+    keys = max(1, (1 << scale) // MATCHES)
+    drawn = np.rint(random.normal(2 * keys, keys / 4, (2, 1 << scale))).astype(np.int64)
+    return _joined("join-gaussian", *np.maximum(drawn, 0))
+
+
+def _joined(name: str, probing: NDArray[np.int64], built: NDArray[np.int64]) -> Spawns:
+    most = int(max(probing.max(), built.max())) + 1
+    return spawns(name, [np.bincount(built, minlength=most)[np.sort(probing)]])
 
 
 def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
-    """Adaptive mesh refinement: in every round, cells near a moving front refine; a thread a cell, 64 items for a refined one, 512 at the front
-    itself. The front is a random walk on a ring of ``2 ** scale`` cells.
+    """Adaptive mesh refinement: in each of ``levels`` rounds, cells near a moving front refine into 32 cells (dragon_li's refinement),
+    an item each; a thread a cell. The front is a random walk on a ring of ``2 ** scale`` cells. An item computes a
+    temperature: two divisions and a square root, assumed to take as long as three loads.
     """
     random = np.random.default_rng(seed)
     n = 1 << scale
@@ -85,25 +128,51 @@ def amr(scale: int = 14, seed: int = 0, levels: int = 4) -> Spawns:
     for _ in range(levels):
         front = (front + int(random.integers(-n // 16, n // 16 + 1))) % n
         away = np.abs((np.arange(n) - front + n // 2) % n - n // 2)
-        refined = random.random(n) < np.exp(-away / (n / 64))
-        rounds.append(np.where(away < n // 512, 512, np.where(refined, 64, 0)).astype(np.int64))
-    return spawns("amr", rounds)
+        refined = random.random(n) < np.exp(-away / (n / 16))
+        rounds.append(np.where(refined, 32, 0).astype(np.int64))
+    return spawns("amr", rounds, 3 * ITEM_NS)
 
 
-def mandelbrot(scale: int = 14, seed: int = 0, most: int = 2048) -> Spawns:
-    """Escape times of the Mandelbrot set at ``2 ** scale`` points: a thread a point, an item an iteration. The window is
-    the set's own, moved by at most a tenth by the seed.
+REGION = 8
+STEP_NS = 40 * CYCLE_NS
+"""An iteration: four dependent instructions of nine to ten cycles each on Kepler."""
+
+
+def mandelbrot(scale: int = 14, seed: int = 0, most: int = 512) -> Spawns:
+    """The Mandelbrot set at ``2 ** scale`` points after Mariani and Silver: a thread a square of 8 by 8 points, which is done with the
+    border where that is of one value, and else has an item for each point inside, which lasts as many iterations as they
+    take on average. The window is the set's own, moved by at most a tenth by the seed.
     """
     random = np.random.default_rng(seed)
-    side = 1 << (scale // 2)
-    x, y = np.meshgrid(np.linspace(-2.0, 0.6, side), np.linspace(-1.3, 1.3, (1 << scale) // side))
-    c = (x + random.uniform(-0.1, 0.1) + 1j * (y + random.uniform(-0.1, 0.1))).ravel()
-    z, steps = np.zeros_like(c), np.zeros(len(c), np.int64)
-    inside = np.arange(len(c))
+    high = max(REGION, 1 << (scale // 2))
+    wide = max(REGION, (1 << scale) // high)
+    x, y = np.meshgrid(np.linspace(-2.0, 0.6, wide), np.linspace(-1.3, 1.3, high))
+    steps = _escape(x + random.uniform(-0.1, 0.1) + 1j * (y + random.uniform(-0.1, 0.1)), most)
+    squares = steps.reshape(high // REGION, REGION, wide // REGION, REGION).swapaxes(1, 2).reshape(-1, REGION, REGION)
+    border = np.concatenate([squares[:, 0], squares[:, -1], squares[:, :, 0], squares[:, :, -1]], axis=1)
+    inside = squares[:, 1:-1, 1:-1].reshape(len(squares), -1)
+    items = np.where(border.min(axis=1) == border.max(axis=1), 0, inside.shape[1])
+    return spawns(
+        "mandelbrot",
+        [items],
+        (1 + inside.mean(axis=1)) * STEP_NS,
+        BASE_NS + 4 * REGION * float(border.mean()) * STEP_NS,
+    )
+
+
+def _escape(c: NDArray[np.complex128], most: int) -> NDArray[np.int64]:
+    """Iterations until a point leaves, at most so many."""
+    flat = c.ravel()
+    z, steps = np.zeros_like(flat), np.zeros(len(flat), np.int64)
+    inside = np.arange(len(flat))
     for _ in range(most):
-        z[inside] = z[inside] ** 2 + c[inside]
+        z[inside] = z[inside] ** 2 + flat[inside]
         inside = inside[np.abs(z[inside]) <= 2.0]
         steps[inside] += 1
         if not len(inside):
             break
-    return spawns("mandelbrot", [steps])
+    return steps.reshape(c.shape)
+
+
+BENCHMARKS = (bfs, bfs_citation, sssp, sssp_citation, join, join_gaussian, amr, mandelbrot)
+"""All, each as ``make(scale, seed)``."""

@@ -1,102 +1,133 @@
-"""Predicted against published gains of cuSync on the GPT-3 MLP (V100 and A100), point by point.
+"""Predicted against published gains of cuSync, point by point: GPT-3 MLP (V100, A100) and convolutions of ResNet-38 (V100); LLaMA's MLP is held out.
 
-Times: those of the cuSync repository. A launch's tile time is its kernel's published stream-order time over its waves, so
-nothing is fitted to a gain. Grids follow from the repository's tile shapes and split-k; residency from shared memory
-(V100), and from tile size on the A100, where registers bind. RowSync waits for all tiles of the rows at entry, TileSync for
-each tile where the main loop first needs it. Posts, polls and waits cost nothing here.
+What calibrates and what explains is in `tileprof.analysis.workloads.cusync_published`; times in ``tests/data/cusync_published_times.csv``.
 """
 
-import sys
-from math import ceil
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from measuring import header, table
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the builders of the unit tests
-
-from tests.unit.analysis.fakes import block, footprint, graph, trace
-from tileprof.analysis.simulate import Simulator, scheduler
-from tileprof.devices import get
+from tileprof.analysis.workloads import cusync_published as cusync
+from tileprof.analysis.workloads.cusync import Interference
 
 DATA = Path(__file__).parents[1] / "data"
-DEVICES = {"v100": "V100", "a100": "A100-80GB"}
+CONTEXT = ("streamk", "torch")
 
 
 def main():
-    header("cuSync's GPT-3 MLP, published and predicted gain over stream order, %")
-    times = (
-        pd.read_csv(DATA / "cusync_published_times.csv")
-        .query("kind == 'mlp'")
-        .set_index(["arch", "policy", "m"])
-        .sort_index()
+    header("cuSync's published gains over stream order, and predicted")
+    points, llama = (points_of(name) for name in ("published", "llama"))
+    c = cusync.calibrate(points)
+    frame = cusync.predictions(points, c)
+    said(c)
+    correlations(points, c, frame)
+    choices(frame)
+    for key, rows in frame.groupby(["kind", "arch"], sort=False):
+        each_point(key, rows, {p.m: p.published_us for p in points if (p.kind, p.arch) == key})
+    print("## Held out: LLaMA's MLP\n")
+    apart = cusync.predictions(llama, cusync.held_out(c, llama)).assign(tests=True)
+    found = cusync.agreement(apart)
+    table(list(found.columns), found.round(2).to_numpy().tolist())
+    choices(apart)
+    for key, rows in apart.groupby(["kind", "arch"], sort=False):
+        each_point(key, rows, {p.m: p.published_us for p in llama if (p.kind, p.arch) == key})
+
+
+def points_of(name):
+    return cusync.published(*(pd.read_csv(DATA / f"cusync_{what}.csv") for what in (f"{name}_times", "configurations")))
+
+
+def said(c):
+    print(
+        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; SM share {c.interference['v100'].sm:.2f}"
     )
-    shapes = pd.read_csv(DATA / "cusync_tile_shapes.csv").set_index(["arch", "op", "m"])
-    for arch in DEVICES:
-        for policy in ("rowsync", "tilesync"):
-            rows = []
-            for m, point in times.loc[arch, policy].iterrows():
-                base = times.loc[arch, "baseline", m].squeeze()
-                gemms = [shapes.loc[arch, op, m].squeeze() for op in ("gemm1_up", "gemm2_down")]
-                published = 100 * (1 - point["time_us"] / base["time_us"])
-                rows.append((m, published, predicted(arch, policy, m, gemms, (base["k1_us"], base["k2_us"]))))
-            _, seen, said = np.array(rows).T
-            print(
-                f"{arch} {policy}: correlation {np.corrcoef(seen, said)[0, 1]:.2f}, mean error {np.abs(seen - said).mean():.1f} points\n"
-            )
-            table(["tokens", "published", "predicted"], [(m, f"{a:.1f}", f"{b:.1f}") for m, a, b in rows])
+    for arch, us in c.poll_us.items():
+        print(
+            f"{arch}: a wait in the loop costs {us:.2f} us; a full wave takes {c.interference[arch].device:.0%} longer than a tile alone"
+        )
+    print()
 
 
-def predicted(arch, policy, m, gemms, kernel_us):
-    device = get(DEVICES[arch])
-    resident = [blocks_per_sm(device, gemm) for gemm in gemms]
-    tiles = [grid(m, gemm, gemm[f"split_k_{policy}"]) for gemm in gemms]
-    lives = []
-    for gemm, us, blocks in zip(gemms, kernel_us, resident, strict=True):
-        split = gemm["split_k_baseline"]
-        waves = ceil(len(grid(m, gemm, split)) / (device.sms * blocks))
-        lives.append(1e3 * us / waves * split / gemm[f"split_k_{policy}"])
-    g = graph([len(t) for t in tiles], [(0, 1, relation(policy, m, gemms, tiles))])
-    launches = [
-        {"footprint": i, "timing": "modelled", "blocks_per_sm": b, "block_x": 128} for i, b in enumerate(resident)
+def correlations(points, c, frame):
+    print("Correlation with the published gains and mean error in points, over points that do not calibrate:\n")
+    versions = {
+        "waves alone, each point's own pace": without(points, c, own=True, waits=False, slowing=False, traffic=False),
+        "+ tile times of all token counts": without(points, c, waits=False, slowing=False, traffic=False),
+        "+ tiles slow each other down": without(points, c, waits=False, traffic=False),
+        "+ waits in the main loop": without(points, c, traffic=False),
+        "+ traffic where memory is the limit": frame,
+    }
+    found = {name: cusync.agreement(version) for name, version in versions.items()}
+    found["A100: two paces of stream order (switch fitted to RowSync)"] = cusync.agreement(frame, "two_paces")
+    found["the other policy's pace"] = cusync.agreement(frame, "from_other")
+    keys = list(zip(*(found["waves alone, each point's own pace"][k] for k in ("kind", "arch", "policy")), strict=True))
+    indexed = {name: a.set_index(["kind", "arch", "policy"]) for name, a in found.items()}
+    rows = [
+        [name, *(f"{a.loc[key, 'correlation']:.2f} ({a.loc[key, 'mean_error']:.1f})" for key in keys)]
+        for name, a in indexed.items()
     ]
-    g.trace = trace(launches, {i: footprint(len(tiles[i]), duration_ns=lives[i]) for i in (0, 1)}, device=device)
-    time_ns = Simulator(g).run(scheduler("cusync:post_ns=0,poll_ns=0")).time_ns
-    return 100 * (1 - time_ns / 1e3 / sum(kernel_us))
+    table(["", *(" ".join(key) for key in keys)], rows)
 
 
-def grid(m, gemm, split):
-    """(row, column, split) of tiles, a row after the other."""
-    rows, columns = ceil(m / gemm["tile_m"]), ceil(gemm["n"] / gemm["tile_n"])
-    return [(y, x, z) for y in range(rows) for x in range(columns) for z in range(int(split))]
+def without(points, c, *, own=False, waits=True, slowing=True, traffic=True):
+    """Predictions without some of the mechanisms; what calibrates without them stays as it is but for tile times."""
+    if not slowing:
+        c = replace(c, interference={a: Interference(sm=i.sm) for a, i in c.interference.items()})
+    if not waits:
+        c = replace(c, poll_us=dict.fromkeys(c.poll_us, 0.0))
+    groups = [[p] for p in points] if own else [points]
+    parts = []
+    for group in groups:
+        rated = replace(c, rates=cusync.rates(group, c.interference), traffic=traffic)
+        parts.append(cusync.predictions(group, rated))
+    return pd.concat(parts, ignore_index=True)
 
 
-def blocks_per_sm(device, gemm):
-    shared = 2 * gemm["stages"] * (gemm["tile_m"] + gemm["tile_n"]) * gemm["tile_k"]
-    by_registers = 1 if device.sms == 108 and gemm["tile_m"] * gemm["tile_n"] > 160 * 128 else 2
-    return max(1, min(by_registers, device.shared_bytes_per_sm // shared))
+def choices(frame):
+    for stream in (False, True):
+        best = cusync.best_policies(frame, stream=stream)
+        right = best["published"] == best["predicted"]
+        what = "Best of stream order and both policies" if stream else "Better of both policies"
+        print(
+            f"{what}, where the two best differ by more than 3%: {right.sum()} of {len(best)} as published ({right.mean():.0%}).\n"
+        )
+        counts = best.groupby(["published", "predicted"]).size().reset_index(name="points")
+        table(list(counts.columns), counts.to_numpy().tolist())
+        for row in best[~right].itertuples(index=False):
+            print(
+                f"- {row.kind} {row.arch} {row.m} ({row.channels}): published {row.published}, predicted {row.predicted}, {row.difference:.1f}%"
+            )
+        print()
 
 
-def relation(policy, m, gemms, tiles):
-    up, down = gemms
-    place = {tile: i for i, tile in enumerate(tiles[0])}
-    chunk = down["k"] / down[f"split_k_{policy}"]
-    sets, number = [], {}
-    for y, _, z in tiles[1]:
-        if (y, z) in number:
-            continue
-        first_row, rows = y * down["tile_m"] // up["tile_m"], ceil(m / up["tile_m"])
-        parents = []
-        for row, column, split in tiles[0]:
-            needed = z * chunk < (column + 1) * up["tile_n"] and column * up["tile_n"] < (z + 1) * chunk
-            in_rows = first_row <= row < min(rows, ceil((y + 1) * down["tile_m"] / up["tile_m"]))
-            if in_rows and (needed or policy == "rowsync"):
-                first = max(0.0, (column * up["tile_n"] - z * chunk) / chunk) if policy == "tilesync" else 0.0
-                parents.append((place[row, column, split], 1.0, first))
-        number[y, z] = len(sets)
-        sets.append(sorted(parents))
-    return block(sets, [number[y, z] for y, _, z in tiles[1]])
+def each_point(key, rows, published_us):
+    kind, arch = key
+    print(f"{kind} {arch}: gains in %; c: calibrates; most: what constant tile times allow\n")
+    names = ["channels", "batch"] if kind == "conv" else ["tokens"]
+    for policy, part in rows.groupby("policy", sort=False):
+        lines = []
+        for row in part.itertuples(index=False):
+            place = [row.channels, row.m] if kind == "conv" else [row.m]
+            gains = [row.published, row.predicted, row.from_other, row.most]
+            context = [] if kind == "conv" else [gain(published_us[row.m], name) for name in CONTEXT]
+            lines.append(
+                [
+                    *place,
+                    *(f"{g:.1f}" for g in gains),
+                    "" if row.pace != row.pace else f"{row.pace:.2f}",
+                    *context,
+                    "" if row.tests else "c",
+                ]
+            )
+        context = [] if kind == "conv" else list(CONTEXT)
+        print(f"{policy}\n")
+        table([*names, "published", "predicted", "other's pace", "most", "pace", *context, ""], lines)
+
+
+def gain(us, name):
+    return f"{100 * (1 - us[name] / us['baseline']):.1f}" if name in us else ""
 
 
 if __name__ == "__main__":

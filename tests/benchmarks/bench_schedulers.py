@@ -1,4 +1,5 @@
-"""Every scheduler on a recorded program: its simulated time, and what simulating it takes with compiled code warm.
+"""Every scheduler on a recorded program: its simulated time under each duration model, and the processor time of one core that simulating it
+as recorded takes, with compiled code warm.
 
 Give a trace; without one, GPT-2 small (12 layers, 128 tokens) is recorded first.
 """
@@ -11,7 +12,7 @@ from pathlib import Path
 from measuring import header, table, tileprof
 
 from tileprof.analysis import build_graph
-from tileprof.analysis.simulate import SCHEDULERS, Simulator
+from tileprof.analysis.simulate import MODELS, SCHEDULERS, Simulator
 from tileprof.trace import load
 
 
@@ -28,22 +29,26 @@ def main():
 
 def measure(path):
     header("simulate, every scheduler")
-    begin = time.perf_counter()
+    begin = time.process_time()
     graph = build_graph(load(path))
-    simulator = Simulator(graph)
-    built_s = time.perf_counter() - begin
+    simulators = [Simulator(graph, lives=model) for model in MODELS.values()]
+    built_s = time.process_time() - begin
     for chosen in SCHEDULERS.values():
-        simulator.run(chosen)  # compiles
+        simulators[0].run(chosen)  # compiles
     rows, total_s = [], 0.0
     for name, chosen in SCHEDULERS.items():
-        begin = time.perf_counter()
-        found = simulator.run(chosen)
-        took_s = time.perf_counter() - begin
+        begin = time.process_time()
+        times = [simulators[0].run(chosen).time_ns]
+        took_s = time.process_time() - begin
         total_s += took_s
-        rows.append((name, f"{found.time_ns / 1e3:.1f}", f"{took_s:.2f}"))
+        times += [simulator.run(chosen).time_ns for simulator in simulators[1:]]
+        rows.append((name, *(f"{ns / 1e3:.1f}" for ns in times), f"{took_s:.2f}"))
     launches, tiles, edges = len(graph.launches), int(graph.tile_base[-1]), int(graph.links["edges"].sum())
     print(f"{launches:,} launches, {tiles:,} tiles, {edges:,} edges; graph built in {built_s:.2f} s\n")
-    table(["scheduler", "simulated us", "took s"], [*rows, ("all", "", f"{total_s:.2f}")])
+    table(
+        ["scheduler", *(f"{name}, us" for name in MODELS), "took s"],
+        [*rows, ("all", *[""] * len(MODELS), f"{total_s:.2f}")],
+    )
 
 
 if __name__ == "__main__":

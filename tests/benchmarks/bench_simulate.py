@@ -17,6 +17,7 @@ from tests.unit.analysis.fakes import block, durations, graph
 from tileprof.analysis.bounds.listing import list_schedule
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.simulate.clocks import FULL, Sharing
 from tileprof.analysis.simulate.engine import Room, run
 from tileprof.analysis.simulate.plan import INSIDE, READY, Draft
 
@@ -30,7 +31,16 @@ def main():
     header(f"simulate, {PARENTS} edges a tile")
     measure(1000)  # compiles
     table(
-        ["tiles", "dataflow s", "cusync s", "stream s", "list schedule s", "critical paths s"],
+        [
+            "tiles",
+            "dataflow s",
+            "cusync s",
+            "stream s",
+            "dataflow, roofline s",
+            "dataflow, co-residency s",
+            "list schedule s",
+            "critical paths s",
+        ],
         list(map(measure, options.tiles)),
     )
 
@@ -51,6 +61,9 @@ def measure(tiles):
     )
     known = successors(p)
     costs = [seconds(lambda draft=draft: run(p, known, draft.plan(), room)) for draft in plans]
+    loads = np.full((LAUNCHES, 2), FULL // 100)
+    models = Sharing(4, False, 0, loads), Sharing(room.sms, True, FULL, loads[:, :1].copy())
+    costs += [seconds(lambda model=model: run(p, known, plans[0].plan(), room, model)) for model in models]
     costs += [seconds(lambda: list_schedule(p, ones, 132)), seconds(lambda: paths(p))]
     return [f"{tiles:,}", *(f"{cost:.2f}" for cost in costs)]
 

@@ -61,20 +61,34 @@ def _spawning(text: str, kind: type[Spawning]) -> Spawning:
     return kind(**values)
 
 
+SCALES = range(4, 21)
+
+
 def _workload(text: str) -> Spawns:
-    from tileprof.analysis.simulate.scheduler import close, key_values  # noqa: PLC0415 - heavy
+    from tileprof.analysis.simulate.scheduler import close  # noqa: PLC0415 - heavy
     from tileprof.analysis.workloads import SPAWNS  # noqa: PLC0415 - heavy
 
-    name, given = key_values(text.removeprefix(PREFIX))
+    name, _, options = text.removeprefix(PREFIX).partition(":")
     if name not in SPAWNS:
+        plain, comma, rest = name.partition(",")
+        if comma and plain in SPAWNS:
+            raise UserError(f"{text}: options of a workload follow a colon; write {PREFIX}{plain}:{rest or 'scale=14'}")
         raise UserError(f"there is no workload {name!r}{close(name, SPAWNS)}; there are {', '.join(SPAWNS)}")
-    for key in given:
-        if key not in ("scale", "seed"):
-            raise UserError(f"{text}: a workload takes scale and seed, not {key!r}")
-    scale = int(_number(f"{text}: scale", given.get("scale", "14"), whole=True))
-    seed = int(_number(f"{text}: seed", given.get("seed", "0"), whole=True))
-    if not 4 <= scale <= 22 or seed < 0:
-        raise UserError(f"{text}: scale is 4 to 22 (2 to that many vertices or cells), seed at least 0")
+    given = {"scale": "14", "seed": "0"}
+    for part in filter(None, options.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise UserError(f"{text}: {part!r} is not key=value; write {PREFIX}{name}:scale=14,seed=0")
+        if key not in given:
+            raise UserError(f"{text}: a workload takes scale and seed, not {key!r}{close(key, given)}")
+        given[key] = value
+    scale, seed = (int(_number(f"{text}: {key}", value, whole=True)) for key, value in given.items())
+    if scale not in SCALES:
+        raise UserError(
+            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1}: 2 to that many vertices, rows, cells or points"
+        )
+    if seed < 0:
+        raise UserError(f"{text}: seed is {seed}, expected at least 0")
     return SPAWNS[name](scale=scale, seed=seed)
 
 
@@ -103,7 +117,7 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
     console.print(table)
     said = (
         f"{plain(work.name)}: {len(work.round_at) - 1:,} rounds of {len(work.items):,} threads with {int(work.items.sum()):,} items. "
-        "threshold: the best static one, in items. estimate: of the queue model, against what then happened. Costs are assumed: see "
-        "tileprof.analysis.simulate.spawning."
+        f"program launches from {work.threshold} items; threshold is the best static one. estimate: of the queue model, against what then "
+        "happened. Costs that were not given are a K20c's, see tileprof.analysis.simulate.spawning."
     )
     console.print(Text(said, style="dim"))

@@ -10,6 +10,7 @@ from tileprof.analysis.simulate.schedulers.ccks import Ccks
 from tileprof.analysis.simulate.schedulers.cusync import CuSync
 from tileprof.analysis.simulate.schedulers.dataflow import Dataflow
 from tileprof.analysis.simulate.schedulers.graph import Graph
+from tileprof.analysis.simulate.schedulers.inline import Inline
 from tileprof.analysis.simulate.schedulers.listing import Listing
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
 from tileprof.analysis.simulate.schedulers.persistent import Persistent
@@ -29,6 +30,7 @@ SCHEDULERS: dict[str, Scheduler] = {
         AcsHardware(),
         CuSync(),
         Persistent(),
+        Inline(),
         Ccks(),
         BlockMaestro(),
         Wireframe(),
@@ -47,7 +49,10 @@ def scheduler(text: str) -> Scheduler:
     """
     name, options = key_values(text)
     if name == "spawn":
-        raise UserError("a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids")
+        raise UserError(
+            "a trace has no spawn events; `tileprof simulate workload:bfs` compares rules for child grids, and the scheduler inline asks "
+            "SPAWN's question about the tiles of a trace"
+        )
     if name not in SCHEDULERS:
         raise UserError(f"there is no scheduler {name!r}{close(name, SCHEDULERS)}; there are {', '.join(SCHEDULERS)}")
     return SCHEDULERS[name].with_options(options)

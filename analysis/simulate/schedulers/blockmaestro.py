@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from tileprof.analysis.simulate.plan import FREE, READY, Draft
+import numpy as np
+
+from tileprof.analysis.simulate.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+from tileprof.analysis.simulate.schedulers.bloom import Relation, with_links
+
+if TYPE_CHECKING:
+    from tileprof.analysis.bounds.problem import Problem
+    from tileprof.analysis.graph import TileGraph
 
 
 @dataclass(frozen=True)
@@ -15,40 +22,62 @@ class BlockMaestro(Options):
     parents is down to zero; kernels complete in order (Abdolrashidi et al., "BlockMaestro: Enabling
     Programmer-Transparent Task-based Execution in GPU Systems", ISCA 2021).
 
-    The paper finds dependencies by static analysis of PTX; here they are the recorded ones. Launches with a tile of more than
-    ``counter`` parents wait for whole launches, since a counter has so many values; where a launch has more than ``entries``
+    The paper finds dependencies by static analysis of PTX; here they are the recorded ones. Tiles of launches of which one has more than
+    ``counter`` parents wait for all tiles that their launch depends on, since a counter has so many values (they are launched ahead all
+    the same); where a launch has more than ``entries``
     dependencies, their lists lie in memory, and an update takes ``memory_ns`` instead of ``update_ns``. ``window`` 2 is a
-    kernel and the one launched ahead of it; ``gap_ns`` (the device's launch gap) is paid from a launch's entry into the window.
-    Sizes and times other than that are assumed, not the authors'.
+    kernel and the one launched ahead of it, 4 is the most that the paper's kernel numbers tell apart; ``gap_ns`` (the device's launch gap) is
+    paid from a launch's entry into the window. With ``priority=1`` ready tiles of the latest kernel go first (the paper's consumer priority),
+    else those of the earliest.
+
+    The counter of six bits and the buffer, 896 entries of four children, are the paper's; the times are assumed.
     """
 
     name: ClassVar[str] = "blockmaestro"
 
     window: int = option(2, "launches under way, the running one included", least=1)
     counter: int = option(63, "most parents that a tile's counter holds")
-    entries: int = option(4096, "dependencies of a launch that the buffer on the chip holds")
+    entries: int = option(3584, "dependencies of a launch that the buffer on the chip holds")
     update_ns: float = option(20.0, "ns from the end of a parent to a tile that waits for it")
     memory_ns: float = option(600.0, "ns likewise, of a launch whose dependencies lie in memory")
     gap_ns: float | None = option(None, "ns to launch a kernel ahead; the device's launch gap by default")
+    priority: int = option(0, "ready tiles that go first: 0 of the earliest launch, 1 of the latest", most=1)
 
     def draft(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
-        draft = Draft(program.count, window=self.window, in_order=True)
-        signals, coarse, in_memory = [], 0, 0
-        for launch in range(program.count):
-            draft.gap_ns[launch] = gap if launch else 0.0
-            fine = program.fan_in[launch] <= self.counter
-            draft.gate[launch] = READY if fine else FREE
-            if not fine:
-                draft.after[launch] = program.all_parents(launch)
-            held = program.edges[launch] <= self.entries
-            signals.append(self.update_ns if held else self.memory_ns)
-            coarse, in_memory = coarse + (not fine), in_memory + (fine and not held)
-        draft.signal_ns = signals
-        if coarse:
+        draft = Draft(program.count, window=self.window, in_order=True, gate=[READY] * program.count)
+        draft.gap_ns = [gap if launch else 0.0 for launch in range(program.count)]
+        in_memory = [
+            edges > self.entries and widest <= self.counter
+            for edges, widest in zip(program.edges, program.fan_in, strict=True)
+        ]
+        draft.signal_ns = [self.memory_ns if slow else self.update_ns for slow in in_memory]
+        if self.priority:
+            draft.rank = list(range(program.count - 1, -1, -1))
+        if any(in_memory):
             draft.notes.append(
-                f"{coarse:,} launches wait for whole launches: a tile has more than {self.counter} parents."
+                f"{sum(in_memory):,} launches have their dependencies in memory: more than {self.entries:,}."
             )
-        if in_memory:
-            draft.notes.append(f"{in_memory:,} launches have their dependencies in memory: more than {self.entries:,}.")
         return draft
+
+    def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
+        """With every tile of a launch whose counters would overflow behind all tiles that the launch depends on."""
+        widest = np.array([int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks], np.int64)
+        names = ("producer", "consumer", "block")
+        producer, consumer, block = (graph.links[name].to_numpy(np.int64) for name in names)
+        inside = np.isin(producer, p.launch) & np.isin(consumer, p.launch)
+        place = np.searchsorted(p.launch, consumer[inside])
+        fan_in = np.bincount(place, widest[block[inside]], len(p.launch))
+        coarse = np.flatnonzero(fan_in > self.counter)
+        if not len(coarse):
+            return p, []
+        held = np.isin(p.consumer, coarse)
+        pairs = sorted(set(zip(p.producer[held].tolist(), p.consumer[held].tolist(), strict=True)))
+        tiles = np.diff(p.tile_base)
+        relations = [_all_to_all(int(tiles[before]), int(tiles[after])) for before, after in pairs]
+        said = f"{len(coarse):,} launches wait for whole launches: a tile has more than {self.counter} parents."
+        return with_links(p, pairs, relations), [said]
+
+
+def _all_to_all(producers: int, consumers: int) -> Relation:
+    return np.zeros(consumers, np.int32), np.array([0, producers], np.int64), np.arange(producers, dtype=np.int32)

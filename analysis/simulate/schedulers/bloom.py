@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -71,9 +72,17 @@ class DataflowBloom(Options):
 
 def with_pairs(p: Problem, found: Pairs) -> Problem:
     """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of parents."""
-    relations = [_relation(bits) for bits in found.values()]
-    pairs = np.array(list(found), np.int64).reshape(-1, 2)
-    producer, consumer = (np.concatenate([old, pairs[:, k]]) for k, old in ((0, p.producer), (1, p.consumer)))
+    return with_links(p, list(found), [_relation(bits) for bits in found.values()])
+
+
+Relation = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]
+"""``set_of``, ``indptr`` and ``parent``, as in a `Problem`."""
+
+
+def with_links(p: Problem, pairs: Sequence[tuple[int, int]], relations: Sequence[Relation]) -> Problem:
+    """The problem with more links, between pairs of launches (by place)."""
+    ends_of = np.array(pairs, np.int64).reshape(-1, 2)
+    producer, consumer = (np.concatenate([old, ends_of[:, k]]) for k, old in ((0, p.producer), (1, p.consumer)))
     relation = np.concatenate([p.relation, len(p.sets) + np.arange(len(relations))])
     order = np.lexsort((relation, producer, consumer))
     set_of, indptr, parent = ([r[k] for r in relations] for k in range(3))
@@ -100,8 +109,8 @@ def with_pairs(p: Problem, found: Pairs) -> Problem:
     )
 
 
-def _relation(bits: Bits) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
-    """``set_of``, ``indptr`` and ``parent`` of a relation; tiles with the same parents share a set."""
+def _relation(bits: Bits) -> Relation:
+    """Tiles with the same parents share a set."""
     rows, of = np.unique(bits, axis=0, return_inverse=True)
     flags = np.unpackbits(np.ascontiguousarray(rows, "<u8").view(np.uint8), axis=1, bitorder="little")
     some = flags.any(axis=1)

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.plan import INSIDE, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+
+if TYPE_CHECKING:
+    from tileprof.analysis.graph import TileGraph
 
 
 @dataclass(frozen=True)
 class CuSync(Options):
     """Kernels on streams of their own; a consumer's tiles are dispatched once all tiles of the launches that it depends on have
-    been (the wait kernel), hold their slots, and wait where they need a producer's bytes until its tile has posted
-    (Jangda et al., "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024).
+    been (the wait kernel), hold their slots, and wait where they need a producer's bytes until its tile has posted (Jangda et al.,
+    "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024).
 
-    Waits are exact: every tile waits for its own parents (the finest policy). ``post_ns`` lengthens every tile, ``poll_ns`` passes
-    between a post and the tile that waits; both are assumed, not measured. ``window`` bounds the launches under way, since
-    semaphores guard pairs of neighbours.
+    Waits are exact: every tile waits for its own parents (the finest policy). ``inside`` 1: where it needs them, as TileSync does
+    in the main loop; 0: for all before it begins, as RowSync does.
+
+    ``wait_ns`` is what each wait in the main loop costs a tile even where the producer has long posted: its threads meet at a
+    barrier, and loads run no further ahead. A tile waits as often as there are moments in its life at which it needs parents; the
+    first of these is before the loop. 600 ns is the A100's, 880 ns a V100's: what makes TileSync as much slower than RowSync as
+    published at one token count of the GPT-3 MLP; at nine of the A100's ten others TileSync is then right within 1.3%
+    (`tileprof.analysis.workloads.cusync_published`). ``post_ns`` lengthens every tile, ``poll_ns`` passes between a post and the
+    tile that waits: fence and atomic, and an L2 round trip (see `tileprof.analysis.inorder.Costs`); RowSync's published times do
+    not tell them from 0. ``window`` bounds the launches under way, since semaphores guard pairs of neighbours.
     """
 
     name: ClassVar[str] = "cusync"
 
-    post_ns: float = option(200.0, "ns a tile needs to post and to check its semaphores")
+    post_ns: float = option(200.0, "ns a tile needs to post and to check its first semaphore")
     poll_ns: float = option(700.0, "ns from a post to a tile that polls for it")
+    wait_ns: float = option(600.0, "ns that each wait after the first costs a tile, whether or not it has to wait")
+    inside: int = option(1, "1: wait where bytes are needed; 0: wait for all of them at entry", most=1)
     window: int = option(2, "launches under way, 0: any number")
 
     def draft(self, program: Program) -> Draft:
@@ -32,3 +48,41 @@ class CuSync(Options):
         for launch in range(n):
             draft.started[launch] = program.all_parents(launch)
         return draft
+
+    def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:  # noqa: ARG002  # as others are asked
+        """The same dependencies; tiles live longer by their waits in the loop."""
+        if not self.inside:
+            p = p._replace(first=np.zeros_like(p.first))
+        return (_longer(p, self.wait_ns * np.maximum(stops(p) - 1, 0)) if self.wait_ns else p), []
+
+
+def stops(p: Problem) -> NDArray[np.int64]:
+    """``[launches]`` how often a tile of a launch waits: moments at which it needs parents, summed over its producers, of the tile
+    with most.
+    """
+    most = np.zeros(len(p.sets), np.int64)
+    for r in range(len(p.sets)):
+        indptr = p.indptr[p.set_at[r] : p.set_at[r] + p.sets[r] + 1]
+        entries = slice(int(p.entry_at[r]), int(p.entry_at[r] + indptr[-1]))
+        if indptr[-1] == 0:
+            continue
+        owner = np.repeat(np.arange(p.sets[r]), np.diff(indptr))
+        moment = np.sort(owner << 32 | p.first[entries].view(np.uint32))
+        new = np.concatenate([np.ones(1, np.bool_), moment[1:] != moment[:-1]])
+        most[r] = np.bincount(moment[new] >> 32).max()
+    return np.bincount(p.consumer, most[p.relation], len(p.launch)).astype(np.int64)
+
+
+def _longer(p: Problem, by_ns: NDArray[np.float64]) -> Problem:
+    """Lives of each launch's tiles longer by so much; shared where both were."""
+    known: dict[tuple[int, int, float], int] = {}
+    parts: list[NDArray[np.float64]] = []
+    begins = np.zeros(len(p.launch), np.int64)
+    end = 0
+    for i, key in enumerate(zip(p.ns_at.tolist(), np.diff(p.tile_base).tolist(), by_ns.tolist(), strict=True)):
+        if key not in known:
+            known[key] = end
+            parts.append(p.ns[key[0] : key[0] + key[1]] + key[2])
+            end += key[1]
+        begins[i] = known[key]
+    return p._replace(ns=np.concatenate([*parts, np.empty(0)]), ns_at=begins)

@@ -14,7 +14,10 @@ class Pdl(Options):
     """A launch is dispatched when every tile of the one before it in its stream has been, and its tiles wait inside until that
     launch has ended (CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization": griddepcontrol).
 
-    The trigger is at the entry of each block. A tile waits where its recorded accesses first need what an earlier launch
+    Blocks trigger at their entry, or after a share ``trigger`` of their work, or with ``recorded=1`` where the last bytes that the next launch
+    needs are written as recorded (at the end where that is unknown). Since all that is dispatched early waits for the end of the launch before, triggers at
+    entry are safe; a later one keeps slots free that waiting tiles would hold. `tileprof.analysis.simulate.triggers` says for each pair
+    what a trigger and a prologue are worth. A tile waits where its recorded accesses first need what an earlier launch
     touched (``prologue``: another share of its work, the same for all), at its entry where that is unknown, and at its end
     where it needs nothing, since the launch after it counts on that. ``signal_ns``, from the end of the launch to the
     waiting tiles, is assumed, not measured.
@@ -25,6 +28,8 @@ class Pdl(Options):
     gap_ns: float = option(0.0, "ns from the trigger to the dispatch")
     signal_ns: float = option(500.0, "ns from the end of a launch to tiles that wait for it")
     prologue: float | None = option(None, "share of a tile's work before it waits; as recorded by default", most=1.0)
+    trigger: float = option(0.0, "share of a tile's work before it triggers, 0: at entry", most=1.0)
+    recorded: int = option(0, "1: triggers where the last bytes that the next launch needs are written", most=1)
 
     def draft(self, program: Program) -> Draft:
         draft = Draft(program.count, signal_ns=self.signal_ns)
@@ -38,17 +43,19 @@ class Pdl(Options):
             draft.after[launch] = {p for p in program.all_parents(launch) if stream[p] != stream[launch]}
             draft.started[launch] = {before}
             draft.gate[launch], draft.waits_for[launch] = GRID, before
-            draft.prologue[launch] = self._prologue(program, launch)
+            draft.prologue[launch] = self.prologue_of(program, launch)
+            draft.trigger[before] = program.written[launch].get(before, 0.0) if self.recorded else self.trigger
             if draft.prologue[launch] > 0:
                 early.append(draft.prologue[launch])
         if early:
             draft.notes.append(
                 f"{len(early):,} of {program.count:,} launches have work before they must wait, {sum(early) / len(early):.0%} of a tile's on average. "
-                "Triggering at the entry of the launch before is safe: all wait for its end."
+                "Triggering at the entry of the launch before is safe, since all wait for its end."
             )
         return draft
 
-    def _prologue(self, program: Program, launch: int) -> float:
+    def prologue_of(self, program: Program, launch: int) -> float:
+        """Share of the work of a launch's tiles that needs nothing of any launch before it."""
         if self.prologue is not None:
             return self.prologue
         if program.recycled[launch]:

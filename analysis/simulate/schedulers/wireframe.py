@@ -17,14 +17,14 @@ class Wireframe(Options):
 
     ``nodes`` tiles are on the chip: they enter in issue order and leave when they end. A tile that ends notes its children that are not yet there
     in a buffer of ``pending`` tiles; where there is no room, the note goes to memory and the child learns of it ``spill_ns`` later.
-    ``signal_ns`` is what an update takes. The sizes are assumed, of the order of a few kilobytes of state; the paper's own figures may differ.
-    The order is issue order, without the paper's level-bound order.
+    ``signal_ns`` is what an update takes. The sizes are assumed such that two bytes a node and four a pending update fill the 2 KB that the
+    paper adds to the GPU. The order is issue order, which is the paper's level-bound order where programs are issued level by level.
     """
 
     name: ClassVar[str] = "wireframe"
 
-    nodes: int = option(4096, "tiles in the node buffer", least=1)
-    pending: int = option(1024, "tiles in the buffer of pending updates")
+    nodes: int = option(512, "tiles in the node buffer", least=1)
+    pending: int = option(256, "tiles in the buffer of pending updates")
     signal_ns: float = option(20.0, "ns from the end of a parent to a tile that waits for it")
     spill_ns: float = option(600.0, "ns more where the update went to memory")
 

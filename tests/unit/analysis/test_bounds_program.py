@@ -16,7 +16,7 @@ from tests.unit.analysis.fakes import (
     random_graphs,
     trace,
 )
-from tileprof.analysis.bounds import ANY, ASSUMPTIONS, MEASURED, MODELLED, SPREAD, Bounder, Machine
+from tileprof.analysis.bounds import ANY, ASSUMPTIONS, MEASURED, MODELLED, ROOFLINE, SPREAD, Bounder, Machine
 from tileprof.analysis.bounds.machine import dual_feasible
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
@@ -41,6 +41,17 @@ def test_no_schedule_is_below_any_bound(case, blocks_per_sm):
         assert bounds.ns[name] <= schedule + 1e-9, name
     assert bounds.bound_ns <= bounds.ready_ns
     assert bounds.ns["wait-inside path"] <= bounds.ns["ready-gated path"]
+
+
+@settings(deadline=None)
+@given(random_graphs(), st.integers(1, 4))
+def test_the_list_schedule_is_within_grahams_factor_of_the_bounds(case, blocks_per_sm):
+    g, lives = case
+    bounds = Bounder(with_trace(g, lives, blocks_per_sm=blocks_per_sm)).of(100.0)
+    slots = g.trace.device.sms * blocks_per_sm
+    area_ns = sum(map(sum, lives)) / slots
+    assert bounds.listed_ns <= area_ns + (1 - 1 / slots) * bounds.ns["ready-gated path"] + 1e-9
+    assert bounds.listed_ns <= (2 - 1 / slots) * max(area_ns, bounds.ns["ready-gated path"]) + 1e-9
 
 
 def test_area_counts_the_scarcest_resource():
@@ -104,18 +115,34 @@ def test_compute_and_dram_follow_the_operands():
 def test_durations_come_from_blocks_that_were_timed_then_from_the_model_then_from_the_launch():
     t = trace(
         [
-            {"footprint": 0, "timing": "measured", "duration_ns": 50},
+            {"footprint": 0, "timing": "measured", "duration_ns": 36},
             {"footprint": 0, "timing": "modelled", "duration_ns": 50},
             {"footprint": 1, "timing": "measured", "duration_ns": 60},
+            {"footprint": 2, "timing": "measured", "flops": 8000},
         ],
-        {0: footprint(3, duration_ns=[1.0, np.nan, 3.0]), 1: footprint(5)},
+        {0: footprint(3, duration_ns=[1.0, np.nan, 3.0]), 1: footprint(5), 2: footprint(5)},
         times=[{"launch": 0, "tile": i, "begin_ns": 2, "end_ns": 10 + i} for i in (0, 2)],
     )
-    durations = Bounder(graph([3, 3, 5], [], t)).durations
-    assert durations.source == [MEASURED, MODELLED, SPREAD]
-    assert durations.of(0, 3).tolist() == [8.0, 9.0, 10.0]
+    bounder = Bounder(graph([3, 3, 5, 5], [], t))
+    durations = bounder.durations
+    assert durations.source == [MEASURED, MODELLED, SPREAD, ROOFLINE]
+    # 8, 9 and 10 ns in the blocks pass, 18 on two slots; the launch took 36 without it.
+    assert durations.of(0, 3).tolist() == [16.0, 18.0, 20.0]
+    assert durations.calibration == {0: 2.0}
+    assert durations.sums(np.array([3, 3, 5, 5])).tolist()[:3] == [54.0, 6.0, 100.0]
     assert durations.of(1, 3).tolist() == [1.0, 2.0, 3.0]
     assert durations.of(2, 5).tolist() == [20.0] * 5  # three waves on two slots
+    sustained = t.device.sustained_flops("fp16") / 1e9
+    assert durations.of(3, 5) == pytest.approx([8000 / sustained / 3 + 1000] * 5)
+    assert bounder.launch_ns[3] == pytest.approx(8000 / sustained + 3000)
+
+
+def test_a_graph_with_a_cycle_is_refused_with_the_cycle():
+    links = [(0, 1, one_to_one(1)), (1, 2, one_to_one(1)), (2, 0, one_to_one(1))]
+    with pytest.raises(UserError, match=r"has a cycle.*: 0 → 1 → 2 → 0"):
+        Bounder(with_trace(graph([1] * 3, links), [[1.0]] * 3)).of(1.0)
+    with pytest.raises(UserError, match="launch 0 depends on launch 1, which is issued after it"):
+        Bounder(with_trace(graph([1] * 2, [(1, 0, one_to_one(1))]), [[1.0]] * 2)).of(1.0)
 
 
 def test_kernels_of_different_occupancy_share_one_pool():

@@ -9,7 +9,8 @@ from tests.unit.analysis.fakes import all_to_all, block, durations, graph, list_
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import engine, reference
-from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes
+from tileprof.analysis.simulate.clocks import FULL, Sharing
+from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
 
 
 @st.composite
@@ -39,26 +40,41 @@ def cases(draw):
             draft.after[c], draft.started[c] = draw(earlier), draw(earlier)
             draft.waits_for[c] = draw(st.integers(-1, c - 1))
             draft.prologue[c] = draw(st.sampled_from([0.0, 0.5, 1.0]))
+        draft.trigger[c] = draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))
+    draft.queues = Queues(
+        draw(st.sampled_from([0, 0, 1, 2])), draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.booleans())
+    )
+    draft.queue = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    draft.urgency = draw(st.permutations(range(n)))
+    if draft.queues.mapped:
+        for c in range(n):
+            draft.after[c] = draft.after[c] | {b for b in range(c) if draft.queue[b] == draft.queue[c]}
     plan = draft.plan()._replace(rank=np.array(draw(st.permutations(range(n))), np.int64))
     demand = [[1, draw(st.integers(1, 4))] for _ in range(n)]
     clusters = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(n)]
     room = engine.Room(
         draw(st.integers(1, 3)), np.array(demand, np.int64), np.array(clusters, np.int64), np.array([2, 6], np.int64)
     )
-    return problem(g, durations(lives), reuse=True, unknown_first=0.0), plan, room
+    load = st.sampled_from([0, FULL // 3, FULL // 2, FULL, 2 * FULL])
+    width, clocks = draw(st.sampled_from([(1, 0), (1, room.sms), (1, 2), (2, 4)]))
+    loads = draw(st.lists(st.lists(load, min_size=width, max_size=width), min_size=n, max_size=n))
+    by_sm = clocks == room.sms and width == 1
+    sharing = Sharing(clocks, by_sm, draw(st.sampled_from([0, FULL])), np.array(loads, np.int64))
+    return problem(g, durations(lives), reuse=True, unknown_first=0.0), plan, room, sharing
 
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
 def test_the_compiled_engine_equals_the_plain_one(case):
-    p, plan, room = case
-    fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
+    p, plan, room, sharing = case
+    fast, plain = engine.run(p, successors(p), plan, room, sharing), reference.run(p, plan, room, sharing)
     assert fast.begin_ns.tolist() == plain.begin_ns.tolist()
     assert fast.end_ns.tolist() == plain.end_ns.tolist()
     assert fast.sm.tolist() == plain.sm.tolist()
     assert fast.open_ns.tolist() == plain.open_ns.tolist()
-    assert fast.ended == plain.ended
+    assert (fast.ended, fast.swaps) == (plain.ended, plain.swaps)
     assert (fast.spilled, fast.deciding_ns) == (plain.spilled, pytest.approx(plain.deciding_ns))
+    assert fast.working_ns == pytest.approx(plain.working_ns, abs=1e-6)
 
 
 def room_of(slots, launches):

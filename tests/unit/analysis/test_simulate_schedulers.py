@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.analysis.fakes import all_to_all, block, durations, footprint, graph, one_to_one, random_graphs, trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, reference, scheduler
+from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, reference, scheduler
+from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
@@ -95,6 +96,17 @@ def test_dependent_launches_run_their_prologue_beside_the_launch_before():
     assert time_of(chain(first=0.5), "pdl:signal_ns=0,prologue=0") == 60
 
 
+def test_a_late_trigger_leaves_slots_free_that_waiting_tiles_would_hold():
+    g = chain(first=0.0)
+    early, late = (Simulator(g).run(scheduler(f"pdl:signal_ns=0,{how}")) for how in ("trigger=0", "trigger=1"))
+    assert (early.time_ns, late.time_ns) == (60, 60)
+    assert late.waiting_ns < early.waiting_ns
+    # The last tile of each launch runs from 10 to 20 ns; after half of it the next launch may come.
+    half = Simulator(g).run(scheduler("pdl:signal_ns=0,trigger=0.5"))
+    assert half.begin_ns[3] == 15
+    assert Simulator(g).run(scheduler("pdl:signal_ns=0,recorded=1")).begin_ns[3] == 20  # stores last until the end
+
+
 def test_cusync_tiles_wait_for_their_own_parents():
     # Two launches under way; tile 2 of a launch runs beside tile 0 of the next.
     assert time_of(chain(), "cusync:post_ns=0,poll_ns=0,window=0") == 50
@@ -108,11 +120,45 @@ def test_streams_overlap_what_is_independent():
     assert time_of(g, "streams:gap_ns=0,sync_ns=0,queues=1") == 30
 
 
+def queues_of(g, text):
+    found = Simulator(g).run(scheduler(f"streams:gap_ns=0,sync_ns=0,{text}"))
+    return found.time_ns, found.notes
+
+
+def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum():
+    # Launches 0 and 1 are independent; 2 needs 1; 3 needs nothing. Queues: {0}, {1, 2}, {3} with one watched at a time.
+    g = with_trace(graph([1] * 4, [(1, 2, all_to_all(1, 1))]), [[10.0], [10.0], [10.0], [10.0]])
+    assert queues_of(g, "queues=3") == (20, ())
+    # An empty queue leaves at once: one after the other, without a quantum.
+    assert queues_of(g, "queues=3,hardware=1,quantum_ns=1000") == (40, ())
+    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2 can run.
+    blocked = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
+    assert queues_of(blocked, "queues=3") == (30, ())
+    time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
+    assert time_ns >= 1010
+    assert notes[0].startswith("1 times a queue") or notes[0].startswith("2 times a queue")
+
+
+@pytest.mark.parametrize("priority", [1, 2])
+def test_prioritised_queues_let_in_what_others_wait_for(priority):
+    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the one that can run.
+    links = [(i, i + 6, all_to_all(1, 1)) for i in range(18)] + [(i, i + 5, all_to_all(1, 1)) for i in range(19)]
+    g = with_trace(graph([1] * 24, sorted(links, key=lambda link: link[:2])), [[10.0]] * 24)
+    in_turn = queues_of(g, "queues=12,hardware=2,quantum_ns=100")[0]
+    by_priority = queues_of(g, f"queues=12,hardware=2,quantum_ns=100,priority={priority}")[0]
+    assert by_priority < in_turn
+    assert queues_of(g, "queues=12")[0] <= by_priority
+
+
 def test_acs_looks_no_further_than_its_window():
     g = with_trace(graph([1] * 3, [(0, 1, all_to_all(1, 1))]), [[10.0]] * 3)
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0") == 20
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,window=2") == 20
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,window=1") == 30
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0") == 20
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,window=2") == 20
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,window=1") == 30
+    # Who waited for another launch or for a place begins when the host has seen that end.
+    assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0") == 10 + 6 + 10
+    assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0,window=2") == 10 + 6 + 10
+    assert time_of(g, "acs-sw:gap_ns=1,sync_ns=5,check_ns=0,window=1") == 10 + 6 + 10 + 6 + 10
 
 
 def test_the_window_of_acs_on_the_gpu_spares_the_way_to_the_host():
@@ -126,9 +172,10 @@ def test_a_check_costs_by_pairs_of_segments():
     g = with_trace(graph([1] * 3, []), [[10.0]] * 3)
     g.trace.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
     # Launch 1 compares 1 segment with 2, launch 2 its 3 with 3.
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10") == 20 + 90 + 10
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10,threads=2") == 10 + 45 + 10
-    assert time_of(g, "acs-sw:gap_ns=0,check_ns=0,segment_ns=10,window=1") == 20 + 30 + 10
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10") == 20 + 90 + 10
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10,threads=2") == 10 + 45 + 10
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10,window=1") == 20 + 30 + 10
+    assert time_of(g, "acs-hw:gap_ns=0,send_ns=1,check_ns=0,segment_ns=10") == 1 + 20 + 1 + 90 + 10
 
 
 @pytest.mark.parametrize("name", ["acs-sw", "acs-hw"])
@@ -192,9 +239,17 @@ def test_counters_and_buffers_that_are_too_small_cost_time():
     assert time_of(g, "blockmaestro:gap_ns=0,update_ns=1,counter=3,entries=3") == 31
     coarse = Simulator(g).run(scheduler("blockmaestro:gap_ns=3,update_ns=1,counter=2"))
     assert (coarse.time_ns, coarse.notes) == (
-        33,
+        31,
         ("1 launches wait for whole launches: a tile has more than 2 parents.",),
     )
+    uneven = with_trace(
+        graph([3, 2], [(0, 1, block([[(0, 1.0, 0.0)], [(0, 1.0, 0.0), (1, 1.0, 0.0)]], [0, 1]))]),
+        [[1.0, 9.0, 5.0], [1.0] * 2],
+    )
+    ahead = Simulator(uneven).run(scheduler("blockmaestro:gap_ns=0,update_ns=0"))
+    behind = Simulator(uneven).run(scheduler("blockmaestro:gap_ns=0,update_ns=0,counter=1"))
+    assert ahead.begin_ns[3] < ahead.end_ns[:3].max()
+    assert behind.begin_ns[3:].min() >= behind.end_ns[:3].max()  # the second has too many parents, so both wait for all
     memory = Simulator(g).run(scheduler("blockmaestro:gap_ns=0,update_ns=1,memory_ns=9,entries=2"))
     assert (memory.time_ns, memory.notes) == (39, ("1 launches have their dependencies in memory: more than 2.",))
 
@@ -225,7 +280,12 @@ def test_hazards_of_recycled_memory_hold_back_all_but_those_who_rename():
     assert time_of(g, "list") == 10
 
 
+SHARING = ("co-residency-scaled:sensitivity=1", "shared-roofline")
 CORNERS = (
+    "pdl:trigger=0.5",
+    "pdl:recorded=1",
+    "streams:queues=4,hardware=1,quantum_ns=3",
+    "streams:queues=4,hardware=2,quantum_ns=2,priority=2",
     "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,local_ns=0,fetch_ns=0",
     "ccks:speculate=0,bypass=3,batch=1",
     "persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0",
@@ -237,20 +297,27 @@ CORNERS = (
     "acs-hw:window=1",
     "dataflow:priority=1,window=2",
     "dataflow:priority=2,first=1",
+    "inline:policy=1,spawn_ns=0,fetch_ns=0",
+    "inline:policy=2,spawn_ns=0,fetch_ns=0",
+    "inline:spawn_ns=1,fetch_ns=1",
 )
 
 
 @settings(deadline=None, max_examples=40)
-@given(random_graphs(), st.integers(1, 3))
-def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm):
+@given(random_graphs(), st.integers(1, 3), st.sampled_from(["recorded", *SHARING]))
+def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm, model):
     g, lives = case
     with_trace(g, lives, block_x=64, blocks_per_sm=blocks_per_sm)
-    simulator, bounds = Simulator(g, Machine(g.trace.device, blocks_per_sm=blocks_per_sm)), Bounder(g).of(1.0)
+    machine = Machine(g.trace.device, blocks_per_sm=blocks_per_sm)
+    simulator = Simulator(g, machine, life_model(model))
+    bounds = Bounder(g, machine, simulator.lives.shortest(g.trace, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         schedule = simulator.run(scheduler(name))
         assert not schedule.deadlock, name
         assert schedule.time_ns >= bounds.bound_ns - 1e-9, name
         assert 0 <= schedule.busy <= 1 + 1e-9, name
+    listed = simulator.run(scheduler("list")).time_ns
+    assert listed >= bounds.ready_ns - 1e-9
 
 
 @settings(deadline=None, max_examples=30)
@@ -298,8 +365,25 @@ def test_a_deadlock_names_who_waits_for_whom():
 
     g = with_trace(graph([2, 2], [(0, 1, all_to_all(2, 2))]), [[1.0] * 2] * 2)
     schedule = Simulator(g).run(Backwards())
-    assert schedule.deadlock.startswith("launch 1 tile 0 holds its slot and waits for launch 0 tile 0")
+    assert schedule.deadlock == (
+        "launch 1 tile 0 holds its slot and waits for launch 0 tile 0, which has not ended; launch 0 tile 0 cannot be dispatched: "
+        "tiles of launch 1 hold the slots; that is a cycle through launch 1: 2 tiles hold slots and wait"
+    )
     assert schedule.to_json()["time_ns"] is None
+
+
+def test_launches_that_wait_for_each_other_are_named():
+    class Crossed:
+        name, renames = "crossed", False
+
+        def draft(self, program):
+            return Draft(program.count, after=[set(), {3}, {1}, {2}])
+
+    schedule = Simulator(with_trace(graph([1] * 4, []), [[1.0]] * 4)).run(Crossed())
+    assert schedule.deadlock == (
+        "launch 1 never opens before launch 3 ends; launch 3 never opens before launch 2 ends; launch 2 never opens before launch 1 ends; "
+        "that is a cycle through launch 1"
+    )
 
 
 def test_a_device_too_small_for_a_block_is_refused_with_the_launch():

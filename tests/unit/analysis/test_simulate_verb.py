@@ -1,7 +1,10 @@
 """``tileprof simulate`` from its options to its table."""
 
 import json
+import re
 from argparse import ArgumentParser
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +43,9 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
         "dataflow-bloom",
         "dataflow",
         "list",
-        "bound: ",
-        "recorded were",
+        "bound, any schedule",
+        "bound, ready-gated",
+        "Recorded were",
     ):
         assert name in text
     assert max(map(len, text.splitlines())) <= 80
@@ -81,16 +85,81 @@ def test_advice_comes_with_its_reasons(mlp, capsys):
     assert "held back" in text
 
 
+def test_dependent_launch_is_told_pair_by_pair_where_it_is_asked_for(mlp, capsys):
+    simulate(mlp, "--scheduler", "pdl:recorded=1")
+    text = capsys.readouterr().out
+    assert "Dependent launch, pair by pair" in text
+    assert "safe trigger" in text
+    assert max(map(len, text.splitlines())) <= 80
+    simulate(mlp, "--scheduler", "pdl", "--json")
+    found = json.loads(capsys.readouterr().out)["dependent_launch"]
+    assert {"last_store", "last_store_ns", "prologue", "prologue_ns", "saves_ns", "times"} <= set(found[0])
+    simulate(mlp, "--scheduler", "list")
+    assert "pair by pair" not in capsys.readouterr().out
+
+
+def test_every_bound_in_the_table_has_a_footnote_with_what_it_assumes(mlp, capsys):
+    simulate(mlp, "--scheduler", "list")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "¹ " in text
+    assert "any schedule" in text.split("¹ ")[2]
+    assert "The optimum of ready-gated schedules without costs lies between" in text
+    assert "within 5%" in text
+
+
+@pytest.mark.parametrize("model", ["recorded", "co-residency-scaled:sensitivity=0.5", "shared-roofline"])
+def test_the_duration_model_is_chosen_and_said(mlp, capsys, model):
+    simulate(mlp, "--scheduler", "list", "--durations", model)
+    said = {"recorded": "Tiles last as recorded", "co": "fuller SMs", "shared": "ask for more DRAM bandwidth"}
+    assert said[model.split("-")[0]] in " ".join(capsys.readouterr().out.split())
+    simulate(mlp, "--scheduler", "list", "--durations", model, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["durations"] == model.split(":")[0]
+    assert found["schedules"][0]["time_ns"] >= found["bounds"]["ready_gated_bound_ns"]
+
+
+def test_timelines_are_written_once_and_not_over_each_other(mlp, tmp_path, capsys):
+    target = tmp_path / "timeline.json"
+    chosen = ("--scheduler", "stream", "--scheduler", "list", "--export", "perfetto", "-o", target)
+    simulate(mlp, *chosen)
+    events = json.loads(target.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {"stream: launches", "stream: SMs", "list: launches", "list: SMs"}
+    tiles = [e for e in events if e.get("cat") == "tile"]
+    simulate(mlp, "--scheduler", "stream", "--json")
+    capsys.readouterr()
+    assert len(tiles) == 2 * len({(e["args"]["launch"], e["args"]["tile"]) for e in tiles})
+    by_track = {}
+    for e in tiles:
+        by_track.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["ts"] + e["dur"]))
+    for spans in by_track.values():  # one tile at a time in a slot
+        ordered = sorted(spans)
+        assert all(end <= begin + 1e-6 for (_, end), (begin, _) in pairwise(ordered))
+    with pytest.raises(UserError, match="without --force"):
+        simulate(mlp, *chosen)
+    simulate(mlp, *chosen, "--force")
+
+
+def test_advice_links_into_a_page(mlp, tmp_path, capsys):
+    golden = Path(__file__).parents[2] / "golden" / "gpt2.tileprof"
+    simulate(golden, "--scheduler", "list", "--advice", "--page", tmp_path / "page.html")
+    text = capsys.readouterr().out
+    first = re.search(r"launches (\d+) → (\d+)", text)
+    assert f"page.html#pair={first[1]},{first[2]}&beside=" in text
+    simulate(mlp, "--scheduler", "list", "--advice")
+    assert "--page FILE" in capsys.readouterr().out
+
+
 def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
     assert simulate("workload:bfs:scale=8,seed=1", "--scheduler", "spawn:launch=1us,queues=4") == 0
     text = capsys.readouterr().out
-    for rule in ("flat", "always", "threshold ", "spawn"):
+    for rule in ("flat", "always", "program", "threshold ", "spawn"):
         assert rule in text
     assert max(map(len, text.splitlines())) <= 80
     simulate("workload:join:scale=8", "--json")
     found = json.loads(capsys.readouterr().out)
     assert found["schema"] == "tileprof spawns"
-    assert [r["policy"].split()[0] for r in found["rules"]] == ["flat", "always", "threshold", "spawn"]
+    assert [r["policy"].split()[0] for r in found["rules"]] == ["flat", "always", "program", "threshold", "spawn"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +167,12 @@ def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
     [
         (["workload:bsf"], "did you mean bfs?"),
         (["workload:bfs:size=3"], "takes scale and seed"),
-        (["workload:bfs:scale=99"], "scale is 4 to 22"),
+        (["workload:bfs:scale=99"], "expected 4 to 20"),
         (["workload:bfs:scale=x"], "is not a whole number"),
+        (["workload:bfs:scal=9"], "did you mean scale?"),
+        (["workload:bfs:9"], "'9' is not key=value; write workload:bfs:scale=14,seed=0"),
+        (["workload:bfs,scale=9"], "write workload:bfs:scale=9"),
+        (["workload:bfs:seed=-1"], "seed is -1, expected at least 0"),
         (["workload:bfs", "--scheduler", "list"], "record a program"),
         (["workload:bfs", "--scheduler", "spawn:launchns=1"], "did you mean launch_ns?"),
         (["workload:bfs", "--scheduler", "spawn:launch=1"], "no time with a unit"),
@@ -114,7 +187,22 @@ def test_workloads_that_do_not_exist_are_answered_with_what_there_is(arguments, 
     assert says in str(raised.value)
 
 
-@pytest.mark.parametrize("bad", [["--scheduler", "lits"], ["--sms", "0"], ["--device", "H1000"]])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        ["--scheduler", "lits"],
+        ["--sms", "0"],
+        ["--device", "H1000"],
+        ["--durations", "recored"],
+        ["--occupancy", "0"],
+        ["--export", "perfetto"],
+        ["-o", "there.json"],
+        ["--export", "perfetto", "-o", "/no/such/folder/x.json"],
+        ["--export", "perfetto", "-o", "x.json", "--scheduler", "list", "--sweep", "sms=1:2:2"],
+        ["--dask", "--advice"],
+        ["--occupancy", "2", "--scheduler", "list", "--sweep", "sms=1:2:2"],
+    ],
+)
 def test_bad_usage_is_a_user_error(mlp, bad):
     with pytest.raises(UserError):
         simulate(mlp, *bad)

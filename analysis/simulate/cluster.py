@@ -1,0 +1,86 @@
+"""Jobs on a Dask cluster: one that is there already, or one of processes on this machine (`pip install 'tileprof[dask]'`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCAL = ""
+"""The address that means processes on this machine."""
+
+CONNECT_S = 10.0
+WORKERS_S = 30.0
+_DEATHS = 1
+"""How often a job may end its local worker before it is given up."""
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def on_dask(address: str, work: Callable[[J], R], jobs: Sequence[J]) -> list[R]:
+    """``[work(job) for job in jobs]``, each on some worker. ``work`` and its jobs must be importable there, and files that they read must
+    be visible there under the same path.
+
+    Raises UserError where Dask is not installed, nothing answers at the address within `CONNECT_S` seconds, no worker is there within
+    `WORKERS_S`, or a worker dies of a job; what ``work`` raises is raised here.
+    """
+    try:
+        import distributed  # noqa: PLC0415 - an optional dependency
+    except ImportError:
+        raise UserError("--dask needs Dask, which is not installed; type: pip install 'tileprof[dask]'") from None
+    with _client(distributed, address, len(jobs)) as client:
+        try:
+            client.wait_for_workers(1, timeout=WORKERS_S)
+        except TimeoutError:
+            raise UserError(
+                f"the Dask scheduler at {_named(address)} has had no worker for {WORKERS_S:g} s; start one: dask worker {address}"
+            ) from None
+        futures = client.map(work, jobs, pure=False)
+        try:
+            return list(client.gather(futures))
+        except distributed.scheduler.KilledWorker as died:
+            raise UserError(
+                f"workers of the Dask cluster at {_named(address)} died while they simulated ({died.task}): out of memory, or ended from outside; "
+                "give them more memory, or ask for fewer points"
+            ) from None
+        except (CancelledError, distributed.comm.CommClosedError) as lost:
+            raise UserError(f"the Dask cluster at {_named(address)} went away while it simulated: {lost}") from None
+
+
+def _named(address: str) -> str:
+    return address or "this machine"
+
+
+@contextmanager
+def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
+    if address:
+        try:
+            client = distributed.Client(address, timeout=CONNECT_S)
+        except (OSError, ValueError) as refused:  # TimeoutError is an OSError; ValueError: no address at all
+            raise UserError(
+                f"no Dask scheduler answers at {address} within {CONNECT_S:g} s ({type(refused).__name__}); start one with `dask scheduler`, or give "
+                "--dask without an address to use this machine"
+            ) from None
+        with client:
+            yield client
+        return
+    import dask  # noqa: PLC0415 - an optional dependency
+
+    count = max(1, min(os.cpu_count() or 1, jobs))
+    options = {"distributed.scheduler.allowed-failures": _DEATHS, "distributed.admin.log-length": 0}
+    with (
+        dask.config.set(options),
+        distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client

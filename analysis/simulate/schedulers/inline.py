@@ -1,0 +1,55 @@
+"""``inline``: a persistent kernel whose workers run a consumer tile themselves or spawn it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from tileprof.analysis.bounds.problem import successors
+from tileprof.analysis.simulate.engine import Outcome, Room
+from tileprof.analysis.simulate.inlining import INLINE, Inlining, run
+from tileprof.analysis.simulate.plan import READY, Draft
+from tileprof.analysis.simulate.scheduler import Options, Program, option
+
+if TYPE_CHECKING:
+    from tileprof.analysis.bounds.problem import Problem
+
+
+@dataclass(frozen=True)
+class Inline(Options):
+    """When a tile ends, its worker runs the tiles that it has made ready itself, one after the other, or spawns them into the queue of all
+    workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see `tileprof.analysis.simulate.inlining`. With ``policy`` 0
+    the rule after that paper's decides, with 1 every tile is spawned, with 2 every tile is run inline by the worker of its last parent.
+
+    A worker is as large as the largest tile, so there are as many as blocks reside of the launch with fewest. ``spawn_ns``, from the end
+    of a tile through its event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499);
+    ``fetch_ns``, a worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its input is
+    still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that count on recorded
+    lives. Tiles last as recorded, whatever duration model is asked for.
+    """
+
+    name: ClassVar[str] = "inline"
+
+    policy: int = option(0, "0: the rule decides, 1: spawn every tile, 2: run every tile inline", most=INLINE)
+    spawn_ns: float = option(700.0, "ns from the end of a tile to the queue of those spawned")
+    fetch_ns: float = option(100.0, "ns of a worker's time to take a tile from the queue")
+    reload_ns: float = option(0.0, "ns that an inline tile spares, at most its life")
+
+    def draft(self, program: Program) -> Draft:
+        return Draft(program.count, gate=[READY] * program.count)
+
+    def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
+        """Every tile's times, and a sentence about how many ran inline."""
+        fits = room.capacity // np.maximum(room.demand, 1)
+        on_an_sm = max(1, int((fits.min(axis=1) // room.cluster).min(initial=np.iinfo(np.int64).max)))
+        costs = Inlining(room.sms * on_an_sm, self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
+        found = run(p, successors(p), costs)
+        first = np.zeros(len(p.launch))
+        filled = np.flatnonzero(np.diff(p.tile_base))
+        first[filled] = np.minimum.reduceat(found.begin_ns, p.tile_base[filled]) if len(filled) else 0.0
+        said = f"{int(found.inline.sum()):,} of {p.tiles:,} tiles run inline, by the worker of their last parent; {costs.workers:,} workers."
+        fetching_ns = self.fetch_ns * float((~found.inline).sum())
+        sm = (found.worker % room.sms).astype(np.int32)
+        return Outcome(found.begin_ns, found.end_ns, sm, first, p.tiles, fetching_ns, 0), [said]

@@ -1,0 +1,181 @@
+"""What the compiled engine works on: arrays, and what they hold before anything happens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.bounds.compiled import compiled, internal
+from tileprof.analysis.bounds.listing import _counters
+from tileprof.analysis.bounds.problem import Problem, Successors
+from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
+from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan
+from tileprof.analysis.simulate.queues import Mapping, unmapped
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Room(NamedTuple):
+    """What tiles need and SMs have."""
+
+    sms: int
+    demand: Ints
+    """``[launches, resources]`` of a block."""
+    cluster: Ints
+    """``[launches]`` blocks a tile."""
+    capacity: Ints
+    """``[resources]`` of an SM."""
+
+
+class Outcome(NamedTuple):
+    """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
+    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the queues mapped;
+    time that tiles worked, summed, where tiles share something (else 0).
+    """
+
+    begin_ns: Floats
+    end_ns: Floats
+    sm: NDArray[np.int32]
+    open_ns: Floats
+    ended: int
+    deciding_ns: float
+    spilled: int
+    swaps: int = 0
+    working_ns: float = 0.0
+
+
+class State(NamedTuple):
+    """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change them."""
+
+    n: Ints
+    begin: Floats
+    end: Floats
+    known: Floats
+    """Earliest end of a tile by what it waited for (INSIDE, GRID); when it knows that it is ready (READY)."""
+    sm: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    waits: NDArray[np.int32]
+    launch_of: NDArray[np.int32]
+    first_key: Ints
+    """``[launches]`` key of a launch's first tile; keys are numbers of tiles in order of rank."""
+    launch_of_key: NDArray[np.int32]
+    open_ns: Floats
+    grid_end: Floats
+    gates: Ints
+    to_end: Ints
+    to_start: Ints
+    held_ns: Floats
+    """``[launches]`` not before: the latest trigger of tiles of a launch that is waited for."""
+    free: Ints
+    """``[SMs, resources]``"""
+    freed: Ints
+    """SMs freed since a tile of the launch ``n[BLOCKED]`` found no room, a stack."""
+    row: NDArray[np.int32]
+    """``[tiles]`` row of ``places`` while a tile runs."""
+    places: NDArray[np.int32]
+    rows: Ints
+    """Free rows of ``places``, a stack."""
+    keys: Floats
+    items: Ints
+    ready: Ints
+    opened: Ints
+    """Launches whose last gate has opened, a stack."""
+    alone: NDArray[np.bool_]
+    """``[tiles]`` never decided about: few parents."""
+    noted: NDArray[np.int8]
+    """``[tiles]`` outside the nodes: 0 nothing of it is known, 1 noted, 2 spilled, 3 being looked at."""
+    queue: Ints
+    """Tiles that wait for a decision, in order of arrival."""
+    server_free: Floats
+    deciding: Floats
+    """``[1]``"""
+    working: Floats
+    """``[1]``"""
+    mapping: Mapping
+    clocks: Clocks
+    part: NDArray[np.bool_]
+    """``[tiles]`` works up to its first wait only."""
+    late: Floats
+    """``[tiles]`` how much longer that part took than at rate 1; while it runs, when it would end at rate 1."""
+
+
+EVENTS, DISPATCHABLE, OPENED, ROWS, ENTERED, UNDER_WAY, ENDED, BLOCKED, FREED = range(9)
+LEFT, KNOWN, RESIDENT, PENDING, SPILLED, ASKED, DECIDED = range(9, 16)
+SCALARS = 16
+
+
+@compiled
+def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -> State:
+    launches, tiles = len(p.launch), p.tile_base[-1]
+    parents, waits = _counters(p, s)
+    count = p.tile_base[1:] - p.tile_base[:-1]
+    launch_of, launch_of_key = np.empty(tiles, np.int32), np.empty(tiles, np.int32)
+    first_key = np.zeros(launches, np.int64)
+    gates = np.zeros(launches, np.int64)
+    key = 0
+    for i in np.argsort(plan.rank):
+        first_key[i] = key
+        launch_of_key[key : key + count[i]] = i
+        key += count[i]
+    for i in range(launches):
+        launch_of[p.tile_base[i] : p.tile_base[i + 1]] = i
+        if plan.gate[i] in (FREE, GRID):
+            waits[p.tile_base[i] : p.tile_base[i + 1]] = 0
+        gates[i] = 1 if plan.window > 0 else 0
+    for i in plan.after:
+        gates[i] += 1
+    for i in plan.started:
+        gates[i] += 1
+    free = np.empty((room.sms, len(room.capacity)), np.int64)
+    free[:] = room.capacity
+    running = room.sms * room.capacity[0]
+    widest = max(1, room.cluster.max()) if launches else 1
+    opened = np.empty(launches + 1, np.int64)
+    n = np.zeros(SCALARS, np.int64)
+    n[KNOWN] = tiles if plan.nodes.resident == 0 else 0
+    alone = _few_parents(p, plan, tiles)
+    if plan.deciding.servers > 0 and plan.deciding.ahead:
+        for i in range(launches):
+            for t in range(p.tile_base[i], p.tile_base[i + 1]):
+                if plan.gate[i] == READY and not alone[t]:
+                    waits[t] += 1  # for the decision
+    n[BLOCKED] = -1
+    n[ROWS] = running
+    for i in range(launches):
+        if gates[i] == 0:
+            opened[n[OPENED]] = i
+            n[OPENED] += 1
+    clocks = _stopped_clocks(max(1, sharing.clocks), running, room.sms if sharing.by_sm else sharing.loads.shape[1])
+    parts = tiles if sharing.clocks > 0 else 0
+    return State(
+        n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
+        launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
+        count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
+        np.empty(2 * tiles + launches + 2 + plan.deciding.servers), np.empty(2 * tiles + launches + 2 + plan.deciding.servers, np.int64),
+        np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
+        np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_), np.zeros(tiles),
+    )  # fmt: skip
+
+
+@internal
+def _stopped_clocks(count: int, running: int, loads: int) -> Clocks:
+    keys, items = np.empty((count, running + 1)), np.empty((count, running + 1), np.int64)
+    state = np.zeros((count, 4))
+    state[:, RATE] = 1.0
+    state[:, UPCOMING] = np.inf
+    return Clocks(keys, items, np.zeros(count, np.int64), state, np.zeros(loads, np.int64))
+
+
+@internal
+def _few_parents(p: Problem, plan: Plan, tiles: int) -> NDArray[np.bool_]:
+    parents = np.zeros(tiles, np.int64)
+    for link in range(len(p.producer)):
+        r, c = p.relation[link], p.consumer[link]
+        for t in range(p.tile_base[c + 1] - p.tile_base[c]):
+            k = p.set_of[p.tile_at[r] + t]
+            if k >= 0:
+                parents[p.tile_base[c] + t] += p.indptr[p.set_at[r] + k + 1] - p.indptr[p.set_at[r] + k]
+    return (parents > 0) & (parents <= plan.deciding.bypass)

@@ -1,0 +1,86 @@
+"""Sweeps and fleets of traces on a Dask cluster: a local one, one that is there, none, and workers that die."""
+
+import builtins
+import json
+import os
+
+import pytest
+
+from tests.unit.analysis.fakes import write_mlp
+from tests.unit.analysis.test_simulate_verb import simulate
+from tileprof.analysis.simulate import Source, Sweep, cluster, fleet
+from tileprof.errors import UserError
+
+distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # of Dask's own
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet")
+    return [str(write_mlp(folder / f"{n}.tileprof", layers=n, tokens=256, hidden=256)) for n in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def address():
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0
+    ) as here:
+        yield here.scheduler_address
+
+
+def test_a_cluster_gives_what_one_process_gives(traces, address):
+    sources = [Source(trace) for trace in traces]
+    sweep = Sweep("gap_ns", (0.0, 500.0))
+    alone = [fleet([source], ["stream", "graph"], sweep)[0] for source in sources]
+    assert fleet(sources, ["stream", "graph"], sweep, address) == alone
+    assert fleet(sources, ["stream", "graph"], sweep) == alone
+
+
+def test_the_command_shares_several_traces_among_workers(traces, address, capsys):
+    assert simulate(*traces, "--scheduler", "stream", "--dask", address, "--json") == 0
+    on_dask = [one["schedules"] for one in json.loads(capsys.readouterr().out)]
+    simulate(*traces, "--scheduler", "stream", "--json")
+    assert [one["schedules"] for one in json.loads(capsys.readouterr().out)] == on_dask
+    simulate(*traces, "--scheduler", "stream")
+    assert "2.tileprof" in capsys.readouterr().out
+
+
+def test_a_users_error_on_a_worker_is_the_users_error_here(address, tmp_path):
+    with pytest.raises(UserError, match=r"gone\.tileprof"):
+        fleet([Source(str(tmp_path / "gone.tileprof"))], ["stream"], None, address)
+
+
+def test_nothing_at_the_address_is_said_within_bounded_time(monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_S", 0.5)
+    for address in ("tcp://127.0.0.1:9", "nowhere://at.all"):
+        with pytest.raises(UserError, match="no Dask scheduler answers at"):
+            cluster.on_dask(address, abs, [1])
+
+
+def test_a_cluster_without_workers_is_said(monkeypatch):
+    monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty,
+        pytest.raises(UserError, match="has had no worker"),
+    ):
+        cluster.on_dask(empty.scheduler_address, abs, [1])
+
+
+def test_without_dask_the_command_names_what_to_install(monkeypatch):
+    plain = builtins.__import__
+
+    def without(name, *arguments, **keywords):
+        if name == "distributed":
+            raise ImportError(name)
+        return plain(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r"pip install 'tileprof\[dask\]'"):
+        cluster.on_dask(cluster.LOCAL, abs, [1])
+
+
+def test_a_worker_that_dies_is_said(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with pytest.raises(UserError, match="died while they simulated"):
+        cluster.on_dask(cluster.LOCAL, os._exit, [1])

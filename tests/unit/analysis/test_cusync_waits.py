@@ -1,0 +1,73 @@
+"""The cusync scheduler charges every wait in the main loop, and only those."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from tests.unit.analysis.fakes import block, durations, footprint, graph, random_graphs, trace
+from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.analysis.simulate.schedulers.cusync import stops
+from tileprof.errors import UserError
+
+FREE = "cusync:post_ns=0,poll_ns=0"
+
+
+def pair(sets, set_of, lives):
+    """Two launches on the toy GPU's two slots, blocks of which fill an SM each."""
+    tiles = [len(x) for x in lives]
+    g = graph(tiles, [(0, 1, block(sets, set_of))])
+    footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
+    g.trace = trace([{"footprint": i, "timing": "modelled", "block_x": 256} for i in footprints], footprints)
+    return g
+
+
+def time_of(g, text):
+    return Simulator(g).run(scheduler(text)).time_ns
+
+
+def stops_by_hand(p):
+    """Each launch's most moments, tile by tile over its links."""
+    most = [0] * len(p.launch)
+    for link, relation in enumerate(p.relation):
+        counts = [0]
+        for s in range(p.sets[relation]):
+            at = p.set_at[relation] + s
+            entries = range(p.entry_at[relation] + p.indptr[at], p.entry_at[relation] + p.indptr[at + 1])
+            counts.append(len({float(p.first[e]) for e in entries}))
+        most[p.consumer[link]] += max(counts)
+    return most
+
+
+@settings(max_examples=150, deadline=None)
+@given(random_graphs())
+def test_stops_are_the_moments_at_which_the_neediest_tile_needs_parents(case):
+    g, lives = case
+    p = problem(g, durations(lives), reuse=True, unknown_first=0.0)
+    assert stops(p).tolist() == stops_by_hand(p)
+
+
+def test_each_wait_after_the_first_costs_its_time():
+    # The consumer's tile needs one parent at its begin, two at its middle.
+    g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.5), (2, 1.0, 0.5)]], [0], [[10.0] * 3, [10.0]])
+    assert (
+        time_of(g, f"{FREE},wait_ns=0") == 25.0
+    )  # in the third tile's company from 10 on, and half of its work after it
+    assert time_of(g, f"{FREE},wait_ns=2") == 26.0  # 12 of life, half of it after the wait
+    assert time_of(g, f"{FREE},wait_ns=2,inside=0") == 30.0
+
+
+def test_parents_that_are_needed_at_one_moment_are_one_wait():
+    g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.0)]], [0], [[10.0] * 2, [10.0]])
+    assert time_of(g, f"{FREE},wait_ns=1000") == 20.0
+
+
+def test_tiles_that_share_their_lives_keep_them_when_only_one_launch_waits_more():
+    g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0], [[10.0] * 2, [10.0] * 2])
+    schedule = Simulator(g).run(scheduler(f"{FREE},wait_ns=6"))
+    assert np.allclose(schedule.end_ns, [10.0, 10.0, 26.0, 26.0])
+
+
+def test_waits_are_inside_or_at_entry():
+    with pytest.raises(UserError, match="inside is 2, expected at least 0 and at most 1"):
+        scheduler("cusync:inside=2")

@@ -1,0 +1,69 @@
+"""Stream order against recordings, and dependent launch pair by pair."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.analysis.fakes import all_to_all, block, graph
+from tests.unit.analysis.test_simulate_schedulers import with_trace
+from tileprof.analysis import build_graph
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.analysis.simulate.agreement import agreement
+from tileprof.analysis.simulate.triggers import triggers
+from tileprof.trace import load
+
+GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.tileprof"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_stream_order_reproduces_the_recorded_time_of_every_launch(path):
+    recorded = build_graph(load(path))
+    simulator = Simulator(recorded)
+    found = agreement(recorded, simulator.run(scheduler("stream")))
+    assert found.launches == int((np.diff(recorded.tile_base) > 0).sum())
+    assert found.reproduced, found
+    assert found.simulated_running_ns == pytest.approx(found.recorded_running_ns, rel=0.05)
+    assert all(0.1 < factor <= 1.1 for factor in simulator.recorded.calibration.values())
+
+
+def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
+    g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
+    g.trace.launches["duration_ns"] = [1000, 1100]
+    g.trace.launches["begin_ns"] = [0, 5000]
+    found = agreement(g, Simulator(g).run(scheduler("stream")))
+    assert (found.off, found.worst, found.reproduced) == (1, 1, False)
+    assert found.worst_off == pytest.approx(100 / 1100)
+    assert (found.recorded_between_ns, found.simulated_between_ns) == (4000, 100)
+
+
+def test_a_pair_says_when_to_trigger_and_what_comes_before_the_wait():
+    # Two tiles on two slots, 10 ns each; stores are over after 60%, needs begin after 30%.
+    needs = block([[(0, 0.6, 0.3), (1, 0.5, 0.4)]], [0, 0])
+    (found,) = triggers(Simulator(with_trace(graph([2, 2], [(0, 1, needs)]), [[10.0] * 2] * 2)))
+    assert (found.producer, found.consumer, found.times, found.dependent) == (0, 1, 1, True)
+    assert found.last_store == pytest.approx(0.6)
+    assert found.last_store_ns == pytest.approx(6.0)
+    assert (found.producer_ns, found.prologue_ns) == (10.0, pytest.approx(3.0))
+
+
+def test_what_no_recorder_saw_is_not_taken_for_safe():
+    unknown = all_to_all(1, 1, last=np.nan, first=np.nan)
+    (found,) = triggers(Simulator(with_trace(graph([1, 1], [(0, 1, unknown)]), [[10.0]] * 2)))
+    assert (found.last_store, found.last_store_ns, found.prologue, found.prologue_ns) == (None, 10.0, None, 0.0)
+
+
+def test_a_need_of_an_older_launch_ends_the_prologue_too():
+    links = [(0, 2, all_to_all(1, 1, first=0.0)), (1, 2, all_to_all(1, 1, first=0.5))]
+    found = {(t.producer, t.consumer): t for t in triggers(Simulator(with_trace(graph([1] * 3, links), [[10.0]] * 3)))}
+    assert found[1, 2].prologue == 0.0
+    assert not found[0, 1].dependent
+
+
+def test_repeated_pairs_are_one_kind():
+    shared = all_to_all(1, 1)
+    g = with_trace(graph([1] * 3, [(0, 1, shared), (1, 2, shared)]), [[10.0]] * 3)
+    g.trace.launches["footprint"] = 0
+    g.links["block"] = 0
+    (found,) = triggers(Simulator(g))
+    assert found.times == 2

@@ -1,0 +1,103 @@
+"""Tiles inline or spawned: the compiled simulation against the plain one, and cases worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.analysis.fakes import all_to_all, block, durations, edges_of, graph, one_to_one, random_graphs
+from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.simulate.engine import Room
+from tileprof.analysis.simulate.inlining import INLINE, RULE, SPAWN, Inlining, run
+from tileprof.analysis.simulate.inlining_plain import Plain
+from tileprof.analysis.simulate.schedulers import scheduler
+from tileprof.errors import UserError
+
+costs = st.sampled_from([0.0, 0.0, 1.0, 2.5])
+inlinings = st.builds(Inlining, st.integers(1, 4), st.integers(0, 2), costs, costs, costs)
+
+
+@settings(max_examples=400, deadline=None)
+@given(random_graphs(), inlinings)
+def test_the_compiled_simulation_equals_the_plain_one(case, costs):
+    g, lives = case
+    p = problem(g, durations(lives), reuse=True)
+    fast, plain = run(p, successors(p), costs), Plain(p, costs).run()
+    for a, b in zip(fast, plain, strict=True):
+        assert a.tolist() == b.tolist()
+
+
+@settings(max_examples=200, deadline=None)
+@given(random_graphs(), inlinings)
+def test_every_tile_runs_once_after_its_parents_and_workers_run_one_at_a_time(case, costs):
+    g, lives = case
+    p = problem(g, durations(lives), reuse=True)
+    found = run(p, successors(p), costs)
+    assert np.isfinite(found.end_ns).all()
+    for parent, child, *_ in edges_of(g, reuse=True):
+        assert found.begin_ns[child] >= found.end_ns[parent]
+    for worker in range(costs.workers):
+        mine = np.flatnonzero(found.worker == worker)
+        mine = mine[np.lexsort((found.end_ns[mine], found.begin_ns[mine]))]
+        assert (found.begin_ns[mine][1:] >= found.end_ns[mine][:-1]).all()
+    if costs.policy == SPAWN:
+        assert not found.inline.any()
+    with_parents = {child for _, child, *_ in edges_of(g, reuse=True)}
+    if costs.policy == INLINE:
+        assert set(np.flatnonzero(found.inline).tolist()) == with_parents
+
+
+def simulate(g, lives, **given):
+    p = problem(g, durations(lives), reuse=True)
+    return run(p, successors(p), Inlining(**given))
+
+
+CHAIN = graph([2, 2], [(0, 1, one_to_one(2))])
+
+
+def test_a_chain_is_run_inline_and_spares_the_queue():
+    lives = [[10.0, 10.0], [5.0, 5.0]]
+    assert simulate(CHAIN, lives, workers=2, policy=SPAWN, spawn_ns=3.0, fetch_ns=1.0).end_ns.max() == 11 + 3 + 1 + 5
+    inline = simulate(CHAIN, lives, workers=2, policy=INLINE, spawn_ns=3.0, fetch_ns=1.0, reload_ns=2.0)
+    assert inline.end_ns.max() == 11 + 5 - 2
+    assert inline.inline.tolist() == [False, False, True, True]
+    assert simulate(CHAIN, lives, workers=2, spawn_ns=3.0, fetch_ns=1.0).end_ns.max() == 16
+
+
+def test_the_rule_spawns_what_would_wait_long_on_the_list():
+    fan = graph([1, 4], [(0, 1, all_to_all(1, 4))])
+    lives = [[1.0], [10.0] * 4]
+    alone = simulate(fan, lives, workers=4, policy=INLINE, spawn_ns=3.0)
+    assert alone.end_ns.max() == 41
+    rule = simulate(fan, lives, workers=4, policy=RULE, spawn_ns=3.0)
+    # The first inline; for the others 3 ns to the queue are less than 10 ns on the list.
+    assert rule.inline.tolist() == [False, True, False, False, False]
+    assert rule.end_ns.max() == 1 + 3 + 10
+    # A queue that takes longer than the list is not worth it.
+    assert simulate(fan, lives, workers=4, policy=RULE, spawn_ns=50.0).inline.tolist() == [False] + [True] * 4
+
+
+def test_a_tile_is_run_by_the_worker_of_its_last_parent():
+    join = graph([2, 1], [(0, 1, block([[(0, 1.0, 0.0), (1, 1.0, 0.0)]], [0]))])
+    found = simulate(join, [[3.0, 9.0], [1.0]], workers=2, policy=INLINE)
+    assert found.worker[2] == found.worker[1]
+    assert found.begin_ns[2] == 9
+
+
+def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
+    p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
+    room = Room(2, np.array([[1, 64], [1, 100]]), np.ones(2, np.int64), np.array([8, 256]))
+    found, said = scheduler("inline:policy=1").alone(p, room)
+    assert "0 of 4 tiles run inline" in said[0]
+    assert "4 workers" in said[0]
+    assert found.ended == 4
+    assert found.open_ns.tolist() == [100.0, 100 + 10.0 + 700 + 100]
+    assert found.deciding_ns == 4 * 100
+    assert scheduler("inline").alone(p, room)[0].end_ns.max() < found.end_ns.max()
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(UserError, match="policy is 3, expected at least 0 and at most 2"):
+        scheduler("inline:policy=3")
+    with pytest.raises(UserError, match="no option 'polcy'; did you mean policy"):
+        scheduler("inline:polcy=1")
