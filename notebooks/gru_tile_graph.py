@@ -13,27 +13,36 @@
 #
 # A recurrent network is a chain of small kernels. Launched one after the other, each waits for all blocks of the one
 # before. This notebook records three time steps of a GRU without a GPU, and draws every thread block and every
-# dependency between them.
+# dependency between them, as the literature draws the thread-block dependency graph.
+#
+# Dependencies are read off the **recorded** accesses of the tile model for an H200; times are **modelled**. PyTorch runs the cell on a CPU as
+# two products and a row of small kernels a step, and so it is drawn; on a GPU it would fuse the small ones. Products are made in tiles of 32 x 32
+# without split-k, few enough to be seen.
 
 # %%
 import subprocess
 import tempfile
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown
+
 import tileprof
 from tileprof.analysis import build_graph
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.viz.charts import bars
 from tileprof.viz.figures import tile_graph
 
 trace_path = Path(tempfile.mkdtemp()) / "gru.tileprof"
 program = ["python", "-m", "tileprof.examples.gru", "--steps", "3", "--hidden", "256", "--batch", "16"]
-subprocess.run(["tileprof", "record", "-o", trace_path, "--", *program], check=True)
-
-# %%
+tiles = ["--tile", "gemm=32x32x16,split=1"]
+subprocess.run(["tileprof", "record", *tiles, "-o", trace_path, "--", *program], check=True, capture_output=True)
 graph = build_graph(tileprof.load(trace_path))
 graph.launches[["launch", "op", "kernel", "tiles"]].head(12)
 
 # %% [markdown]
-# The pairs of launches that depend on each other, and how:
+# The pairs of launches of the first step that depend on each other, and how:
 
 # %%
 columns = ["producer", "consumer", "pattern", "map", "edges", "bytes"]
@@ -44,21 +53,61 @@ graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 # once.
 
 # %%
-tile_graph(graph, range(min(24, len(graph.launches))))
+products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm", "launch"]
+STEPS = range(int(products.iloc[2 * len(products) // 3]))
+inside = graph.links[~graph.links["reuse"] & graph.links["producer"].isin(STEPS) & graph.links["consumer"].isin(STEPS)]
+shown = int(graph.tile_base[len(STEPS)])
+bound = np.zeros(shown, bool)
+for consumer, block in inside[["consumer", "block"]].itertuples(index=False):
+    bound[graph.tile_base[consumer] : graph.tile_base[consumer + 1]] |= graph.blocks[block].set_of >= 0
+tile_graph(
+    graph,
+    STEPS,
+    title=f"Two steps of a GRU: {shown} blocks, {int(inside['edges'].sum()):,} dependencies; {int((~bound).sum())} blocks could start at once",
+)
 
 # %% [markdown]
-# How many blocks could start before everything launched before them has ended? A block is *bound* by the launch just before
-# it if it needs one of its blocks.
+# How far back is the latest launch that a block needs? A barrier between kernels makes it 1 for all of them.
+
 
 # %%
-links = graph.links[~graph.links["reuse"]]
-neighbours = links[links["consumer"] == links["producer"] + 1]
-bound = neighbours.groupby("consumer")["children"].max()
-tiles = graph.launches.set_index("launch")["tiles"]
-free = int(tiles.sum() - bound.sum())
-print(f"{free} of {int(tiles.sum())} blocks ({free / tiles.sum():.0%}) need nothing from the launch just before them")
+def latest_parents() -> np.ndarray:
+    """By block, how many launches back the latest one lies that it needs; 0: it needs none."""
+    back = np.zeros(int(graph.tile_base[-1]), np.int64)
+    links = graph.links[~graph.links["reuse"]].sort_values("producer")
+    for producer, consumer, block in links[["producer", "consumer", "block"]].itertuples(index=False):
+        waits = graph.blocks[block].set_of >= 0
+        back[graph.tile_base[consumer] : graph.tile_base[consumer + 1]][waits] = consumer - producer
+    return back
 
-# %% [markdown]
-# **Answer.** The blocks of a GRU step depend on few launches, and a good part of them on none that was launched just before: the
-# input projections of a step need nothing from the step before. That share, printed above, is what a barrier
-# between kernels holds back for no reason.
+
+back = latest_parents()
+names = ["nothing", "the launch before", "2 or 3 back", "4 to 6 back", "7 and more back"]
+level = np.select([back == 0, back == 1, back <= 3, back <= 6], [0, 1, 2, 3], 4)
+shares = pd.DataFrame(
+    {"needs": names, "blocks": np.bincount(level, minlength=5) / len(back), "program": "GRU, three steps"}
+)
+free = float((back != 1).mean())
+bars(
+    shares,
+    x="needs",
+    y="blocks",
+    by="program",
+    percent=True,
+    title=f"{free:.0%} of the {len(back)} blocks need nothing from the launch just before theirs",
+    x_title="latest launch that a block needs",
+    y_title="share of the blocks",
+)
+
+# %%
+simulator = Simulator(graph)
+barrier, exact = (simulator.run(scheduler(text)).time_ns / 1000 for text in ("stream:gap=0ns", "dataflow"))
+first = int((back == 0).sum())
+Markdown(
+    f"""
+**Answer.** Each block depends on few launches, and {free:.0%} of the {len(back)} blocks on none that comes just before theirs: {first} need
+nothing that is computed here, since the input products of a step need nothing from the step before. That is what a
+barrier between kernels holds back for no reason: with free launches, blocks that start when their own parents are done take {exact:.1f} us instead of
+{barrier:.1f} us ({1 - exact / barrier:.0%} less, modelled on an H200).
+"""
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,11 +11,24 @@ import jupytext
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.py"))
+FIGURE, TEXT = "application/vnd.plotly.v1+json", "text/markdown"
 
 
 def sources(notebook) -> list[tuple[str, str]]:
     return [(cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def shown(cells, kind: str) -> list:
+    return [
+        output["data"][kind] for cell in cells for output in cell.get("outputs", []) if kind in output.get("data", {})
+    ]
+
+
+def test_every_notebook_has_both_forms() -> None:
+    assert len(NOTEBOOKS) >= 6
+    assert {path.stem for path in NOTEBOOKS} == {path.stem for path in FOLDER.glob("*.ipynb")}, "run `make notebooks`"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -24,16 +38,29 @@ def test_the_notebook_and_its_text_form_are_the_same(path: Path) -> None:
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not committed"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_the_notebook_runs_and_ends_with_its_answer(
+def test_the_notebook_begins_with_its_question(path: Path) -> None:
+    first = jupytext.read(path).cells[0]
+    assert first.cell_type == "markdown"
+    assert re.match(r"# .*\?$", first.source.splitlines()[0]), first.source
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_notebook_runs_and_ends_with_an_answer_that_it_computed(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     notebook = jupytext.read(path)
     NotebookClient(
-        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=540, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
+    assert not list(tmp_path.iterdir()), "a notebook leaves nothing where it runs"
     assert "**Answer.**" in notebook.cells[-1].source
-    assert any(cell.get("outputs") for cell in notebook.cells)
+    answer = "".join(shown(notebook.cells[-2:], TEXT))
+    assert re.search(r"\d", answer), "the answer's numbers are displayed by the last cells"
+    assert not re.search(r"\b(nan|None|inf)\b", answer), answer
+    figures = shown(notebook.cells, FIGURE)
+    assert figures
+    assert all(figure["data"] and figure["layout"]["title"]["text"] for figure in figures), "a figure says its finding"

@@ -1,0 +1,253 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # How fast a link does a CPU need to schedule thread blocks on a GPU?
+#
+# CCKS ("Cooperative Coherent Kernel Scheduling", proposed for Grace Hopper) keeps one persistent kernel on the GPU; its workers report finished
+# tiles to the CPU over a coherent link, and the CPU writes back what to run next. It was shown on NVLink-C2C only, and without a CUDA
+# graph as baseline. What would be left of it on a slower link?
+#
+# Four programs are recorded without a GPU and simulated with the link's latency, one way, from 0.1 to 20 microseconds. For
+# orientation: about 0.5 is often assumed for NVLink-C2C, 1 to 2 for PCIe. **All times are modelled**, on an H200; launch gaps were
+# measured on one, the costs of the CPU (20 ns a tile, 100 ns a batch, four threads) are assumed.
+
+# %%
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown
+
+import tileprof
+from tileprof.analysis import build_graph
+from tileprof.analysis.simulate import Simulator, scheduler
+from tileprof.viz.charts import curves
+
+PROGRAMS = {
+    "LSTM, 2 layers of 256, 8 steps": "lstm --layers 2 --hidden 256 --steps 8 --batch 16",
+    "GPT-2, 2 layers, 128 tokens": "gpt2 --layers 2 --tokens 128 --dtype bfloat16",
+    "GPT-3 MLP, 1 token": "mlp --tokens 1 --layers 2",
+    "GPT-3 MLP, 64 tokens": "mlp --tokens 64 --layers 2",
+}
+folder = Path(tempfile.mkdtemp())
+
+
+def record(name: str) -> tileprof.Trace:
+    """The program on fake tensors: nothing is computed."""
+    path = folder / f"{list(PROGRAMS).index(name)}.tileprof"
+    program, *options = PROGRAMS[name].split()
+    command = [
+        "tileprof",
+        "record",
+        "--fake",
+        "-o",
+        path,
+        "--",
+        "python",
+        "-m",
+        f"tileprof.examples.{program}",
+        *options,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return tileprof.load(path)
+
+
+with ThreadPoolExecutor(2) as pool:
+    simulators = {name: Simulator(build_graph(trace)) for name, trace in zip(PROGRAMS, pool.map(record, PROGRAMS))}
+pd.DataFrame(
+    {
+        name: {
+            "launches": len(s.graph.launches),
+            "tiles": int(s.graph.tile_base[-1]),
+            "work, us": s.graph.launches["duration_ns"].sum() / 1000,
+        }
+        for name, s in simulators.items()
+    }
+).T.round(1)
+
+# %% [markdown]
+# Variants of the scheduler. *Speculative enqueue*: the CPU hands out tiles of the next four launches before their parents have ended, and the
+# GPU starts them by itself. *Bypass*: a tile with a single parent starts on the GPU without asking. *Batch commit*: 32 decisions share
+# one write.
+
+# %%
+VARIANTS = {
+    "all of it": "ccks",
+    "no batches": "ccks:batch=1",
+    "no speculation": "ccks:speculate=0",
+    "no speculation, no bypass": "ccks:speculate=0,bypass=0",
+}
+BASELINES = {"CUDA graph": "graph", "programmatic dependent launch": "pdl"}
+NVLINK_US, PCIE_US = 0.5, 1.5
+LATENCIES_US = sorted({*np.geomspace(0.1, 20, 12).round(3).tolist(), NVLINK_US, PCIE_US})
+
+
+def at(variant: str, latency_us: float) -> str:
+    """The variant with a link of this latency each way.
+
+    Both ways are charged on the way down: with speculation a tile waits for the link when the window of four launches moves on, and the
+    scheduler's model moves it without waiting for the report of the end.
+    """
+    return f"{variant}{',' if ':' in variant else ':'}up=0us,down={2 * latency_us}us"
+
+
+stream = {name: s.run(scheduler("stream")).time_ns for name, s in simulators.items()}
+
+
+def gain(name: str, text: str) -> float:
+    """Share of the time in stream order that the scheduler saves."""
+    return 1 - simulators[name].run(scheduler(text)).time_ns / stream[name]
+
+
+table = pd.DataFrame(
+    [
+        (name, label, latency, gain(name, at(variant, latency)))
+        for name in PROGRAMS
+        for label, variant in VARIANTS.items()
+        for latency in LATENCIES_US
+    ],
+    columns=["program", "variant", "latency_us", "gain"],
+)
+baselines = {name: {label: gain(name, text) for label, text in BASELINES.items()} for name in PROGRAMS}
+here = table[table["latency_us"] == NVLINK_US]
+here.pivot_table(index="program", columns="variant", values="gain", sort=False).join(pd.DataFrame(baselines).T).round(3)
+
+# %% [markdown]
+# Break-even: the latency at which the gain falls to that of the CUDA graph, by bisection.
+
+# %%
+LONGEST_US = 100.0
+
+
+def break_even_us(name: str, variant: str) -> float:
+    """Latency, one way, up to which the variant beats the CUDA graph; 0: never, infinite: still at the longest tried."""
+    low, high, bar = 0.0, LONGEST_US, baselines[name]["CUDA graph"]
+    if gain(name, at(variant, high)) >= bar:
+        return np.inf
+    if gain(name, at(variant, low)) < bar:
+        return 0.0
+    while high - low > 0.01:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gain(name, at(variant, middle)) >= bar else (low, middle)
+    return low
+
+
+even = pd.DataFrame(
+    {label: {name: break_even_us(name, variant) for name in PROGRAMS} for label, variant in VARIANTS.items()}
+)
+even.round(2)
+
+
+# %%
+def text(latency_us: float) -> str:
+    """A break-even in words; nobody builds a link below a tenth of a microsecond."""
+    if latency_us < 0.1:
+        return "nowhere"
+    return f"at any latency up to {LONGEST_US:.0f} us" if np.isinf(latency_us) else f"up to {latency_us:.1f} us"
+
+
+small, large = list(PROGRAMS)[:2], list(PROGRAMS)[2:]
+speculative, plain = even["all of it"], even["no speculation"]
+title = (
+    f"CPU scheduling with speculation beats a CUDA graph {text(speculative[small].min())} one way where kernels are small;<br>"
+    f"without speculation {text(plain[small].max())}, and for the MLPs {text(speculative[large].max())}"
+)
+shown = {
+    name: (
+        -0.6 if name in small else -0.15,
+        1.15 * max(table.loc[table["program"] == name, "gain"].max(), *marks.values()),
+    )
+    for name, marks in baselines.items()
+}
+curves(
+    table,
+    x="latency_us",
+    y="gain",
+    by="variant",
+    panel="program",
+    levels=baselines,
+    guides={"NVLink-C2C": NVLINK_US, "PCIe": PCIE_US},
+    ranges=shown,
+    log_x=True,
+    percent=True,
+    title=title,
+    x_title="latency of the link, one way, us",
+    y_title="gain over stream order",
+)
+
+# %% [markdown]
+# The link is not the only limit: the CPU decides about every tile. At the latency of NVLink-C2C, with more or fewer threads:
+
+# %%
+crowded = small[1]
+threads = pd.DataFrame(
+    [
+        (
+            count,
+            f"batches of {batch}" if batch > 1 else "no batches",
+            gain(crowded, at(f"ccks:threads={count},batch={batch}", NVLINK_US)),
+        )
+        for batch in (1, 4, 32)
+        for count in (1, 2, 4, 8, 16, 32)
+    ],
+    columns=["threads", "batch", "gain"],
+)
+enough = {
+    batch: next((n for n, g in zip(rows["threads"], rows["gain"]) if g >= baselines[crowded]["CUDA graph"]), None)
+    for batch, rows in threads.groupby("batch", sort=False)
+}
+needed = {batch: f"{n} threads" if n else "more than 32 threads" for batch, n in enough.items()}
+curves(
+    threads,
+    x="threads",
+    y="gain",
+    by="batch",
+    levels={"": baselines[crowded]},
+    ranges={"": (-0.6, 0.6)},
+    log_x=True,
+    percent=True,
+    title=f"{crowded}: to beat a CUDA graph, {needed['batches of 32']} decide in batches, {needed['no batches']} one by one",
+    x_title="CPU threads that decide",
+    y_title="gain over stream order",
+)
+
+# %%
+nvlink, pcie = (
+    table[(table["latency_us"] == us) & (table["variant"] == "all of it")].set_index("program")["gain"]
+    for us in (NVLINK_US, PCIE_US)
+)
+rows = [
+    f"| {name} | {baselines[name]['CUDA graph']:.1%} | {nvlink[name]:.1%} | {pcie[name]:.1%} | {text(speculative[name])} | {text(plain[name])} |"
+    for name in PROGRAMS
+]
+lost = 100 * (nvlink - pcie)[small]
+near = table[table["latency_us"] <= PCIE_US].pivot_table(
+    index=["program", "latency_us"], columns="variant", values="gain"
+)
+bypass = 100 * (near["no speculation"] - near["no speculation, no bypass"]).max()
+idle = [100 * (gain(name, at("ccks:fetch=0ns", NVLINK_US)) - baselines[name]["CUDA graph"]) for name in large]
+Markdown(
+    f"""
+**Answer.** With speculation, a link about as fast as PCIe will do: from {NVLINK_US} to {PCIE_US} us one way the programs of small kernels lose
+at most {lost.max():.1f} points of gain, and they beat a CUDA graph {text(speculative[small].min())}. Without it every chain of tiles pays the
+round trip, and they beat the graph only {text(plain[small].max())}. Bypassing the CPU is worth at most {bypass:.1f} points up
+to {PCIE_US} us; the CPU's throughput matters more ({crowded.split(",")[0]} needs {needed["batches of 32"]} with batches, {needed["no batches"]} without).
+The MLPs, few and large kernels, beat the graph {text(speculative[large].max())}; even if the workers' {scheduler("ccks").fetch_ns:.0f} ns a tile were free,
+they would be {min(idle):+.1f} to {max(idle):+.1f} points from it. All of it modelled.
+
+| program | gain of a CUDA graph | CCKS at {NVLINK_US} us | CCKS at {PCIE_US} us | beats the graph | without speculation |
+|---|---|---|---|---|---|
+"""
+    + "\n".join(rows)
+)
