@@ -43,7 +43,7 @@ bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on
 	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done
 
 notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form
-	$(BIN)/jupytext --to ipynb notebooks/*.py
+	$(BIN)/jupytext --update --to ipynb notebooks/*.py
 
 format: $(INSTALLED) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .

@@ -94,12 +94,8 @@ LATENCIES_US = sorted({*np.geomspace(0.1, 20, 12).round(3).tolist(), NVLINK_US, 
 
 
 def at(variant: str, latency_us: float) -> str:
-    """The variant with a link of this latency each way.
-
-    Both ways are charged on the way down: with speculation a tile waits for the link when the window of four launches moves on, and the
-    scheduler's model moves it without waiting for the report of the end.
-    """
-    return f"{variant}{',' if ':' in variant else ':'}up=0us,down={2 * latency_us}us"
+    """The variant with a link of this latency each way."""
+    return f"{variant}{',' if ':' in variant else ':'}up={latency_us}us,down={latency_us}us"
 
 
 stream = {name: s.run(scheduler("stream")).time_ns for name, s in simulators.items()}

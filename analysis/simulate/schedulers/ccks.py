@@ -16,7 +16,8 @@ class Ccks(Options):
     its abstract and figures are what this follows: no code is public).
 
     ``speculate=1``: the CPU enqueues tiles of the next ``window`` launches before their parents have ended, and the GPU starts them
-    ``local_ns`` after the last parent; 0: decisions begin when the report has arrived. ``bypass``: tiles with at most so many parents start
+    ``local_ns`` after the last parent; the window moves on when the report of a launch's end has arrived. 0: decisions begin when the
+    report of the last parent has arrived. ``bypass``: tiles with at most so many parents start
     without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
 
     ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed, not measured: about 0.5 us suits
@@ -49,7 +50,7 @@ class Ccks(Options):
             bypass=self.bypass,
             bypass_ns=self.local_ns,
         )
-        return Draft(
+        draft = Draft(
             n,
             gate=[READY] * n,
             overhead_ns=[self.fetch_ns] * n,
@@ -57,3 +58,7 @@ class Ccks(Options):
             window=self.window,
             deciding=deciding,
         )
+        for launch in range(self.window, n) if self.speculate and self.window else ():
+            draft.after[launch].add(launch - self.window)
+            draft.gap_ns[launch] = self.up_ns
+        return draft

@@ -223,6 +223,8 @@ def test_the_cpu_decides_over_a_link_unless_it_is_bypassed_or_was_ahead():
     # Ahead, the second decision is made with the first, in a batch of two.
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0") == 12 + 200 + 10 + 7 + 10
     assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,batch=1") == first + 7 + 10
+    # Behind a window of one, it is made when the report of the first has arrived.
+    assert time_of(g, f"ccks:{costs},speculate=1,bypass=0,window=1") == first + 100 + 11 + 200 + 10
 
 
 def test_blocks_of_the_next_kernel_wait_for_their_parents_and_kernels_leave_in_order():
