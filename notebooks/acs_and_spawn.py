@@ -172,17 +172,19 @@ lines = [
 ]
 Markdown("Where ours differ:\n\n" + "\n".join(lines))
 
-# %%
-wide = ", ".join(f"{program}: {int(n)}" for (program, scheduler), n in enough.items() if scheduler == "acs-hw")
-Markdown(
-    f"**Computed.** {same.sum()} of {len(table)} published averages come out in the published direction, and {size.sum()} in size as well (in our "
-    f"range, or within a factor of {published.NEAR:g} of it). Windows that give 95% of what any gives, on the GPU: {wide}. SPAWN's rule reaches "
-    f"{rules['SPAWN of best'].min():.0%} to {rules['SPAWN of best'].max():.0%} of the best static threshold."
-)
-
 # %% [markdown]
-# **Answer.** The directions come out, and most sizes too, once the costs are those that the papers name: launches measured in tens of microseconds
+# ## What the sizes hang on
+#
+# Costs are those that the papers name: launches measured in tens of microseconds
 # for child grids, a program's own threshold, a GPU that is a third full. What the sizes hang on is what no paper prints, how long blocks take and
 # how much they slow each other down; the last cells above say by how much, and where. A window as in ACS need not be larger than its
 # authors chose. SPAWN's rule is as good as a tuned threshold where threads are uneven, and loses where all threads are alike and launch at once, because
 # it learns what a launch costs only when the first child ends.
+
+# %%
+wide = ", ".join(f"{program}: {int(n)}" for (program, scheduler), n in enough.items() if scheduler == "acs-hw")
+Markdown(
+    f"**Answer.** {same.sum()} of {len(table)} published averages come out in the published direction, and {size.sum()} in size as well (in our "
+    f"range, or within a factor of {published.NEAR:g} of it). Windows that give 95% of what any gives, on the GPU: {wide}. SPAWN's rule reaches "
+    f"{rules['SPAWN of best'].min():.0%} to {rules['SPAWN of best'].max():.0%} of the best static threshold."
+)
