@@ -1,7 +1,9 @@
 """Pages that show a tile graph: launches, the tiles of a pair, the lanes of SMs over time, and what schedulers would gain."""
 
+from tileprof.viz.address import link
 from tileprof.viz.overlay import Overlay, PairOverlay
 from tileprof.viz.page import page
 from tileprof.viz.study import Study, study
+from tileprof.viz.variants import Variant, variants
 
-__all__ = ["Overlay", "PairOverlay", "Study", "page", "study"]
+__all__ = ["Overlay", "PairOverlay", "Study", "Variant", "link", "page", "study", "variants"]

@@ -23,6 +23,7 @@ from tileprof.viz.relations import relation_tables
 from tileprof.viz.schedules import gain_tables
 from tileprof.viz.study import Study
 from tileprof.viz.uses import use_tables
+from tileprof.viz.variants import Variant, variant_tables
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -59,10 +60,14 @@ class Strings:
 
 
 def document(
-    graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+    graph: TileGraph,
+    report: Report | None = None,
+    study: Study | None = None,
+    policy: Overlay | None = None,
+    variants: tuple[Variant, ...] = (),
 ) -> dict[str, Any]:
     """Everything a page shows of a tile graph; ``report`` adds its gains where it has them, ``study`` schedules and other GPU
-    sizes, ``policy`` what its waits cover.
+    sizes, ``policy`` what its waits cover, ``variants`` what the sliders of the what-if view move through.
     """
     launches = graph.trace.launches
     notes: list[str] = []
@@ -79,7 +84,7 @@ def document(
         "strings": strings.texts,
         "notes": notes,
     }
-    value |= use_tables(graph.trace, shown, strings.codes, notes)
+    value |= use_tables(graph.trace, shown, strings.codes, notes) | variant_tables(variants)
     left = PAGE_BYTES - _size(value)
     value |= gain_tables(graph, report, study or Study((), (), ()), budget=left // 4, notes=notes)
     if policy is not None:

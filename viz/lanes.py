@@ -9,9 +9,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.durations import SPREAD, Durations, tile_durations
+from tileprof.analysis.bounds.listing import alone
 from tileprof.analysis.timeline import Lanes, busy_share, dispatch, recorded
 from tileprof.viz.pack import pack, packed_bytes
-from tileprof.viz.uses import tile_bytes
+from tileprof.viz.uses import moved_bytes, tile_bytes
 
 if TYPE_CHECKING:
     from tileprof.trace import Trace
@@ -35,27 +36,25 @@ def lane_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: lis
     """
     grids, grid_of = _grids(trace, launches, budget // 3, notes)
     budget -= sum(_bytes(g) for g in grids)
-    measured = _times_by_launch(trace)
-    occupancy = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
-    lives = tile_durations(trace, trace.device.sms * occupancy)
-    first, lane_of = _shared(launches, lives, occupancy)
+    source = LaneSource(trace, launches)
+    first, lane_of = source.shared()
     tiles = launches["tiles"].to_numpy(np.int64)
     tables: list[dict[str, Any]] = [{}] * len(first)
     coarse = 0
     for done, at in enumerate(np.argsort(tiles[first], kind="stable").tolist(), start=1):
         launch = first[at]
-        lanes = _lanes(trace.device.sms, measured.get(launch), lives.of(launch, int(tiles[launch])), occupancy[launch])
+        lanes = source.of(launch)
         table = _whole(lanes) if len(lanes.sm) <= _TOO_MANY else None
         if table is None or _bytes(table) > budget - (len(first) - done) * _COARSE_BYTES:
             table, coarse = _aggregated(lanes, trace.device.sms), coarse + 1
-        table["source"] = lives.source[launch]
+        table["source"] = source.lives.source[launch]
         budget -= _bytes(table)
         tables[at] = table if budget > 0 else {"tiles": len(lanes.sm), "slots": lanes.slots}
     if coarse:
         notes.append(f"The lanes of {coarse:,} large launches are aggregated: shares of busy slots, not single tiles.")
-    if SPREAD in lives.source:
+    if SPREAD in source.lives.source:
         notes.append(
-            f"The tiles of {lives.source.count(SPREAD):,} launches have no times of their own: "
+            f"The tiles of {source.lives.source.count(SPREAD):,} launches have no times of their own: "
             "the launch's time is spread evenly over its waves."
         )
     return {"lanes": tables, "lane_of": pack(lane_of), "grids": grids, "grid_of": pack(grid_of)}
@@ -65,22 +64,54 @@ def _times_by_launch(trace: Trace) -> dict[int, pd.DataFrame]:
     return {int(str(launch)): rows for launch, rows in trace.times.groupby("launch")} if len(trace.times) else {}
 
 
-def _shared(launches: pd.DataFrame, lives: Durations, occupancy: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-    """The first launch of each distinct timeline, and each launch's place among them.
+class LaneSource:
+    """Where the tiles of each launch ran, or would run; ``lives``: how long they last."""
 
-    Launches that share tile durations and occupancy share their lanes; measured ones have durations of their own.
-    """
-    place: dict[tuple[int, int, int], int] = {}
-    first: list[int] = []
-    lane_of: list[int] = []
-    tiles = launches["tiles"].to_numpy(np.int64)
-    for launch in range(len(launches)):
-        key = (int(lives.begins[launch]), int(tiles[launch]), int(occupancy[launch]))
-        if key not in place:
-            place[key] = len(first)
-            first.append(launch)
-        lane_of.append(place[key])
-    return first, lane_of
+    def __init__(self, trace: Trace, launches: pd.DataFrame) -> None:
+        self._sms = trace.device.sms
+        self._measured = _times_by_launch(trace)
+        self._occupancy = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
+        self._tiles = launches["tiles"].to_numpy(np.int64)
+        self.lives: Durations = tile_durations(trace, self._sms * self._occupancy)
+
+    def of(self, launch: int) -> Lanes:
+        lives = self.lives.of(launch, int(self._tiles[launch]))
+        return _lanes(self._sms, self._measured.get(launch), lives, self._occupancy[launch])
+
+    def slots(self, launch: int) -> int:
+        """Tiles of a launch that the GPU holds at a time."""
+        return int(self._sms * self._occupancy[launch])
+
+    def spans(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Begin and end of every tile, ns from the launch's begin; 0 for one that was not measured where others were."""
+        lives = self.lives.of(launch, int(self._tiles[launch]))
+        times = self._measured.get(launch)
+        if times is None:
+            ends = alone(lives, self.slots(launch))
+            return ends - lives, ends
+        begin, end = np.zeros(len(lives)), np.zeros(len(lives))
+        begin[times["tile"].to_numpy()], end[times["tile"].to_numpy()] = times["begin_ns"], times["end_ns"]
+        return begin, end
+
+    def whole(self, launch: int) -> dict[str, Any]:
+        """Every tile of a launch for the browser, whatever its size."""
+        return _whole(self.of(launch)) | {"source": self.lives.source[launch]}
+
+    def shared(self) -> tuple[list[int], list[int]]:
+        """The first launch of each distinct timeline, and each launch's place among them.
+
+        Launches that share tile durations and occupancy share their lanes; measured ones have durations of their own.
+        """
+        place: dict[tuple[int, int, int], int] = {}
+        first: list[int] = []
+        lane_of: list[int] = []
+        for launch in range(len(self._tiles)):
+            key = (int(self.lives.begins[launch]), int(self._tiles[launch]), int(self._occupancy[launch]))
+            if key not in place:
+                place[key] = len(first)
+                first.append(launch)
+            lane_of.append(place[key])
+        return first, lane_of
 
 
 def _bytes(table: dict[str, Any]) -> int:
@@ -131,8 +162,7 @@ def _grids(
     place: dict[int, int] = {}
     moved = tile_bytes(trace)
     for footprint in tiles.index.tolist():
-        block = trace.footprint(int(footprint)).block
-        grid = {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")} | moved.get(int(footprint), {})
+        grid = _coordinates(trace, int(footprint)) | moved.get(int(footprint), {})
         if _bytes(grid) > budget:
             continue
         budget -= _bytes(grid)
@@ -141,3 +171,15 @@ def _grids(
     if len(place) < len(tiles):
         notes.append(f"Grid coordinates of the tiles of {len(tiles) - len(place):,} large kernels are left out.")
     return grids, [place.get(int(f), _NO_TABLE) for f in launches["footprint"]]
+
+
+def grid_of(trace: Trace, launch: int) -> dict[str, Any]:
+    """Coordinates and bytes of the tiles of one launch, whatever its size."""
+    footprint = int(trace.launches["footprint"].iloc[launch])
+    rows = trace.tiles[trace.tiles["footprint"] == footprint]
+    return _coordinates(trace, footprint) | moved_bytes(rows)
+
+
+def _coordinates(trace: Trace, footprint: int) -> dict[str, Any]:
+    block = trace.footprint(footprint).block
+    return {axis: pack(block[:, i], delta=True) for i, axis in enumerate("xyz")}

@@ -29,7 +29,8 @@ class PairOverlay:
 class Overlay:
     """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``: dependencies;
     ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without need. ``stream_ns``
-    and ``policy_ns``: predicted time of its launches alone, one after the other and under the policy.
+    and ``policy_ns``: predicted time of its launches alone, one after the other and under the policy. ``refused``: why it cannot
+    be of this trace; nothing else is known of it then.
     """
 
     name: str
@@ -43,6 +44,12 @@ class Overlay:
     stream_ns: float
     policy_ns: float
     pairs: Sequence[PairOverlay]
+    refused: str = ""
+
+    @classmethod
+    def foreign(cls, name: str, why: str) -> Overlay:
+        """A policy of another trace."""
+        return cls(name, False, (), (), 0, 0, 0, 0, 0.0, 0.0, (), why)
 
 
 def overlay_table(
@@ -70,6 +77,7 @@ def overlay_table(
     return {
         "name": printable(overlay.name),
         "sound": overlay.sound,
+        "refused": printable(overlay.refused),
         "reasons": [printable(reason) for reason in overlay.reasons],
         "launches": pack(list(overlay.launches)),
         **{name: getattr(overlay, name) for name in ("needed", "missing", "waits", "excess", "stream_ns", "policy_ns")},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tileprof.analysis.report import Report
     from tileprof.viz.overlay import Overlay
     from tileprof.viz.study import Study
+    from tileprof.viz.variants import Variant
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
 # its marks go blank beyond a million, while a pair of launches can have more tiles than that.
@@ -35,16 +36,17 @@ def page(
     report: Report | None = None,
     study: Study | None = None,
     policy: Overlay | None = None,
+    variants: tuple[Variant, ...] = (),
     *,
     served: bool = False,
 ) -> str:
     """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
 
     ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU; ``policy`` lays
-    a policy over the dependencies; a ``served`` page may ask its own server for more. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown
-    as text.
+    a policy over the dependencies; ``variants`` are what the sliders of the what-if view move through; a ``served`` page may ask
+    its own server for more. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown as text.
     """
-    value = document(graph, report, study, policy)
+    value = document(graph, report, study, policy, variants)
     scripts = (*SCRIPTS[:-1], "served", SCRIPTS[-1]) if served else SCRIPTS
     script, style = _asset(*(f"{name}.js" for name in scripts)), _asset("page.css")
     allowed = (

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tileprof.trace.distinct import ranges
 from tileprof.viz.pack import Packed, pack, packed_bytes
 
 if TYPE_CHECKING:
@@ -21,10 +22,13 @@ COARSE = 256
 _COARSE_BYTES = 30_000
 """What an aggregated relation takes of a page, at most about; kept free for each relation still to come."""
 
+_SMALL_BYTES = 4_000
+"""A whole relation of so little is kept whatever is still to come: aggregated it would take no less."""
 _TOO_MANY = 4_000_000
 """Stored edges of one relation that are not even tried to pack whole."""
 
 _UNKNOWN_SHARE = 255
+_CELLS_AT_ONCE = 2_000_000
 
 
 def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def fitted(block: EdgeBlock, producers: int, budget: int, *, reserved: int = 0) 
     """
     if len(block.parent) <= _TOO_MANY:
         value = whole(block)
-        if _bytes(value) <= budget - reserved:
+        if _bytes(value) <= max(budget - reserved, min(budget, _SMALL_BYTES)):
             return value, _bytes(value)
     value = _aggregated(block, producers)
     if _bytes(value) > budget:
@@ -107,15 +111,19 @@ def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
     """Edges counted on a grid of at most ``COARSE`` by ``COARSE`` cells of equal tiles."""
     consumers = len(block.set_of)
     rows, columns = min(COARSE, max(producers, 1)), min(COARSE, max(consumers, 1))
-    sets = len(block.indptr) - 1
     linked = np.flatnonzero(block.set_of >= 0)
-    users = np.zeros((sets, columns), np.int64)
-    np.add.at(users, (block.set_of[linked], linked * columns // max(consumers, 1)), 1)
-    set_of_parent = np.repeat(np.arange(sets), np.diff(block.indptr))
+    set_of_parent = np.repeat(np.arange(len(block.indptr) - 1), np.diff(block.indptr))
     row_of_parent = block.parent.astype(np.int64) * rows // max(producers, 1)
-    counts = np.zeros((rows, columns), np.int64)
-    # One (set, row) pair at a time would be slow, and all parents against all columns large: chunks of parents.
-    for begin in range(0, len(set_of_parent), 65_536):
-        part = slice(begin, begin + 65_536)
-        np.add.at(counts, row_of_parent[part], users[set_of_parent[part]])
-    return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(counts.ravel())}
+    held, edges = np.unique(set_of_parent * rows + row_of_parent, return_counts=True)
+    column = linked * columns // max(consumers, 1)
+    used, users = np.unique(block.set_of[linked].astype(np.int64) * columns + column, return_counts=True)
+    # Rows of each set by columns of the same set; in parts, for a set may have all of both.
+    first = np.searchsorted(used // columns, held // rows, side="left")
+    count = np.searchsorted(used // columns, held // rows, side="right") - first
+    counts = np.zeros(rows * columns)
+    part = np.cumsum(count) // _CELLS_AT_ONCE
+    for here in np.split(np.arange(len(held)), np.flatnonzero(np.diff(part)) + 1):
+        at, times = ranges(first[here], count[here]), count[here]
+        cell = np.repeat(held[here] % rows, times) * columns + used[at] % columns
+        counts += np.bincount(cell, np.repeat(edges[here], times) * users[at], rows * columns)
+    return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(np.rint(counts).astype(np.int64))}

@@ -1,4 +1,4 @@
-"""The page over HTTP, on this machine only: relations too large for a file, and schedulers run when asked for.
+"""The page over HTTP, on this machine only: what is too large for a file, and schedulers run when asked for.
 
 Only a browser here that was given the address gets an answer: the server listens on the loopback interface, the path begins with a
 secret, and requests whose Host names anything else than the loopback are refused, because a name of a foreign site may be made
@@ -19,16 +19,19 @@ from urllib.parse import parse_qs, urlsplit
 
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.errors import UserError
+from tileprof.viz.lanes import LaneSource, grid_of
 from tileprof.viz.page import page
 from tileprof.viz.relations import whole
 from tileprof.viz.schedules import schedule_value
 from tileprof.viz.study import plain, size
+from tileprof.viz.variants import variant_value
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.analysis.report import Report
     from tileprof.viz.overlay import Overlay
     from tileprof.viz.study import Study
+    from tileprof.viz.variants import Variant
 
 LOOPBACK = "127.0.0.1"
 _LONGEST_QUERY = 2_000
@@ -39,12 +42,17 @@ class Answers:
     """What a served page may ask of one graph; every answer is a JSON value. Raises `UserError` for what it cannot answer."""
 
     def __init__(
-        self, graph: TileGraph, report: Report | None = None, study: Study | None = None, policy: Overlay | None = None
+        self,
+        graph: TileGraph,
+        report: Report | None = None,
+        study: Study | None = None,
+        policy: Overlay | None = None,
+        variants: tuple[Variant, ...] = (),
     ) -> None:
         self._graph = graph
         self._study = study
         self._lock = Lock()  # one simulation at a time: each takes a core and memory for every tile
-        self._page = (graph, report, study, policy)
+        self._page = (graph, report, study, policy, variants)
 
     @cached_property
     def html(self) -> str:
@@ -56,6 +64,23 @@ class Answers:
             raise UserError(f"there is no relation {number[:20]!r}")
         return whole(self._graph.blocks[int(number)])
 
+    def lanes(self, launch: str) -> dict[str, Any]:
+        """Every tile of a launch: its SM, slot, begin and life."""
+        return self._lanes.whole(self._launch(launch))
+
+    def grid(self, launch: str) -> dict[str, Any]:
+        """Coordinates and bytes of every tile of a launch."""
+        return grid_of(self._graph.trace, self._launch(launch))
+
+    def _launch(self, number: str) -> int:
+        if not (number.isdecimal() and int(number) < len(self._graph.launches)):
+            raise UserError(f"there is no launch {number[:20]!r}")
+        return int(number)
+
+    @cached_property
+    def _lanes(self) -> LaneSource:
+        return LaneSource(self._graph.trace, self._graph.launches)
+
     def simulate(self, text: str) -> dict[str, Any]:
         """A schedule of ``name:key=value,…``, as those in the page."""
         chosen = scheduler(text)
@@ -65,18 +90,31 @@ class Answers:
 
     def size(self, text: str) -> dict[str, Any]:
         """The program on ``SMs,blocks an SM`` (0: as recorded)."""
-        words = text.split(",")
-        if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
-            raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")
-        sms, blocks = (int(word) for word in words)
-        if not (1 <= sms <= MOST_SMS and blocks <= MOST_BLOCKS):
-            raise UserError(f"sizes are 1 to {MOST_SMS} SMs of at most {MOST_BLOCKS} blocks")
+        sms, blocks = _size_of(text)
         with self._lock:
             return plain(size(self._graph, sms, blocks))
+
+    def variant(self, text: str) -> dict[str, Any]:
+        """The time of ``name:key=value,…@SMs,blocks``: a scheduler with options on one size of GPU."""
+        chosen, _, at = text.rpartition("@")
+        sms, blocks = _size_of(at)
+        with self._lock:
+            return variant_value(self._graph, chosen, sms, blocks)
 
     @cached_property
     def _simulator(self) -> Simulator:
         return Simulator(self._graph)
+
+
+def _size_of(text: str) -> tuple[int, int]:
+    """SMs and resident blocks an SM of ``SMs,blocks``."""
+    words = text.split(",")
+    if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
+        raise UserError(f"{text[:40]!r} is no size; give SMs,blocks: 66,2")
+    sms, blocks = (int(word) for word in words)
+    if not (1 <= sms <= MOST_SMS and blocks <= MOST_BLOCKS):
+        raise UserError(f"sizes are 1 to {MOST_SMS} SMs of at most {MOST_BLOCKS} blocks")
+    return sms, blocks
 
 
 class PageServer(ThreadingHTTPServer):
@@ -111,7 +149,14 @@ class _Handler(BaseHTTPRequestHandler):
         if not name:
             return self._send(HTTPStatus.OK, "text/html", self.server.answers.html)
         answers = self.server.answers
-        asked = {"block": answers.block, "simulate": answers.simulate, "size": answers.size}.get(name)
+        asked = {
+            "block": answers.block,
+            "lanes": answers.lanes,
+            "grid": answers.grid,
+            "simulate": answers.simulate,
+            "size": answers.size,
+            "variant": answers.variant,
+        }.get(name)
         if asked is None:
             return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
         return self._answer(asked, parse_qs(address.query).get("of", [""])[0])

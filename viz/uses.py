@@ -78,8 +78,10 @@ def _touched(trace: Trace, footprint: int) -> dict[int, int]:
 
 def tile_bytes(trace: Trace) -> dict[int, dict[str, Packed]]:
     """By footprint: ``read`` and ``written`` bytes of each tile."""
+    return {int(str(footprint)): moved_bytes(rows) for footprint, rows in trace.tiles.groupby("footprint")}
+
+
+def moved_bytes(tiles: pd.DataFrame) -> dict[str, Packed]:
+    """``read`` and ``written`` bytes of some rows of the table of tiles."""
     names = {"read": "bytes_read", "written": "bytes_written"}
-    return {
-        int(str(footprint)): {short: pack(rows[name].to_numpy(np.int64), delta=True) for short, name in names.items()}
-        for footprint, rows in trace.tiles.groupby("footprint")
-    }
+    return {short: pack(tiles[name].to_numpy(np.int64), delta=True) for short, name in names.items()}

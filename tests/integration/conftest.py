@@ -4,6 +4,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
@@ -57,6 +58,18 @@ class Tab:
     def tip(self, view, script, argument=None):
         self.page.mouse.move(*self.at(view, script, argument))
         return self.page.inner_text("#tip") if self.page.is_visible("#tip") else ""
+
+    def pixels(self, view, points):
+        """What a view's canvas shows at points in the view's own coordinates: ``[points, 3]`` red, green, blue."""
+        return np.array(self.ask(
+            """async ([name, points]) => { await new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)));
+            const view = tileprof.views[name]; const { canvas: c } = view; const copy = new OffscreenCanvas(c.width, c.height).getContext("2d");
+            copy.drawImage(c, 0, 0); const d = copy.getImageData(0, 0, c.width, c.height).data;
+            return points.map((p) => { const [x, y] = view.toScreen(...p).map((v) => Math.floor(v * view.ratio));
+                if (x < 0 || y < 0 || x >= c.width || y >= c.height) throw new Error(`${p} is not in sight`);
+                return Array.from(d.subarray(4 * (y * c.width + x), 4 * (y * c.width + x) + 3)); }); }""",
+            [view, np.asarray(points, float).tolist()],
+        ))  # fmt: skip
 
     def hash(self):
         return self.ask("() => location.hash")

@@ -1,21 +1,25 @@
 """``tileprof report`` as a user runs it."""
 
 import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
 
 
-def report(*arguments, cwd=None):
+def report(*arguments, cwd=None, environment=None):
     return subprocess.run(
         [sys.executable, "-m", "tileprof.cli", "report", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
         check=False,
+        env=os.environ | (environment or {}),
     )
 
 
@@ -84,3 +88,89 @@ def test_an_unknown_gpu_is_answered_with_those_that_are_known(mlp):
     done = report(mlp, "--device", "H1000")
     assert done.returncode == 2
     assert "H100" in done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_failure(mlp):
+    line = f"set -o pipefail; {sys.executable} -m tileprof.cli report '{mlp}' | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("recorded")
+
+
+def test_the_gpu_is_drawn_over_time_and_pairs_as_they_become_ready(mlp):
+    text = report(mlp).stdout
+    [busy] = [line for line in text.splitlines() if line.startswith("slots busy")]
+    assert re.fullmatch(r"slots busy +[ ▁▂▃▄▅▆▇█]{60} \d+% *", busy)
+    assert re.search(r"edges .*[▁▂▃▄▅▆▇]█ ", text)
+
+
+@pytest.mark.parametrize(("options", "environment"), [(["--plain"], {}), ([], {"PYTHONIOENCODING": "ascii"})])
+def test_a_plain_report_is_ascii_and_its_tables_stay_straight(mlp, options, environment):
+    fancy = report(mlp).stdout.splitlines()
+    plain = report(mlp, *options, environment=environment).stdout
+    assert plain.isascii()
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in fancy]
+    assert "0 > 1  x3" in plain
+
+
+def test_a_map_is_never_cut(mlp):
+    piped = report(mlp).stdout
+    for pair in json.loads(report(mlp, "--json").stdout)["pairs"]:
+        assert pair["map"] in piped
+
+
+LAYER = """
+import sys, time
+sys.path[:0] = [{tests!r}, {root!r}]
+from tileprof.trace import writer
+from small_programs import Program, norm
+writer.CHECKPOINT_ROWS = 1
+program = Program({path!r})
+buffers = [program.buffer() for _ in range(4)]
+for before, after in zip(buffers, buffers[1:]):
+    program.launch("row", norm(), (before, after))
+    print("launched", flush=True)
+    sys.stdin.readline()
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "last"), [("program.writer.close()", "3 with 24 tiles"), ("import os; os._exit(3)", "PARTIAL")]
+)
+def test_a_watched_recording_is_reported_as_it_grows_and_until_it_ends(tmp_path, end, last):
+    root = Path(__file__).parents[2]
+    code = LAYER.format(tests=str(root / "tests/unit/viz"), root=str(root), path=str(tmp_path / "t"), end=end)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as recording:
+        recording.stdout.readline()
+        command = [sys.executable, "-m", "tileprof.cli", "report", "--watch", str(tmp_path / "t.tileprof")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+            seen, reports = [], 0
+            for line in watching.stdout:
+                seen.append(line)
+                reports += line.startswith("Next:")
+                if line.startswith("Next:") and reports <= 3:
+                    recording.stdin.write("\n")
+                    recording.stdin.flush()
+                if reports == 3:
+                    recording.wait(30)
+            assert watching.wait(30) == 0
+            assert watching.stderr.read() == ""
+    text = "".join(seen)
+    assert text.startswith("STILL BEING RECORDED")
+    assert "1 with 8 tiles" in text
+    assert "\x1b" not in text
+    assert reports >= 3
+    assert last in text.split("Next: ")[-2]
+
+
+def test_a_trace_that_nobody_writes_is_watched_once(mlp):
+    done = report(mlp, "--watch")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == report(mlp).stdout
+
+
+def test_a_watch_of_nothing_and_a_watch_for_programs_are_refused(mlp, tmp_path):
+    assert "there is no trace" in report(tmp_path / "nothing", "--watch").stderr
+    assert "--json for programs" in report(mlp, "--watch", "--json").stderr

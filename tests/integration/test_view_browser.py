@@ -8,7 +8,7 @@ from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load
 from tileprof.trace.footprint import Boxes, Footprint
-from tileprof.viz import page
+from tileprof.viz import page, study
 
 LAYER = 10  # launches in a layer of the small transformer
 GEMM, ATTENTION = 2, 3  # launches of its first layer
@@ -106,7 +106,8 @@ def test_every_cell_of_the_matrix_says_what_the_graph_says(tab, graph):
     edges = graph.edges
     edges = edges[(edges["producer_launch"] == GEMM) & (edges["consumer_launch"] == ATTENTION)]
     known = {(p, c): b for p, c, b in edges[["producer_tile", "consumer_tile", "bytes"]].itertuples(index=False)}
-    said = shown.ask("""() => { const out = []; const { block } = tileprof.matrix.parts[0];
+    said = shown.ask("""async () => { const out = []; const { block } = tileprof.matrix.parts[0];
+        await block.details();
         block.set_of.forEach((set, c) => { for (let e = block.indptr[set]; e < block.indptr[set + 1]; e++) out.push([block.parent[e], c, block.bytes[e]]); });
         return out; }""")
     assert {(p, c): b for p, c, b in said} == known
@@ -125,7 +126,9 @@ def test_zooming_down_to_a_tile_shows_its_place_bytes_and_hazard(tab, graph):
         shown.page.mouse.move(*shown.at("matrix", centre, cell))
         shown.page.mouse.wheel(0, -120)
     shown.until("(k) => tileprof.views.matrix.view.ky > 20 * k", before)
-    told = shown.tip("matrix", centre, cell)
+    shown.tip("matrix", centre, cell)
+    shown.until("() => document.getElementById('tip').innerText.includes('RAW: ')")
+    told = shown.page.inner_text("#tip")
     x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
     assert f"consumer tile {cell[0]} ({x}, {y}, 0)" in told
     assert f"producer tile {cell[1]}" in told
@@ -263,6 +266,19 @@ def _one_tile(program):
     program.launch("one", pointwise(tiles=1), [program.buffer(), program.buffer()])
 
 
+def _one_launch(program):
+    program.launch("one", norm(), [program.buffer(), program.buffer()])
+
+
+def _no_times(program):
+    footprint = norm()
+    footprint.duration_ns = None
+    buffers = [program.buffer() for _ in range(3)]
+    for a, b in ((0, 1), (1, 2)):
+        program.now = 0
+        program.launch("row", footprint, (buffers[a], buffers[b]), duration=0)
+
+
 def _no_accesses(program):
     grid = np.zeros((3, 3), np.int32)
     footprint = Footprint(grid, Boxes.concat([]), None)
@@ -288,7 +304,9 @@ def _measured(program):
     ("build", "says"),
     [
         (_empty, "The trace holds no launches"),
-        (_one_tile, "No launch depends on another one."),
+        (_one_tile, "One launch: there is nothing that it could depend on."),
+        (_one_launch, "One launch: there is nothing that it could depend on."),
+        (_no_times, "The trace holds no times"),
         (_no_accesses, "The trace holds no accesses"),
         (_hostile, "2 launches are conservative"),
         (_measured, "measured tiles"),
@@ -298,12 +316,15 @@ def test_odd_traces_have_a_page_that_says_what_is_odd(tab, tmp_path, build, says
     program = Program(tmp_path / "t")
     build(program)
     path = tmp_path / "page.html"
-    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    graph = build_graph(load(program.writer.close()))
+    path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
     shown = tab("#launch=0", path=path)
     shown.page.mouse.move(200, 400)
     shown.until("(says) => document.body.innerText.includes(says)", says)
     shown.page.keyboard.press("Escape")
-    shown.until("() => true")
+    for key in "456":  # the other views have nothing to complain about either
+        shown.page.keyboard.press(key)
+        shown.ask("() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
     assert shown.page.query_selector("img") is None
 
 
@@ -324,3 +345,24 @@ def test_hostile_names_are_shown_as_they_are(tab, tmp_path):
     shown.until("() => tileprof.matrix.parts.length > 0")
     assert "</script><img src=x onerror=alert(1)>'\"&\\u202e\\u2028\\u0000" in shown.page.inner_text("#launch")
     assert "onerror" in shown.tip("graph", MIDDLE, 1)
+
+
+def test_kernel_names_keep_their_template_arguments(tab, tmp_path):
+    names = {
+        "void at::native::vectorized_elementwise<add>(int, float)": "vectorized_elementwise<add>",
+        "vectorized_elementwise<add>": "vectorized_elementwise<add>",
+        "cutlass::Kernel<A, ns::B>(Params)": "Kernel<A, ns::B>",
+        "Memcpy HtoD (Pageable -> Device)": "Memcpy HtoD (Pageable -> Device)",
+        "<script>alert(1)</script>": "<script>alert(1)</script>",
+    }
+    program = Program(tmp_path / "t")
+    for name in names:
+        program.launch(name, norm(), [program.buffer() for _ in range(2)])
+    path = tmp_path / "page.html"
+    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    shown = tab(path=path)
+    for launch, (name, short) in enumerate(names.items()):
+        shown.ask("(i) => tileprof.select({ launch: i })", launch)
+        assert shown.page.inner_text("#launch h3") == f"{launch} {short}"
+        assert name in shown.page.inner_text("#launch")
+        assert name in shown.tip("graph", MIDDLE, launch)

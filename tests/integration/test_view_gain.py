@@ -8,7 +8,7 @@ from small_programs import Program, pointwise, transformer
 from tileprof.analysis import build_graph
 from tileprof.analysis.report import build_report
 from tileprof.trace import load
-from tileprof.viz import page, study
+from tileprof.viz import link, page, study
 
 GEMM, ATTENTION = 2, 3
 
@@ -50,6 +50,30 @@ def test_the_waterfall_ends_at_the_work(tab):
     gain = tab("#view=gain").ask("() => tileprof.doc.gain")
     left = gain["recorded_ns"] - gain["gap_ns"] - gain["beside_ns"] - gain["idle_ns"]
     assert left == pytest.approx(gain["work_ns"], rel=0.01)
+
+
+def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
+    view = tab("#view=gain")
+    assert "bound" in view.page.inner_text("#bracket")
+    assert "recorded" in view.page.inner_text("#bracket")
+    gain = view.ask("() => tileprof.doc.gain")
+    zones = view.ask(
+        "() => [...document.querySelectorAll('#bracket rect')].map((r) => [r.x.baseVal.value, r.width.baseVal.value])"
+    )
+    longest = max(gain["recorded_ns"], *(s.time_ns for s in studied.schedules))
+    best = min(s.time_ns for s in studied.schedules)
+    scale = 704 / longest
+    assert zones[0] == pytest.approx([8, gain["bound_ns"] * scale], rel=0.01)
+    assert zones[1] == pytest.approx([8 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
+
+
+def test_the_chosen_schedulers_time_falls_into_parts_too(tab, studied):
+    view = tab("#view=gain&beside=cusync")
+    words = view.page.inner_text("#waterfall-beside")
+    assert "tiles that wait" in words
+    cusync = next(s for s in studied.schedules if s.scheduler == "cusync")
+    assert cusync.waiting_ns > 0
+    assert not tab("#view=gain").page.query_selector("#waterfall-beside")
 
 
 def test_choosing_a_scheduler_shows_it_beside_the_recorded_lanes(tab, studied):
@@ -95,21 +119,6 @@ def test_scrubbing_along_the_axis_keeps_a_moment_and_counts_its_tiles(tab):
     assert "time=" not in view.hash()
 
 
-def test_sliders_move_through_the_table_of_sizes(tab, studied):
-    view = tab()
-    view.page.keyboard.press("6")
-    listed = {(s.sms, s.occupancy): s.list_ns for s in studied.sizes}
-    assert view.ask("() => tileprof.doc.sizes.map((s) => s.list_ns)") == pytest.approx(list(listed.values()))
-    before = view.page.inner_text("#size-rows")
-    view.page.focus("#slide-sms")
-    view.page.keyboard.press("Home")
-    assert view.page.inner_text("#slide-sms ~ output") == "66"
-    assert view.page.inner_text("#size-rows") != before
-    view.page.focus("#slide-occupancy")
-    view.page.keyboard.press("End")
-    assert "2 blocks" in view.page.inner_text("#what-if")
-
-
 def test_the_key_b_goes_through_the_schedulers(tab, studied):
     view = tab()
     seen = []
@@ -129,7 +138,7 @@ def test_views_without_anything_to_show_say_so(tab, tmp_path, name):
     path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
     view = tab(f"#view={name}", path=path)
     if name == "tiles":
-        assert view.ask("() => tileprof.chain.problem") == "No launch depends on another one."
+        assert view.ask("() => tileprof.chain.problem") == "One launch: there is nothing that it could depend on."
     else:
         assert "holds no launches" in view.page.inner_text(f"#{name}")
 
@@ -142,3 +151,11 @@ def test_an_address_that_asks_for_what_is_not_there_changes_nothing(tab, address
         "() => [tileprof.state.tab, tileprof.state.beside, tileprof.state.time, tileprof.state.chain]"
     )
     assert state == ["matrix", "", None, None]
+
+
+@pytest.mark.parametrize("view", ["pairs", "tiles", "gain", "what-if"])
+def test_a_link_opens_the_page_where_it_says(tab, written, view):
+    address = link(written, pair=(GEMM, ATTENTION), view=view, scheduler="list")
+    opened = tab(path=address.removeprefix("file://"))
+    assert opened.ask("() => [tileprof.state.pair, tileprof.state.beside]") == [[GEMM, ATTENTION], "list"]
+    assert opened.page.is_visible({"pairs": "#matrix", "what-if": "#sizes"}.get(view, f"#{view}"))

@@ -88,9 +88,20 @@ def test_a_sound_policy_is_called_sound_and_shows_no_red(tab, trace, policies):
     assert "policy: waited for" in view.tip("matrix", "(at) => at", cell(3, 4, 4))
 
 
-def test_a_policy_of_another_trace_is_refused(trace, tmp_path, capsys):
-    other = tmp_path / "other.dep"
+def test_a_policy_of_another_trace_has_a_page_that_says_so(tab, trace, tmp_path, capsys):
+    other, target = tmp_path / "other.dep", tmp_path / "page.html"
     other.write_text(dependencies("y", consumer=4))
-    assert main(["view", str(trace), str(other), "-o", str(tmp_path / "page.html")]) == 2
-    assert "another shape" in capsys.readouterr().err
+    assert main(["view", str(trace), str(other), "-o", str(target), "--quick"]) == 1
+    assert "other.dep is not of this trace" in capsys.readouterr().err
+    view = tab("#view=gain", path=target)
+    assert "not of this trace" in view.page.inner_text("#verdict")
+    assert "another shape" in view.page.inner_text("#notes")
+    assert "under the policy" not in view.page.inner_text("#gains")
+
+
+def test_a_policy_that_is_none_is_refused_before_anything_is_written(trace, tmp_path, capsys):
+    broken = tmp_path / "broken.dep"
+    broken.write_text("tileprof dependencies 1\nnonsense\n")
+    assert main(["view", str(trace), str(broken), "-o", str(tmp_path / "page.html")]) == 2
+    assert "broken.dep" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()

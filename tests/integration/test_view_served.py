@@ -14,10 +14,12 @@ from packed_values import unpacked
 from small_programs import transformer
 
 from tileprof.analysis import build_graph
+from tileprof.analysis.bounds import Machine
 from tileprof.analysis.report import build_report
+from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import document as documents
-from tileprof.viz import relations, study
+from tileprof.viz import lanes, relations, study
 from tileprof.viz.serve import Answers, PageServer
 
 GEMM, ATTENTION = 2, 3
@@ -107,33 +109,60 @@ def test_what_cannot_be_answered_is_said(server, asked, says):
     assert says in body
 
 
-def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, monkeypatch):
+@pytest.fixture
+def cramped(graph, monkeypatch):
+    """A server whose page had no room for relations, lanes or coordinates; gone after the test."""
     monkeypatch.setattr(relations, "_TOO_MANY", 100)
+    monkeypatch.setattr(lanes, "_TOO_MANY", 10)
+    monkeypatch.setattr(lanes, "_grids", lambda *_: ([], [-1] * len(graph.launches)))
     server = PageServer(Answers(graph, build_report(graph), study(graph)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    try:
-        assert any("counts" in b for b in documents.document(graph)["blocks"])
-        view = tab(f"#pair={GEMM},{ATTENTION}", path=server.url, allowed=server.url)
-        view.until("() => tileprof.matrix.parts.length > 0")
-        assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
-        view.page.keyboard.press("5")
-        view.page.fill("#wanted", "stream:gap_ns=1")
-        view.page.click("button:has-text('Simulate')")
-        view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
-        view.page.select_option("#beside", "stream:gap_ns=1")
-        view.until("() => tileprof.simulated()?.top")
-        view.page.keyboard.press("Escape")
-        view.page.click("#gain .tabs button:has-text('What if')")
-        view.page.fill("#wanted-sms", "40")
-        view.page.fill("#wanted-blocks", "4")
-        view.page.click("button:has-text('Another size')")
-        view.page.wait_for_selector("#what-if:has-text('4 blocks')", timeout=10_000)
-        assert view.page.inner_text("#slide-sms ~ output") == "40"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph, cramped):
+    held = documents.document(graph)
+    assert any("counts" in b for b in held["blocks"])
+    assert any("share" in table for table in held["lanes"])
+    view = tab(f"#pair={GEMM},{ATTENTION}", path=cramped.url, allowed=cramped.url)
+    view.until("() => tileprof.matrix.parts.length > 0")
+    assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
+    view.until("(i) => tileprof.laneTables.ready(tileprof.laneOf[i])?.sm", ATTENTION)
+    lives = view.ask("(i) => Array.from(tileprof.laneTables.ready(tileprof.laneOf[i]).life)", ATTENTION)
+    footprint = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION]))
+    assert lives == pytest.approx((footprint.duration_ns * 10).tolist())
+    where = "(cell) => cell.map((v) => v + 0.5)"
+    x, y, _ = footprint.block[20].tolist()
+    assert f"consumer tile 20 ({x}, {y}, 0)" in view.tip("matrix", where, [20, 3])
+
+
+def test_a_scheduler_with_options_is_run_and_found_again_after_a_reload(tab, cramped):
+    view = tab("#view=gain", path=cramped.url, allowed=cramped.url)
+    view.page.fill("#wanted", "stream:gap_ns=1")
+    view.page.click("button:has-text('Simulate')")
+    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
+    view.page.select_option("#beside", "stream:gap_ns=1")
+    view.until("() => tileprof.simulated()?.top")
+    view.page.reload()
+    view.page.wait_for_selector("#schedulers button:has-text('stream:gap_ns=1')", timeout=10_000)
+    assert view.ask("() => tileprof.state.beside") == "stream:gap_ns=1"
+
+
+def test_sliders_of_a_served_page_reach_any_combination(tab, graph, cramped):
+    view = tab("#view=sizes&if=cusync@132,0", path=cramped.url, allowed=cramped.url)
+    for slider, key in (("sms", "Home"), ("occupancy", "ArrowRight"), ("poll_ns", "End"), ("window", "End")):
+        view.page.focus(f"#slide-{slider}")
+        view.page.keyboard.press(key)
+    assert view.hash() == "#view=sizes&if=cusync:poll_ns=2800,window=8@1,1"
+    time_ns = Simulator(graph, Machine(graph.trace.device, 1, 1)).run(scheduler("cusync:poll_ns=2800,window=8")).time_ns
+    view.until("(ns) => Math.abs((tileprof.ran.get('cusync:poll_ns=2800,window=8@1,1') ?? 0) / ns - 1) < 1e-6", time_ns)
+    view.page.click("#as-recorded")
+    view.page.click("#what-if button:has-text('Show in the timeline')")
+    view.until("() => tileprof.state.beside === 'cusync' && tileprof.simulated()?.top")
 
 
 def test_the_command_says_its_address_and_ends_with_ctrl_c(trace, tmp_path):

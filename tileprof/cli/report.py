@@ -1,19 +1,23 @@
-"""``tileprof report``: what overlap could gain, in the terminal or as JSON."""
+"""``tileprof report``: what overlap could gain, in the terminal or as JSON, also of a trace that is still being recorded."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
 
 TOP = 10
 
 
 def _prepare(parser: ArgumentParser) -> None:
-    parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote")
+    parser.add_argument("trace", metavar="TRACE", help="folder that `tileprof record` wrote, or still writes")
     parser.add_argument(
         "--json", action="store_true", help="for programs: every number, schema in tileprof.analysis.report"
     )
@@ -21,6 +25,12 @@ def _prepare(parser: ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="bounds for another GPU, tile durations as recorded")
     parser.add_argument("--sms", type=int, metavar="N", help="bounds for a GPU with so many SMs")
     parser.add_argument("--occupancy", type=int, metavar="N", help="bounds for so many resident blocks an SM")
+    parser.add_argument("--plain", action="store_true", help="ASCII only, no colour")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="while it is being recorded: a new report when there is more, until it ends",
+    )
 
 
 def _run(options: Namespace) -> int:
@@ -28,24 +38,38 @@ def _run(options: Namespace) -> int:
         raise UserError(f"--top {options.top}: give the number of pairs to show, or 0 for all")
     if options.sms is not None and options.sms < 1:
         raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
+    if options.watch and options.json:
+        raise UserError("--watch prints for people, --json for programs; ask for one of them")
 
+    from tileprof.cli.watching import watch  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    if options.watch:
+        return watch(options.trace, lambda trace: _print(trace, options), plain=options.plain)
+    _print(load(options.trace), options)
+    return 0
+
+
+def _print(trace: Trace, options: Namespace) -> None:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - likewise
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
+    from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.trace import manifest  # noqa: PLC0415 - likewise
+    from tileprof.viz.busy import Curves  # noqa: PLC0415 - likewise
 
-    trace = load(options.trace)
     device = get(options.device) if options.device else None
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
-    report = build_report(build_graph(trace), machine)
+    graph = build_graph(trace)
+    report = build_report(graph, machine)
     if options.json:
         json.dump(report.to_json(), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        print_report(report, options.top)
-    return 0
+        recording = not trace.complete and manifest.live_writer(trace.path) is not None
+        print_report(report, options.top, terminal(plain=options.plain), Curves(graph), recording=recording)
 
 
 VERB = Verb("report", "print what a trace holds and what overlap could gain", _prepare, _run)

@@ -9,36 +9,52 @@ from __future__ import annotations
 import math
 import shlex
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS
 from tileprof.analysis.report import Report
+from tileprof.cli.console import sparkline, terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tileprof.viz.busy import Curves
 
 _NARROWEST = 80
-_COLUMNS = {"pattern": 22, "early": 5, "gain": 8, "of all": 6}
+_COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 """Widths of the table of pairs, in characters, beside the names."""
+_NAMES = {"ready-gated path": "critical path, ready-gated", "wait-inside path": "critical path, wait-inside"}
+"""What the table calls bounds: the ready-gated *bound* that `simulate` prints is the largest of this path, head and tail and the
+bound on any schedule.
+"""
+_BUSY_BINS = 60
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-def print_report(report: Report, top: int, console: Console | None = None) -> None:
-    """Print a report; ``top`` pairs of launches, 0 for all."""
-    console = console or Console(highlight=False, soft_wrap=False)
+def print_report(
+    report: Report, top: int, console: Console | None = None, curves: Curves | None = None, *, recording: bool = False
+) -> None:
+    """Print a report; ``top`` pairs of launches, 0 for all. ``curves`` of the same graph adds sparklines; ``recording``: the trace is
+    still being written.
+
+    A map of tiles that is too long for its column wraps on a terminal, and widens the column elsewhere.
+    """
+    console = console or terminal()
     console.width = max(console.width, _NARROWEST)
-    for line in _warnings(report):
+    for line in _warnings(report, recording=recording):
         console.print(Text(line, style="bold yellow"))
-    console.print(_program(report))
+    console.print(_program(report, curves))
     if report.program.launches:
         console.print()
         console.print(_bounds(report))
         if report.layers:
             console.print()
             console.print(_layers(report))
-        _print_pairs(report, top, console)
+        _print_pairs(report, top, console, curves)
         console.print(_conservative(report))
     for note in report.source.notes:
         console.print(Text(f"Note from the recorder: {plain(note)}"))
@@ -76,10 +92,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
 
 
-def _warnings(report: Report) -> list[str]:
+def _warnings(report: Report, *, recording: bool) -> list[str]:
     source = report.source
     lines = []
-    if not source.complete:
+    if recording:
+        lines.append("STILL BEING RECORDED: what follows speaks of what is on the disk so far.")
+    elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
     if report.program.launches and report.program.recorded_ns <= 0:
@@ -93,7 +111,7 @@ def _warnings(report: Report) -> list[str]:
     return lines
 
 
-def _program(report: Report) -> Table:
+def _program(report: Report, curves: Curves | None) -> Table:
     p, source = report.program, report.source
     command = plain(shlex.join(source.command), 200) or plain(source.path)
     lines = [("recorded", f"{command}  ({plain(source.recorder)} recorder)")]
@@ -115,6 +133,7 @@ def _program(report: Report) -> Table:
             "last waves",
             f"{percent(p.last_wave)} full on average; {percent(p.idle)} of slot-time has no tile while launches run",
         ),
+        *_busy(report, curves),
         ("time", _time(report)),
         ("work", f"{quantity(p.flops)}FLOP; {moved}"),
         (
@@ -135,6 +154,14 @@ def _program(report: Report) -> Table:
         else:
             lines.append(("achievable", "not computed: too many tiles to list-schedule whole; the pairs below are"))
     return _listed(lines)
+
+
+def _busy(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
+    """How full the GPU was over the recorded time, from left to right; nothing for a GPU that it was not recorded on."""
+    if curves is None or report.replayed or report.program.recorded_ns <= 0:
+        return []
+    shares = curves.busy(_BUSY_BINS)
+    return [("slots busy", f"{sparkline(shares)} {percent(float(shares.mean()))}")]
 
 
 def _time(report: Report) -> str:
@@ -166,7 +193,7 @@ def _bounds(report: Report) -> Table:
         holds = "any schedule" if name in ANY else ASSUMPTIONS[name].split(";")[0].split(":")[0]
         saved = percent(max(0.0, 1 - ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"
         mark = " *" if name == b.binding else ""
-        table.add_row(f"{name}{mark}", duration(ns), saved, holds, style="bold" if mark else "")
+        table.add_row(f"{_NAMES.get(name, name)}{mark}", duration(ns), saved, holds, style="bold" if mark else "")
     listed = {"achieved": b.listed_ns}
     if b.listed_reuse_ns != b.listed_ns:
         listed = {"achieved; memory renamed": b.listed_ns, "achieved; memory recycled as recorded": b.listed_reuse_ns}
@@ -198,7 +225,7 @@ def _layers(report: Report) -> Table:
     return table
 
 
-def _print_pairs(report: Report, top: int, console: Console) -> None:
+def _print_pairs(report: Report, top: int, console: Console, curves: Curves | None) -> None:
     console.print()
     if report.program.launches == 1:
         console.print(Text("One launch: there is nothing to overlap it with."))
@@ -208,41 +235,50 @@ def _print_pairs(report: Report, top: int, console: Console) -> None:
         console.print(Text("No launch depends on another: they may all run at the same time."))
         return
     shown = groups[groups["direct"].to_numpy(bool)]
-    kept = shown.head(top) if top else shown
+    rows = (shown.head(top) if top else shown).to_dict("records")
     table = Table(
         box=None,
         pad_edge=False,
         title=Text("Dependent launches, those first that gain most beyond the launch gap", style="bold"),
         title_justify="left",
     )
-    names = console.width - sum(_COLUMNS.values()) - 2 * len(_COLUMNS)
+    columns, width = dict(_COLUMNS), console.width
+    names = width - sum(columns.values()) - 2 * len(columns)
+    if not console.is_terminal:  # a file or a pipe has no width: no map is wrapped
+        columns["pattern"] = max([columns["pattern"], *(len(plain(str(row["map"]))) for row in rows)])
+        console.width = names + sum(columns.values()) + 2 * len(columns)
     table.add_column("producer → consumer", width=names, no_wrap=True)
-    for name, width in _COLUMNS.items():
-        table.add_column(name, width=width, no_wrap=True, justify="left" if name == "pattern" else "right")
-    for row in kept.to_dict("records"):
-        table.add_row(*_pair_cells(row, report.program.recorded_ns, names))
+    for name, wide in columns.items():
+        justify: Literal["left", "right"] = "left" if name == "pattern" else "right"
+        table.add_column(name, width=wide, overflow="fold", justify=justify)
+    for row in rows:
+        table.add_row(*_pair_cells(row, report.program.recorded_ns, names, curves))
     console.print(table)
-    console.print(Text(_below(report, len(shown), len(kept)), style="dim"))
+    console.width = width
+    console.print(Text(_below(report, len(shown), len(rows)), style="dim"))
 
 
-def _pair_cells(row: dict[Any, Any], program_ns: float, width: int) -> list[Text]:
+def _pair_cells(row: dict[Any, Any], program_ns: float, width: int, curves: Curves | None) -> list[Text]:
     times = f"  {_TIMES}{row['times']}" if row["times"] > 1 else ""
-    ids = f"{row['producers'][0]} → {row['consumers'][0]}{times}"
-    names = Text(f"{ids}\n", style="bold")
+    first = row["producers"][0], row["consumers"][0]
+    names = Text(f"{first[0]} → {first[1]}{times}\n", style="bold")
     names.append(f"  {launch_name(row, 'producer', width - 2)}\n", style="not bold")
     names.append(f"→ {launch_name(row, 'consumer', width - 2)}", style="not bold")
     mark = " (recycled)" if row["reuse_only"] else " (conservative)" if row["coverage"] == "conservative" else ""
     pattern = Text(f"{plain(str(row['pattern']))}{mark}\n")
     described = row.get("raw") or row.get("war", 0) + row.get("waw", 0) or row["edges"]
     pattern.append(f"{quantity(described).strip()} edges {quantity(row['bytes'])}B\n")
-    pattern.append(plain(str(row["map"]), _COLUMNS["pattern"]), style="dim")
+    pattern.append(plain(str(row["map"])), style="dim")
+    early = Text(percent(row["early"]))
+    if curves is not None and row["early"] > 0:
+        early.append("\n" + sparkline(curves.ready(*first, _COLUMNS["early"])))
     gains = (row["gain_ns"], row["listed_gain_ns"])
     gain, share = Text(), Text()
     for ns, style in zip(gains, ("", "dim"), strict=True):
         known = program_ns > 0 and not math.isnan(ns)
         gain.append(f"{duration(ns) if known else '-'}\n", style=style)
         share.append(f"{percent(ns / program_ns) if known else '-'}\n", style=style)
-    return [names, pattern, Text(percent(row["early"])), gain, share]
+    return [names, pattern, early, gain, share]
 
 
 def launch_name(row: dict[Any, Any], side: str, most: int = 0) -> str:
@@ -283,6 +319,7 @@ def _footnotes(report: Report) -> list[str]:
         return []
     lines = [
         "early: share of the consumer's tiles whose inputs from the producer are complete before the producer ends.",
+        "The blocks below it: the share of them that is ready, over the producer's time.",
         f"gain: recorded time of the two launches less the largest bound on the two alone, summed over repetitions ({_TIMES}).",
         "Below it what list scheduling of the two saves. Gains of different pairs overlap: do not add them.",
     ]
@@ -300,11 +337,11 @@ def _footnotes(report: Report) -> list[str]:
     if report.unknown_lags > 0.01:
         lines.append(
             f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of dependencies; the "
-            "wait-inside path takes the most favourable time, so bounds below the ready-gated path are weak."
+            "wait-inside path takes the most favourable time, so bounds below the ready-gated critical path are weak."
         )
     if report.source.granule > 1:
         lines.append(f"The recorder worked in units of {report.source.granule} bytes: the graph is a superset.")
-    lines.append(f"* {report.bounds.binding}: {ASSUMPTIONS[report.bounds.binding]}.")
+    lines.append(f"* {_NAMES.get(report.bounds.binding, report.bounds.binding)}: {ASSUMPTIONS[report.bounds.binding]}.")
     return lines
 
 

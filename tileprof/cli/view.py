@@ -14,8 +14,8 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.analysis.report import Report
-    from tileprof.viz import Overlay, Study
+    from tileprof.viz import Overlay
+    from tileprof.viz.serve import Answers
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -27,9 +27,13 @@ def _prepare(parser: ArgumentParser) -> None:
     add("-o", "--output", metavar="PAGE", help="where to write the page (default: TRACE's name, .html)")
     add("--force", action="store_true", help="overwrite the page if it exists")
     add("--open", action="store_true", help="show the page in the browser")
-    add("--serve", action="store_true", help="serve the page on this machine instead: large pairs whole, any scheduler")
+    add(
+        "--serve",
+        action="store_true",
+        help="serve the page on this machine instead: nothing left out, what-if recomputed",
+    )
     add("--port", type=int, metavar="N", help="port to serve on (default: a free one)")
-    add("--quick", action="store_true", help="simulate nothing: no schedulers, no other sizes of GPU")
+    add("--quick", action="store_true", help="simulate nothing: no schedulers, no what-if")
 
 
 def _run(options: Namespace) -> int:
@@ -45,18 +49,24 @@ def _run(options: Namespace) -> int:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
-    from tileprof.viz import page, study  # noqa: PLC0415 - likewise
+    from tileprof.viz import page, study, variants  # noqa: PLC0415 - likewise
 
     graph = build_graph(load(source))
     policy = _overlay(options, graph) if options.policy else None
-    shown = graph, build_report(graph), None if options.quick else study(graph), policy
+    simulated = (None, ()) if options.quick else (study(graph), variants(graph))
+    shown = graph, build_report(graph), simulated[0], policy, simulated[1]
     if options.serve:
-        return _serve(options, *shown)
+        from tileprof.viz.serve import Answers  # noqa: PLC0415 - not needed for pages in files
+
+        return _serve(options, Answers(*shown))
     text = page(*shown)
     _write(target, text)
     print(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)", file=sys.stderr)
     if options.open:
         webbrowser.open(target.resolve().as_uri())
+    if policy is not None and policy.refused:
+        print(f"tileprof: {policy.name} is not of this trace, and the page says so: {policy.refused}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -67,11 +77,11 @@ def _check_served(options: Namespace) -> None:
         raise UserError(f"--port {options.port}: ports are 0 to 65535")
 
 
-def _serve(options: Namespace, graph: TileGraph, report: Report, found: Study | None, policy: Overlay | None) -> int:
-    from tileprof.viz.serve import Answers, PageServer  # noqa: PLC0415 - not needed for pages in files
+def _serve(options: Namespace, answers: Answers) -> int:
+    from tileprof.viz.serve import PageServer  # noqa: PLC0415 - not needed for pages in files
 
     try:
-        server = PageServer(Answers(graph, report, found, policy), options.port or 0)
+        server = PageServer(answers, options.port or 0)
     except OSError as error:
         raise UserError(f"Could not serve on port {options.port}: {error.strerror or error}") from error
     with server:
@@ -106,7 +116,10 @@ def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     name = options.policy
     policy = load_dependencies(name) if name.endswith(".dep") else load_policy(name)
     launches = launches_of(options, graph)
-    verdict = verify(policy, graph, launches)
+    try:
+        verdict = verify(policy, graph, launches)
+    except UserError as refused:
+        return Overlay.foreign(Path(name).name, str(refused))
     bound = launches if launches is not None else [int(s.launch or 0) for s in policy.stages]
     waits = pair_waits(policy, graph, verdict, launches)
     predicted = Predictor(graph)(policy, bound)

@@ -147,9 +147,8 @@ class Surface {
   move(event) {
     const [x, y] = this.at(event);
     if (!this.drag) {
-      this.pointer = [x, y];
-      showTip(this.hover(x, y), event.clientX, event.clientY);
-      return;
+      this.pointer = [x, y, event.clientX, event.clientY];
+      return this.hoverAgain();
     }
     if (this.drag.taken) return void this.take(x, y, true);
     const [fx, fy] = this.drag.from;
@@ -158,6 +157,13 @@ class Surface {
     showTip(null);
     this.pan(x - this.drag.last[0], y - this.drag.last[1]);
     this.drag.last = [x, y];
+  }
+
+  // What is under the pointer is told anew: it moved, or more is known.
+  hoverAgain() {
+    if (!this.pointer) return;
+    const [x, y, clientX, clientY] = this.pointer;
+    showTip(this.hover(x, y), clientX, clientY);
   }
 
   leave() {
@@ -201,16 +207,18 @@ function patternMark(name) {
   return svg;
 }
 
-// Text that fits: the end goes first, because names differ least there once shortened.
+// Text that fits: the end goes first, because names differ least there once shortened; but a short "<add>" at the end stays.
 function fitted(c, string, width) {
   if (c.measureText(string).width <= width) return string;
+  const end = string.match(/<[^<>]{1,16}>$/)?.[0] ?? "";
+  const kept = c.measureText("mmm…" + end).width <= width ? end : "";
   let low = 0;
-  for (let high = string.length; low < high;) {
+  for (let high = string.length - kept.length; low < high;) {
     const middle = (low + high + 1) >> 1;
-    if (c.measureText(string.slice(0, middle) + "…").width <= width) low = middle;
+    if (c.measureText(string.slice(0, middle) + "…" + kept).width <= width) low = middle;
     else high = middle - 1;
   }
-  return low ? string.slice(0, low) + "…" : "";
+  return low ? string.slice(0, low) + "…" + kept : "";
 }
 
 // Icons are drawn, so that no font has to have them.

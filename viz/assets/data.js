@@ -26,14 +26,19 @@ async function inflate(packed) {
 async function unpack(packed) {
   const values = await inflate(packed);
   if (!packed.delta) return values;
-  // Plain loops: a large relation has millions of values, and a callback for each would be seen.
-  const whole = new Float64Array(values.length);
-  let [sum, small] = [0, true];
+  return summed(values, Int32Array) ?? summed(values, Float64Array);
+}
+
+// Plain loops: a large relation has millions of values, and a callback for each would be seen. Null where a sum does not fit.
+function summed(values, type) {
+  const whole = new type(values.length);
+  let sum = 0;
   for (let i = 0; i < values.length; i++) {
-    whole[i] = sum += values[i];
-    small &&= sum === (sum | 0);
+    sum += values[i];
+    whole[i] = sum;
+    if (whole[i] !== sum) return null;
   }
-  return small ? new Int32Array(whole) : whole;
+  return whole;
 }
 
 // A table of packed columns becomes a table of typed arrays; what is not packed stays as it is.
@@ -44,15 +49,17 @@ async function unpackTable(table) {
   return Object.fromEntries(await Promise.all(entries));
 }
 
-// Relations, lanes and grids are unpacked when first looked at, and kept.
-function keeper(tables) {
+// Relations, lanes and grids are unpacked when first looked at, and kept. `better(i)` may promise a table that the file had no
+// room for; what the file has stands in until it comes, and if it does not.
+function keeper(tables, better = () => null, opened = unpackTable) {
   const kept = new Map();
   return {
     ready: (i) => kept.get(i)?.value,
     load(i) {
       if (!kept.has(i)) {
         const entry = { value: undefined };
-        entry.promise = unpackTable(tables[i]).then((value) => (entry.value = value));
+        const own = opened(tables[i]).then((value) => (entry.value ??= value));
+        entry.promise = better(i)?.then(opened).then((value) => (entry.value = value), () => own) ?? own;
         kept.set(i, entry);
       }
       return kept.get(i).promise;
@@ -60,19 +67,25 @@ function keeper(tables) {
   };
 }
 
-const blocks = keeper(doc.blocks);
-// A served page can have relations whole that a file holds only aggregated.
-const served = {};
-const loadBlock = (i) => (served.block && (doc.blocks[i].counts || doc.blocks[i].left_out) ? served.block(i) : blocks.load(i));
-const laneTables = keeper(doc.lanes);
-const grids = keeper(doc.grids);
+// A relation without what only a pointer asks for: `details()` adds bytes and when in the tiles' lives they are touched.
+async function unpackRelation({ bytes, last, first, ...shape }) {
+  const block = await unpackTable(shape);
+  let wanted = null;
+  block.details = () => (wanted ??= unpackTable(bytes ? { bytes, last, first } : {}).then((found) => Object.assign(block, found)));
+  return block;
+}
+
+const served = {}; // what a served page can do beyond one in a file: filled by served.js
+const blocks = keeper(doc.blocks, (i) => (doc.blocks[i].parent ? null : served.block?.(i)), unpackRelation);
+const laneTables = keeper(doc.lanes, (i) => (doc.lanes[i].sm ? null : served.lanes?.(i)));
+const grids = keeper(doc.grids, (i) => (doc.grids[i].x ? null : served.grid?.(i)));
 const launches = await unpackTable(doc.launches);
 const pairs = await unpackTable(doc.pairs);
 const links = await unpackTable(doc.links);
 const uses = await unpackTable(doc.uses);
 const buffers = await unpackTable(doc.buffers);
 const laneOf = await unpack(doc.lane_of);
-const gridOf = await unpack(doc.grid_of);
+const gridOf = Int32Array.from(await unpack(doc.grid_of));
 const launchCount = launches.tiles.length;
 const pairCount = pairs.producer.length;
 const text = (column, i) => doc.strings[column[i]];
@@ -95,6 +108,7 @@ const usesOf = Array.from({ length: launchCount }, () => []);
 uses.launch.forEach((launch, i) => usesOf[launch].push(i));
 const tileBase = new Float64Array(launchCount + 1);
 for (let i = 0; i < launchCount; i++) tileBase[i + 1] = tileBase[i] + launches.tiles[i];
+const timed = launches.duration_ns.some((ns) => ns > 0);
 const hasLanes = (schedule) => "sm" in schedule.lanes || "share" in schedule.lanes;
 
 const number = (n) => Math.round(n).toLocaleString("en-US");
@@ -131,10 +145,29 @@ function waves(i) {
 
 const wavesWords = (i) => (waves(i) < 0.01 && waves(i) > 0 ? "< 0.01" : short(waves(i)));
 
-// "void cutlass::Kernel<A, B>(Params)" is called "Kernel" where there is no room.
+// "void cutlass::Kernel<A, ns::B>(Params)" is called "Kernel<A, ns::B>" where there is no room: without result, namespaces and
+// parameters. What is no such signature keeps every word.
+function shortName(name) {
+  const plain = name.replaceAll("(anonymous namespace)::", "");
+  let [depth, open, word, scope] = [0, -1, 0, 0];
+  for (let k = 0; k < plain.length && open < 0; k++) {
+    if (plain[k] === "<") depth++;
+    else if (plain[k] === ">") depth = Math.max(depth - 1, 0);
+    else if (depth) continue;
+    else if (plain[k] === "(") open = k;
+    else if (plain[k] === " ") word = k + 1;
+    else if (plain[k] === ":") scope = k + 1;
+  }
+  if (open >= 0 && plain.endsWith(")")) return plain.slice(Math.max(word, scope), open) || name;
+  return open < 0 && !word ? plain.slice(scope) || name : name;
+}
+
+const shortNames = new Map(); // by place in doc.strings: names are asked for in every frame
+
 function shortKernel(i) {
-  const name = text(launches.kernel, i) || text(launches.op, i) || "launch " + i;
-  return name.replaceAll("(anonymous namespace)::", "").replace(/\(.*$/, "").replace(/<.*$/, "").replace(/^.*[:\s]/, "") || name;
+  const place = launches.kernel[i];
+  if (!shortNames.has(place)) shortNames.set(place, shortName(doc.strings[place]));
+  return shortNames.get(place) || text(launches.op, i) || "launch " + i;
 }
 
 // "transformer.h.3.mlp.c_fc" is called "3.mlp.c_fc" where there is no room.
@@ -142,7 +175,7 @@ const shortModule = (i) => text(launches.module, i).split(".").slice(-3).join(".
 
 function coordinates(launch, tile) {
   const table = grids.ready(gridOf[launch]);
-  return table ? `(${table.x[tile]}, ${table.y[tile]}, ${table.z[tile]})` : "";
+  return table?.x ? `(${table.x[tile]}, ${table.y[tile]}, ${table.z[tile]})` : "";
 }
 
 const shortOp = (i) => text(launches.op, i).replace(/^.*::/, "").replace(/\..*$/, "");

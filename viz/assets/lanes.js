@@ -6,7 +6,7 @@ const lanesView = new Surface(document.querySelector("#lanes canvas"), {
 const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
 const MOST_ARROWS = 300;
 const origin = launchCount ? launches.begin_ns.reduce((a, b) => Math.min(a, b)) : 0;
-const laneFlow = { key: "", parents: [], children: [], count: 0 };
+const laneFlow = { key: "", parents: [], children: [], count: 0, ready: true }; // ready: found, not still looked for
 let lanesShown = "";
 let lanesAggregated = false;
 
@@ -78,7 +78,7 @@ async function showLanes() {
 async function findFlow() {
   const key = state.tile ? state.tile.join(",") : "";
   if (key === laneFlow.key) return;
-  Object.assign(laneFlow, { key, parents: [], children: [], count: 0 });
+  Object.assign(laneFlow, { key, parents: [], children: [], count: 0, ready: !key });
   if (!key) return;
   const [launch, tile] = state.tile;
   const flow = { parents: [], children: [], count: 0 };
@@ -89,7 +89,7 @@ async function findFlow() {
     if (pairs.reuse_only[i] && !showReuse) continue;
     const [from, to] = [pairs.producer[i], pairs.consumer[i]];
     for (const link of linksOf.get(from + "," + to) ?? []) {
-      const block = await loadBlock(links.block[link]);
+      const block = await blocks.load(links.block[link]);
       if (!block.parent) continue;
       if (to === launch) {
         const set = block.set_of[tile];
@@ -102,7 +102,7 @@ async function findFlow() {
   }
   const used = new Set([launch, ...flow.parents.map((p) => p[0]), ...flow.children.map((c) => c[0])]);
   await Promise.all([...used].flatMap((i) => [laneTables.load(laneOf[i]), loadGrid(i)]));
-  if (laneFlow.key === key) Object.assign(laneFlow, flow);
+  if (laneFlow.key === key) Object.assign(laneFlow, flow, { ready: true });
 }
 
 function setsWith(block, parent) {
@@ -114,7 +114,7 @@ function setsWith(block, parent) {
 }
 
 function drawLanes(c) {
-  if (!launchCount) return sayCentre(c, lanesView, "This trace holds no launches.");
+  if (!launchCount || !timed) return sayCentre(c, lanesView, `This trace holds no ${launchCount ? "times" : "launches"}.`);
   const { view: v, margin: m, plotWidth: w, plotHeight: h } = lanesView;
   const seen = [];
   for (let i = 0; i < launchCount; i++) {
@@ -161,7 +161,7 @@ function drawBeside(c) {
 
 // A drag along the axis scrubs: the moment it points to is kept, and the tile graph shows it too.
 function scrub(x, y, moving = false) {
-  if (!launchCount || (!moving && (y >= lanesView.margin.top || x < lanesView.margin.left))) return false;
+  if (!timed || (!moving && (y >= lanesView.margin.top || x < lanesView.margin.left))) return false;
   setTime(Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd()));
   return true;
 }
@@ -405,7 +405,7 @@ function sayLanes() {
 }
 
 function hitLanes(sx, sy) {
-  if (sx < lanesView.margin.left || sy < lanesView.margin.top) return null;
+  if (!timed || sx < lanesView.margin.left || sy < lanesView.margin.top) return null;
   const [time, row] = lanesView.toWorld(sx, sy);
   if (row >= rowCount) return state.beside ? hitSimulated(time, row - simulatedRow()) : null;
   let launch = null;

@@ -10,8 +10,8 @@ function showSummary() {
   const kind = modelled && s.timing.measured > 0 ? "partly modelled" : modelled ? "modelled" : "measured";
   const fact = (label, value, mark) => make("span", [make("b", value), document.createTextNode(" " + label)], mark ? { class: "mark" } : {});
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
-  facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
-  if (s.bound_ns > 0) facts.push(bracket(s));
+  if (timed) facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
+  if (s.bound_ns > 0 && s.recorded_ns > 0) facts.push(bracket(s));
   for (const [name, word] of [["launches", "launch"], ["tiles", "tile"], ["pairs", "pair"], ["edges", "edge"]]) facts.push(fact(s[name] === 1 ? word : name, compact(s[name])));
   for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches) facts.push(fact("accesses", "exact"));
@@ -21,6 +21,7 @@ function showSummary() {
 }
 
 function verdict(p) {
+  if (p.refused) return make("span", [document.createTextNode(`${p.name}: `), make("b", "not of this trace")], { class: "bad", id: "verdict", title: p.refused });
   const words = p.sound ? "sound" : p.missing ? `UNSOUND: ${number(p.missing)} of ${number(p.needed)} dependencies missing` : "UNSOUND";
   const excess = p.excess ? `, ${number(p.excess)} tiles awaited in excess` : "";
   const title = `${plural(p.needed, "dependency", "dependencies")} between its launches, ${plural(p.waits, "wait")}`;
@@ -56,7 +57,9 @@ function showNotes(s) {
   if (!s.complete) warnings.push("Partial trace: recording ended early, and what is shown ends with it.");
   if (!s.launches) warnings.push("The trace holds no launches: there is nothing to draw.");
   else if (!s.accesses) warnings.push("The trace holds no accesses: dependencies are unknown, not absent.");
+  if (s.launches && !timed) warnings.push("The trace holds no times: dependencies are right, but nothing is known of gains.");
   if (s.coverage.conservative) warnings.push(`${plural(s.coverage.conservative, "launch is", "launches are")} conservative: what they really touch is unknown, so they depend on more than they need.`);
+  if (doc.policy?.refused) warnings.push(`${doc.policy.name} is not of this trace: ${doc.policy.refused}`);
   if (doc.policy && !doc.policy.sound) warnings.push(...doc.policy.reasons.map((reason) => `The policy is unsound: ${reason}.`));
   const notes = [...doc.notes];
   if (s.granule > 1) notes.push(`Accesses were recorded in granules of ${s.granule} bytes: dependencies are a superset.`);
@@ -136,7 +139,7 @@ function fillBeside() {
 const KEYS = [
   ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window"],
   ["Enter", "show the heaviest pair of the selected launch"], ["o", "open or fold the layers around the selected launch"],
-  ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found"], ["f", "this view alone, and back"],
+  ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"], ["f", "this view alone, and back"],
   ["1  2  3", "launches, tiles of a pair, timeline"], ["4  5  6", "tile graph, gain, what if"],
   ["b", "another scheduler beside the recorded timeline"], [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"], ["t", "dark or light"], ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"],
@@ -284,4 +287,4 @@ function start() {
 
 start();
 // For the console and for tests: where things are on the screen, and what is selected.
-window.tileprof = { doc, laneTables, laneOf, startOf, state, select, views: panels, launches, pairs, matrix, chain, simulated, simulatedRow, drawing: () => drawing, nodeFor };
+window.tileprof = { doc, laneTables, laneOf, startOf, state, select, views: panels, launches, pairs, matrix, chain, simulated, simulatedRow, ran, whatIf, flow: laneFlow, drawing: () => drawing, nodeFor };

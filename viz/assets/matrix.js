@@ -43,7 +43,7 @@ async function showMatrix() {
   matrix.hidden.clear();
   const [from, to] = state.pair;
   const loads = (linksOf.get(key) ?? []).map(async (link) => ({
-    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await loadBlock(links.block[link]),
+    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await blocks.load(links.block[link]),
   }));
   await Promise.all([loadGrid(from), loadGrid(to)]);
   const parts = await Promise.all(loads);
@@ -62,13 +62,14 @@ async function showMatrix() {
 // `place[tile]` is a tile's row or column, `tile[place]` the other way round.
 function ordering(launch, count) {
   const table = grids.ready(gridOf[launch]);
-  const tile = Int32Array.from({ length: count }, (_, i) => i);
-  if (table && matrix.order !== "dispatch" && !matrix.coarse) {
+  const tile = new Int32Array(count);
+  for (let i = 0; i < count; i++) tile[i] = i;
+  if (table?.x && matrix.order !== "dispatch" && !matrix.coarse) {
     const axes = { x: ["z", "y", "x"], y: ["z", "x", "y"], z: ["y", "x", "z"] }[matrix.order].map((a) => table[a]);
     tile.sort((p, q) => axes[0][p] - axes[0][q] || axes[1][p] - axes[1][q] || axes[2][p] - axes[2][q]);
   }
   const place = new Int32Array(count);
-  tile.forEach((t, i) => (place[t] = i));
+  for (let i = 0; i < count; i++) place[tile[i]] = i;
   return { tile, place };
 }
 
@@ -300,6 +301,10 @@ function policyLines(producer, consumer, needed) {
 }
 
 function edgeLine({ block, hazard, reuse }, producer, consumer) {
+  if (!block.bytes) {
+    block.details().then(() => matrixView.hoverAgain());
+    return hazard;
+  }
   const set = block.set_of[consumer];
   for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) {
     if (block.parent[e] !== producer) continue;

@@ -48,6 +48,7 @@ function earlyTitle(i) {
 }
 
 function noPairs() {
+  if (launchCount < 2) return launchCount ? "One launch: there is nothing that it could depend on." : "The trace holds no launches.";
   if (!doc.summary.accesses) return "The trace holds no accesses, so nothing is known about dependencies between its launches.";
   if (!pairCount) return "No launch depends on another one.";
   return "No pair is shown; patterns may be hidden in the legend.";

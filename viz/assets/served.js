@@ -1,7 +1,6 @@
-// What a served page has beyond one in a file: whole relations, and any scheduler with its parameters, on demand.
+// What a served page has beyond one in a file: whole relations, lanes and grids, and any scheduler with its options, on demand.
 
 const numbersOfBlocks = unpack(doc.block_numbers); // not awaited here: the views exist by now, and draw once all parts have run
-const fetchedBlocks = new Map();
 
 async function askServer(what, of) {
   const answer = await fetch(`${what}?of=${encodeURIComponent(of)}`);
@@ -9,10 +8,20 @@ async function askServer(what, of) {
   return answer.json();
 }
 
-served.block = (i) => {
-  if (!fetchedBlocks.has(i)) fetchedBlocks.set(i, numbersOfBlocks.then((numbers) => askServer("block", numbers[i])).then(unpackTable));
-  return fetchedBlocks.get(i);
-};
+served.block = async (i) => askServer("block", (await numbersOfBlocks)[i]);
+served.lanes = (i) => askServer("lanes", laneOf.indexOf(i));
+served.grid = (i) => askServer("grid", gridOf.indexOf(i));
+served.variant = (text) => askServer("variant", text);
+served.size = (text) => askServer("size", text);
+
+// Grids that the file had no room for get places of their own, to be asked for.
+const placeOfFootprint = new Map();
+for (let i = 0; i < launchCount; i++) {
+  if (gridOf[i] >= 0) continue;
+  const footprint = launches.footprint[i];
+  if (!placeOfFootprint.has(footprint)) placeOfFootprint.set(footprint, doc.grids.push({}) - 1);
+  gridOf[i] = placeOfFootprint.get(footprint);
+}
 
 // A line of fields; what `ask` cannot do is said beside them.
 function askingForm(fields, label, ask) {
@@ -31,19 +40,28 @@ function askingForm(fields, label, ask) {
   return form;
 }
 
+const simulateAndAdd = async (text) => addSchedule(await askServer("simulate", text));
+
 served.runner = () => {
   const box = make("input", "", { type: "text", placeholder: "scheduler:option=value,…   for example list", "aria-label": "A scheduler and its options", id: "wanted", size: 38 });
-  return askingForm([box], "Simulate", async () => addSchedule(await askServer("simulate", box.value.trim())));
+  return askingForm([box], "Simulate", () => simulateAndAdd(box.value.trim()));
 };
 
-served.sizer = () => {
-  const field = (id, label, value) => make("input", "", { type: "number", min: id === "wanted-sms" ? 1 : 0, value, id, "aria-label": label, title: label });
-  const fields = [field("wanted-sms", "SMs", sizes.sms), field("wanted-blocks", "resident blocks an SM; 0: as recorded", sizes.occupancy)];
-  return askingForm(fields, "Another size", async () => {
-    const [sms, occupancy] = fields.map((f) => Number(f.value));
-    if (!sizeAt(sms, occupancy)) doc.sizes.push(await askServer("size", `${sms},${occupancy}`));
-    Object.assign(sizes, { sms, occupancy });
-  });
+// The scheduler with the options of the what-if view, beside the recorded timeline; only the recorded GPU has its rows there.
+served.show = () => askingForm([], "Show in the timeline", async () => {
+  const text = runKey(whatIf).split("@")[0];
+  await simulateAndAdd(text);
+  state.beside = text;
+});
+
+// A scheduler that the address bar names is run again after a reload.
+served.besides = async (text) => {
+  try {
+    await simulateAndAdd(text);
+    chooseBeside(text);
+  } catch {
+    changed(); // the address names nothing: it is written anew
+  }
 };
 
 function addSchedule(schedule) {

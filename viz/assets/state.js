@@ -1,5 +1,6 @@
 // One selection, shared by all views and kept in the address bar: #launch=3, #pair=3,5, #chain=3,5,6, #tile=5,17,
-// #open=0.1, #view=tiles, #beside=list, #time=1200 (ns)
+// #open=0.1, #view=tiles, #beside=list, #time=1200 (ns), #search=gemm, #if=cusync:window=4@132,0; `&` between them. The grammar
+// is written down in viz/address.py, whose `link` makes such addresses.
 
 const TABS = { matrix: "Pairs", tiles: "Tile graph", gain: "Gain", sizes: "What if" };
 const state = {
@@ -33,6 +34,7 @@ function writeHash() {
   if (state.time !== null) parts.push("time=" + Math.round(state.time));
   if (state.open.size) parts.push("open=" + [...state.open].join(","));
   if (state.search) parts.push("search=" + encodeURIComponent(state.search));
+  if (settingWords()) parts.push("if=" + settingWords());
   const hash = parts.length ? "#" + parts.join("&") : "";
   if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
 }
@@ -51,16 +53,23 @@ function readHash() {
   const chain = numbers("chain");
   state.chain = state.pair && chain.length > 1 && chain.every((i, k) => isLaunch(i) && (!k || i > chain[k - 1])) ? chain : null;
   state.tab = Object.hasOwn(TABS, given.get("view")) ? given.get("view") : "matrix";
-  state.beside = doc.schedules.some((s) => s.name === given.get("beside") && hasLanes(s)) ? given.get("beside") : "";
+  const beside = given.get("beside") ?? "";
+  state.beside = doc.schedules.some((s) => s.name === beside && hasLanes(s)) ? beside : "";
+  if (beside && !state.beside) served.besides?.(beside);
   const [time] = numbers("time");
   state.time = Number.isFinite(time) && time >= 0 ? time : null;
   state.open = new Set((given.get("open") ?? "").split(",").filter(Boolean));
   state.search = given.get("search") ?? "";
+  readSetting(given.get("if") ?? "");
 }
 
+// A word is looked for in all three names, or in one: "kernel:gemm", "op:addmm", "module:h.3".
 function matches(i, words) {
-  const name = [launches.kernel, launches.op, launches.module].map((c) => text(c, i)).join(" ").toLowerCase();
-  return words.every((w) => name.includes(w));
+  const names = ["kernel", "op", "module"].map((column) => [column, text(launches[column], i).toLowerCase()]);
+  return words.every((word) => {
+    const only = names.find(([column]) => word.startsWith(column + ":"));
+    return only ? only[1].includes(word.slice(only[0].length + 1)) : names.some(([, name]) => name.includes(word));
+  });
 }
 
 const found = new Set();

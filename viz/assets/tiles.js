@@ -54,7 +54,7 @@ async function showTiles() {
   for (let b = 1; b < now.length; b++) {
     for (let a = 0; a < b; a++) {
       for (const link of linksOf.get(now[a] + "," + now[b]) ?? []) {
-        if (!links.reuse[link] || showReuse) loads.push(loadBlock(links.block[link]).then((block) => ({ a, b, link, block })));
+        if (!links.reuse[link] || showReuse) loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
       }
     }
   }
@@ -243,8 +243,8 @@ function drawColumn(c, column, near) {
       c.fillStyle = INK.soft;
       c.font = `10px ${FONT}`;
       c.textBaseline = "middle";
-      c.textAlign = "left";
-      c.fillText(coordinates(launch, tile) || String(tile), x + r + 4, y);
+      c.textAlign = column ? "left" : "right"; // edges leave the first column to the right
+      c.fillText(coordinates(launch, tile) || String(tile), column ? x + r + 4 : x - r - 4, y);
     }
   }
   c.globalAlpha = 1;

@@ -145,6 +145,32 @@ def test_coordinates_are_those_of_the_footprint(tmp_path):
         assert np.stack([unpacked(grid[axis]) for axis in "xyz"], axis=1).tolist() == block.tolist()
 
 
+def test_layers_more_cost_a_page_next_to_nothing(tmp_path):
+    sizes = [len(page(opened(transformer(tmp_path / str(layers), layers=layers)))) for layers in (12, 48)]
+    assert sizes[1] < 1.15 * sizes[0]
+    assert sizes[1] < 400_000
+
+
+def test_a_large_program_takes_few_bytes_an_edge(tmp_path):
+    program = Program(tmp_path / "t")
+    rng = np.random.default_rng(4)
+    before, tiles, near = program.buffer(), 20_000, 10
+    at = np.arange(tiles)
+    for number in range(3):
+        after = program.buffer()
+        parents = np.sort((at[:, None] + rng.permutation(400)[:near]) % tiles, axis=1)
+        reads = Boxes.of(tile=np.repeat(at, near), operand=0, mode=0, offset=parents.ravel() * 16, length=16)
+        boxes = Boxes.concat([reads, Boxes.of(tile=at, operand=1, mode=1, offset=at * 16, length=16)])
+        footprint = Footprint(np.stack([at, 0 * at, 0 * at], axis=1).astype(np.int32), boxes, np.full(tiles, 500.0))
+        program.launch(f"kernel_{number}", footprint, (before, after), duration=9_000)
+        before = after
+    graph = opened(program.writer.close())
+    edges = int(graph.links["edges"].sum())
+    assert edges == 2 * tiles * near
+    data = re.search(r'id="data">(.*?)</script>', page(graph), re.DOTALL)[1]
+    assert len(data) < 1.5 * edges
+
+
 @pytest.fixture
 def crowded(tmp_path):
     """Fifty launches whose tiles and relations are random, so that nothing compresses."""

@@ -37,7 +37,8 @@ def test_repeated_layers_share_their_relations(graph):
     assert len(document(graph)["blocks"]) < len(graph.links)
 
 
-def test_relations_beyond_the_budget_are_counted_on_a_grid_and_said(graph):
+def test_relations_beyond_the_budget_are_counted_on_a_grid_and_said(graph, monkeypatch):
+    monkeypatch.setattr(relations, "_SMALL_BYTES", 0)
     notes = []
     tables = relations.relation_tables(graph, graph.pairs, budget=20_000, notes=notes)
     coarse = [b for b in tables["blocks"] if "counts" in b]
@@ -67,3 +68,11 @@ def test_a_counted_relation_has_as_many_edges_as_the_whole_one():
 def test_shares_of_a_life_keep_their_unknowns():
     packed = relations._shares(np.array([0.0, 0.5, 1.0, np.nan], np.float32))
     assert packed.tolist() == [0, 127, 254, 255]
+
+
+def test_a_relation_that_aggregation_would_not_shrink_stays_whole_though_many_are_to_come(graph):
+    block = graph.blocks[0]
+    value, size = relations.fitted(block, 64, 50_000, reserved=10**9)
+    assert size < relations._SMALL_BYTES
+    np.testing.assert_array_equal(unpacked(value["parent"]), block.parent)
+    assert relations.fitted(block, 64, size - 1)[1] < size

@@ -1,0 +1,57 @@
+"""The terminal that verbs print to: plain ASCII where it can show no more, quiet where its reader has gone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+
+_BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+_SIGNS = "→…\N{MULTIPLICATION SIGN}"
+# One character for one, so that tables stay straight.
+_PLAIN = str.maketrans(_SIGNS + _BLOCKS, ">~x" + _ASCII)
+
+
+class Terminal(Console):
+    """A rich console whose closed pipe is the caller's BrokenPipeError, which `main` ends quietly; rich itself exits with 1."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+class _Plain:
+    """A text file that gets ASCII only, one character for one."""
+
+    encoding = "ascii"
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(text.translate(_PLAIN).encode("ascii", "backslashreplace").decode())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
+    """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
+    file = file or sys.stdout
+    if not plain and _carries(file.encoding or "ascii"):
+        return Terminal(file=file, highlight=False)
+    return Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+
+
+def _carries(encoding: str) -> bool:
+    try:
+        (_BLOCKS + _SIGNS).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def sparkline(shares: Iterable[float]) -> str:
+    """Shares from 0 to 1 as blocks of that height; what is not quite nothing is seen."""
+    return "".join(_BLOCKS[0 if s <= 0 else max(1, min(8, round(8 * s)))] for s in shares)
