@@ -42,7 +42,7 @@ _MEASURED_PDL = (
 
 def wide_terminal() -> Console:
     console = terminal()
-    console.width = max(console.width, 80)
+    console.width = max(console.width, 80 if console.is_terminal else 100)
     return console
 
 

@@ -100,13 +100,13 @@ def _number(what: str, text: str, *, whole: bool) -> float:
 
 
 def _print(work: Spawns, found: list[Spawned]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - heavy, and not needed for --help
-    from rich.table import Table  # noqa: PLC0415 - likewise
+    from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - likewise
 
+    from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import duration, percent, plain  # noqa: PLC0415 - likewise
 
-    console = Console(highlight=False)
+    console = terminal()
     table = Table(box=None, pad_edge=False)
     for name in ("rule", "time", "over flat", "launched", "inline", "estimate off by"):
         table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
