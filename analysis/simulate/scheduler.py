@@ -128,6 +128,15 @@ class Rewires(Protocol):
 
 
 @runtime_checkable
+class Chooses(Protocol):
+    """A scheduler whose user tries several ways and keeps the fastest."""
+
+    def choices(self) -> Mapping[str, Scheduler]:
+        """The ways, each by what it is called in a sentence; none where there is nothing to choose."""
+        ...
+
+
+@runtime_checkable
 class RunsAlone(Protocol):
     """A scheduler with an event loop of its own, since it decides while tiles run."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from tileprof.analysis.simulate.deadlock import deadlock
 from tileprof.analysis.simulate.engine import Outcome, Room, run
 from tileprof.analysis.simulate.lives import RECORDED, LifeModel
 from tileprof.analysis.simulate.plan import Plan
-from tileprof.analysis.simulate.scheduler import Rewires, RunsAlone, Scheduler, program_of
+from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,6 +92,10 @@ class Simulator:
 
     def run(self, scheduler: Scheduler, name: str = "", launches: Sequence[int] | None = None) -> Schedule:
         """Simulate one scheduler on all launches, or on some (ascending) in isolation; ``name`` is what the result is called."""
+        if isinstance(scheduler, Chooses) and (choices := scheduler.choices()):
+            ways = {said: self.run(way, name or scheduler.name, launches) for said, way in choices.items()}
+            kept = min(ways, key=lambda said: ways[said].time_ns)
+            return replace(ways[kept], notes=(*ways[kept].notes, f"Of its ways it takes the fastest here: {kept}."))
         p = problem(
             self.graph,
             self.recorded if isinstance(scheduler, RunsAlone) else self._durations,

@@ -42,7 +42,7 @@ _MEASURED_PDL = (
 
 def wide_terminal() -> Console:
     console = terminal()
-    console.width = max(console.width, 80 if console.is_terminal else 100)
+    console.width = max(console.width, 80)
     return console
 
 
@@ -51,7 +51,7 @@ def print_schedules(console: Console, schedules: list[Schedule], stream: Schedul
     table = Table(box=None, pad_edge=False)
     table.add_column("scheduler", no_wrap=True, max_width=console.width - 54)
     for name in ("time", "saved", "busy", "idle ends", "waits", "overheads"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=name != "overheads")
     for s in schedules:
         if s.deadlock:
             table.add_row(Text(plain(s.scheduler)), Text("deadlock", style="bold red"))

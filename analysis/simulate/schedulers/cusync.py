@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class CuSync(Options):
     """Kernels on streams of their own; a consumer's tiles are dispatched once all tiles of the launches that it depends on have
-    been (the wait kernel), hold their slots, and wait where they need a producer's bytes until its tile has posted (Jangda et al.,
+    been (the wait kernel), hold their slots, and wait there until the producer's tiles have posted (Jangda et al.,
     "A Framework for Fine-Grained Synchronization of Dependent GPU Kernels", CGO 2024).
 
-    Waits are exact: every tile waits for its own parents (the finest policy). ``inside`` 1: where it needs them, as TileSync does
-    in the main loop; 0: for all before it begins, as RowSync does.
+    Waits are exact: every tile waits for its own parents (the finest policy). ``inside`` 0: for all of them before it begins, as RowSync
+    and our own runtime do; 1: where it needs them, as TileSync does in the main loop; 2: whichever of both is faster on the whole, as
+    cuSync's users find out by timing.
 
     ``wait_ns`` is what each wait in the main loop costs a tile even where the producer has long posted: its threads meet at a
     barrier, and loads run no further ahead. A tile waits as often as there are moments in its life at which it needs parents; the
@@ -39,8 +40,15 @@ class CuSync(Options):
     post_ns: float = option(200.0, "ns a tile needs to post and to check its first semaphore")
     poll_ns: float = option(700.0, "ns from a post to a tile that polls for it")
     wait_ns: float = option(600.0, "ns that each wait after the first costs a tile, whether or not it has to wait")
-    inside: int = option(1, "1: wait where bytes are needed; 0: wait for all of them at entry", most=1)
+    inside: int = option(2, "0: wait for all parents at entry, 1: where bytes are needed, 2: the faster", most=2)
     window: int = option(2, "launches under way, 0: any number")
+
+    def choices(self) -> dict[str, CuSync]:
+        """Both places to wait, where the faster is asked for."""
+        ways = {"waits at entry": 0, "waits where bytes are needed": 1}
+        return (
+            {said: replace(self, inside=n) for said, n in ways.items()} if self.inside == 2 else {}
+        )  # an option's value
 
     def draft(self, program: Program) -> Draft:
         n = program.count

@@ -10,7 +10,8 @@ from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.schedulers.cusync import stops
 from tileprof.errors import UserError
 
-FREE = "cusync:post_ns=0,poll_ns=0"
+ENTRY = "cusync:post_ns=0,poll_ns=0,inside=0"
+FREE = "cusync:post_ns=0,poll_ns=0,inside=1"
 
 
 def pair(sets, set_of, lives):
@@ -54,7 +55,15 @@ def test_each_wait_after_the_first_costs_its_time():
         time_of(g, f"{FREE},wait_ns=0") == 25.0
     )  # in the third tile's company from 10 on, and half of its work after it
     assert time_of(g, f"{FREE},wait_ns=2") == 26.0  # 12 of life, half of it after the wait
-    assert time_of(g, f"{FREE},wait_ns=2,inside=0") == 30.0
+    assert time_of(g, f"{ENTRY},wait_ns=2") == 30.0
+
+
+def test_the_faster_place_to_wait_is_taken_and_named():
+    g = pair([[(0, 1.0, 0.0), (1, 1.0, 0.5), (2, 1.0, 0.5)]], [0], [[10.0] * 3, [10.0]])
+    for wait_ns, time_ns, said in ((2, 26.0, "where bytes are needed"), (20, 30.0, "at entry")):
+        found = Simulator(g).run(scheduler(f"cusync:post_ns=0,poll_ns=0,wait_ns={wait_ns}"))
+        assert found.time_ns == time_ns
+        assert f"takes the fastest here: waits {said}." in found.notes[-1]
 
 
 def test_parents_that_are_needed_at_one_moment_are_one_wait():
@@ -69,5 +78,5 @@ def test_tiles_that_share_their_lives_keep_them_when_only_one_launch_waits_more(
 
 
 def test_waits_are_inside_or_at_entry():
-    with pytest.raises(UserError, match="inside is 2, expected at least 0 and at most 1"):
-        scheduler("cusync:inside=2")
+    with pytest.raises(UserError, match="inside is 3, expected at least 0 and at most 2"):
+        scheduler("cusync:inside=3")

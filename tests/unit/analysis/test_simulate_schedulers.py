@@ -349,7 +349,7 @@ def test_ends_respect_every_parent():
 
 def test_waits_inside_and_idle_time_are_counted():
     g = with_trace(graph([1, 1], [(0, 1, block([[(0, 1.0, 0.0)]], [0]))]), [[10.0], [10.0]])
-    inside = Simulator(g).run(scheduler("cusync:post_ns=0,poll_ns=5"))
+    inside = Simulator(g).run(scheduler("cusync:post_ns=0,poll_ns=5,inside=1"))
     assert (inside.time_ns, inside.waiting_ns, inside.gap_ns) == (25.0, 15.0, 0.0)
     stream = Simulator(g).run(scheduler("stream"))
     assert (stream.time_ns, stream.waiting_ns, stream.gap_ns, stream.busy) == (120.0, 0.0, 100.0, 20 / 240)
