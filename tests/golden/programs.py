@@ -1,17 +1,20 @@
-"""The programs behind the golden traces: `python programs.py NAME`. What is between profiler start and stop is recorded.
+"""The programs behind the golden traces: `python programs.py NAME [DEVICE]`. What is between profiler start and stop is
+recorded; with DEVICE cpu, for the model recorder, what is inside `tileprof.capture()`.
 
 Sizes are small, so that a trace is a few ten kB; shapes are awkward where that exercises edges (ragged tiles).
 """
 
+import contextlib
 import sys
 
 import torch
 
 F = torch.nn.functional
+DEVICE = sys.argv[2] if len(sys.argv) > 2 else "cuda"
 
 
 def half(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+    return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
 
 
 def gemm_pair():
@@ -20,7 +23,7 @@ def gemm_pair():
 
 
 def gemm_fp32():
-    a, b, c = (torch.randn(256, 256, device="cuda") for _ in range(3))
+    a, b, c = (torch.randn(256, 256, device=DEVICE) for _ in range(3))
     return lambda: (a @ b) @ c
 
 
@@ -30,7 +33,7 @@ def layer_norm():
 
 
 def softmax():
-    x = torch.randn(128, 1000, device="cuda")
+    x = torch.randn(128, 1000, device=DEVICE)
     return lambda: (x.softmax(-1) + 1).softmax(-1)
 
 
@@ -40,8 +43,8 @@ def attention():
 
 
 def convolution():
-    x = torch.randn(2, 64, 28, 28, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
-    w = torch.randn(64, 64, 3, 3, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 64, 28, 28, device=DEVICE, dtype=torch.float16).to(memory_format=torch.channels_last)
+    w = torch.randn(64, 64, 3, 3, device=DEVICE, dtype=torch.float16).to(memory_format=torch.channels_last)
     return lambda: F.conv2d(F.relu(F.conv2d(x, w, padding=1)), w, padding=1)
 
 
@@ -49,8 +52,8 @@ def gpt2():
     from transformers import GPT2Config, GPT2Model
 
     config = GPT2Config(n_embd=256, n_layer=2, n_head=4, vocab_size=1000)
-    model = GPT2Model(config).to("cuda", torch.bfloat16).eval()
-    ids = torch.randint(0, 1000, (1, 128), device="cuda")
+    model = GPT2Model(config).to(DEVICE, torch.bfloat16).eval()
+    ids = torch.randint(0, 1000, (1, 128), device=DEVICE)
     return lambda: model(ids, use_cache=False).last_hidden_state
 
 
@@ -85,17 +88,30 @@ def graphed(run):
 NAMES = (gemm_pair, gemm_fp32, layer_norm, softmax, attention, convolution, gpt2, gpt2_compiled, gpt2_graph)
 
 
+@contextlib.contextmanager
+def region():
+    """What is recorded: by the CUDA recorder between profiler start and stop, by the model recorder in its own words."""
+    if DEVICE == "cpu":
+        import tileprof
+
+        with tileprof.capture():
+            yield
+        return
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    yield
+    torch.cuda.synchronize()
+    torch.cuda.profiler.stop()
+
+
 def main(name: str) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         run = {f.__name__: f for f in NAMES}[name]()
         if name not in {"gpt2_compiled", "gpt2_graph"}:
             run()  # libraries load, and eager replays tell who stores what
-        torch.cuda.synchronize()
-        torch.cuda.profiler.start()
-        out = run()
-        torch.cuda.synchronize()
-        torch.cuda.profiler.stop()
+        with region():
+            out = run()
     sys.stdout.write(f"{name} {out.float().abs().sum().item():.6e}\n")
 
 

@@ -1,7 +1,7 @@
 """What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json``.
 
 Modes: plain; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs);
-blocks; accesses; and ``compute-sanitizer --tool memcheck`` where it is installed. GPU time is the median of the last
+blocks; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it). GPU time is the median of the last
 four of seven repetitions, by CUDA events inside the program. Then a whole recording of GPT-2 medium: seconds, size of
 the trace, and how much of what it writes is exact.
 """
@@ -87,6 +87,23 @@ def measured(name, environment, prefix=()):
         return None
 
 
+def memcheck():
+    """The command-line tool: on the PATH, else in the wheel, else ""."""
+    from tileprof.record.cuda import locate
+
+    beside = locate.sanitizer().library.with_name("compute-sanitizer")
+    return shutil.which("compute-sanitizer") or (str(beside) if os.access(beside, os.X_OK) else "")
+
+
+def ratios(row):
+    """Each mode's GPU time over the plain run's, and memcheck's over ours."""
+    times = {mode: r["ms"] for mode, r in row.items() if r}
+    found = {mode: round(ms / times["plain"], 2) for mode, ms in times.items() if mode != "plain"}
+    if "memcheck" in times and "accesses" in times:
+        found["memcheck_over_accesses"] = round(times["memcheck"] / times["accesses"], 2)
+    return found
+
+
 def overheads(names):
     from tileprof.record.cuda import build, gpu, locate, program
     from tileprof.record.cuda.settings import Settings
@@ -100,14 +117,14 @@ def overheads(names):
                 settings = Settings(hooks=False, replay=False)
                 variables = program.environment(mode, Path(folder), built, sanitizer, settings, skip=0, count=None)
                 row[mode] = measured(name, variables)
-        memcheck = shutil.which("compute-sanitizer")
-        if memcheck and name == "gpt2_medium":
-            row["memcheck"] = measured(name, dict(os.environ), (memcheck, "--tool", "memcheck"))
+        if tool := memcheck():
+            row["memcheck"] = measured(name, dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error"))
         rows[name] = row
         plain = row["plain"]["ms"]
         text = "  ".join(
             f"{mode} {r['ms']:.2f} ({r['ms'] / plain:.1f}x)" if r else f"{mode} failed" for mode, r in row.items()
         )
+        row["ratios"] = ratios(row)
         sys.stdout.write(f"{name}: {text}\n")
         sys.stdout.flush()
     return rows
@@ -133,7 +150,8 @@ def whole_recording():
             "launches": len(trace.launches),
             "footprints": int(trace.launches.footprint.nunique()),
             "boxes": len(trace.accesses),
-            "coverage": {k: int(v) for k, v in trace.launches.coverage.value_counts().items()},
+            "launches_by_coverage": {k: int(v) for k, v in trace.launches.coverage.value_counts().items()},
+            "megabytes_below_50": size < 50e6,
         }
     sys.stdout.write(f"a recording of two forwards, three passes: {row}\n")
     return row
@@ -152,6 +170,7 @@ def main(out):
         check=False,
     ).stdout.strip()
     result = {
+        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) of each mode, and of memcheck; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": found.name,
         "driver": driver,

@@ -25,6 +25,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--kernel", metavar="REGEX", help="record kernels whose name matches")
     add("--exclude", metavar="REGEX", help="leave out kernels whose name matches")
     add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")
+    add(
+        "--patch", default="load", metavar="WHEN",
+        help="load (default), or range: with --capture, leave code outside captured regions as it is",
+    )  # fmt: skip
     add("--no-replay", action="store_true", help="never repeat a launch to learn who stores through tensor maps")
     add("--no-names", action="store_true", help="no hooks in PyTorch: no names of operators, modules and tensors")
     add("--check-writes", action="store_true", help="compare memory around every launch with what was recorded; slow")
@@ -45,5 +49,6 @@ def settings(given: argparse.Namespace) -> Settings:
         kernel=given.kernel,
         exclude=given.exclude,
         capture_only=given.capture,
+        patch=given.patch,
         raw=given.keep_raw,
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tileprof.cli import cuda_options
 from tileprof.cli.verb import Verb
-from tileprof.record import RECORDERS, Options, default_output, recorder
+from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
 from tileprof.trace import folder
 
 
@@ -51,7 +51,7 @@ def run(given: argparse.Namespace) -> int:
         tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    if given.recorder == "cuda":
+    if (automatic() if given.recorder == "auto" else given.recorder) == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
 
         return cuda.record(options, cuda_options.settings(given))

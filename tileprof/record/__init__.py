@@ -70,8 +70,17 @@ class Recorder(Protocol):
 
 
 def recorder(name: str) -> Recorder:
-    """The recorder of that name; "auto" takes the one that works everywhere."""
-    return cast("Recorder", import_module(RECORDERS["model" if name == "auto" else name]))
+    """The recorder of that name; "auto" is `automatic`."""
+    return cast("Recorder", import_module(RECORDERS[automatic() if name == "auto" else name]))
+
+
+def automatic() -> str:
+    """What "auto" stands for: "model", which works everywhere.
+
+    To become ``"cuda" if tileprof.record.cuda.works_here() else "model"`` once every step of ``tests/gpu/run.py`` has passed
+    on a GPU; ``--fake`` and ``--device`` ask for the model whatever is here.
+    """
+    return "model"
 
 
 def default_output(program: tuple[str, ...]) -> Path:

@@ -178,3 +178,4 @@ class Launch:
     begin_ns: int = 0
     flops: int = 0
     note: str = field(default="")
+    call: str = ""

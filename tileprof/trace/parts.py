@@ -37,6 +37,8 @@ def _rows(part: Path, table: Table) -> int:
 def _check_types(part: Path, table: Table, found: pa.Schema) -> None:
     for column in table.columns:
         at = found.get_field_index(column.name)
+        if at < 0 and column.optional:
+            continue
         if at < 0:
             raise TraceError(f"{part} has no column {column.name}: the trace is damaged, record it again")
         seen, expected = found.field(at).type, arrow_type(column)
@@ -61,7 +63,13 @@ def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
 
 def _read(part: Path, table: Table) -> pa.Table:
     with pq.ParquetFile(part) as file:
-        return file.read(columns=[c.name for c in table.columns])
+        present = set(file.schema_arrow.names)
+        read = file.read(columns=[c.name for c in table.columns if c.name in present])
+        for column in table.columns:
+            if column.name not in present:  # optional, or the door would have refused the part
+                empty = pa.repeat(pa.scalar("", arrow_type(column)), read.num_rows)
+                read = read.append_column(column.name, empty)
+        return read
 
 
 def _column(table: Table, column: Column, chunks: list[pa.Array]) -> Any:

@@ -54,6 +54,14 @@ two activations; ``x`` existed before recording began, and the first activation 
                1      8192 128   0            2             activation float32 [4, 8]  [8, 1]
                2      8320 128   1            -1            activation float32 [4, 8]  [8, 1]
 
+**Calls.** ``launches.call`` says which tensors of the operator's call the operand slots are, and what else it was called with;
+empty where the recorder does not know. Shapes and strides are in elements, from the operand's byte 0; a slot that is
+workspace is null::
+
+    {"operands": [{"argument": "self", "shape": [4, 8], "strides": [8, 1], "dtype": "float32"},
+                  {"argument": "out",  "shape": [4, 8], "strides": [8, 1], "dtype": "float32"}],
+     "arguments": {"exponent": 2}}
+
 Byte 20 of buffer 1 is written by tile 1 of launch 0 (16 + 4) and read by tile 1 of launch 1: a RAW dependency.
 ``tests/unit/trace/test_worked_example.py`` writes this trace.
 """
@@ -77,7 +85,9 @@ NEVER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>."""
+    """One column: ``type`` is int8..int64, float32, float64, string, enum or list<int64>. An ``optional`` one, a string, may be
+    absent from a file, and is empty then.
+    """
 
     name: str
     type: str
@@ -85,6 +95,7 @@ class Column:
     meaning: str
     nullable: bool = False
     values: tuple[str, ...] = ()
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +138,13 @@ LAUNCHES: Final = Table(
         Column("timing", "enum", "", "where duration_ns comes from", values=TIMINGS),
         Column("coverage", "enum", "", "how the accesses are known, worst of all operands", values=COVERAGES),
         Column("note", "string", "", "what the recorder has to confess about this launch"),
+        Column(
+            "call",
+            "string",
+            "",
+            "JSON: layouts of the operand slots and the operator's numbers; see below",
+            optional=True,
+        ),
     ),
     ("launch",),
 )

@@ -52,6 +52,7 @@ def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
         "blocks_per_sm": 3,
         "flops": 1 << 40,
         "note": "inferred from descriptors",
+        "call": '{"operands": [], "arguments": {"dim": 1}}',
     }
     made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), **given))
     row = load(made.close()).launches.iloc[0].to_dict()

@@ -14,3 +14,17 @@ def record(options: Options, settings: Settings | None = None) -> int:
     from tileprof.record.cuda import recording  # noqa: PLC0415 - only recording needs it, and it is heavy
 
     return recording.record(options, settings)
+
+
+def works_here() -> bool:
+    """Whether this machine has what recording needs. Looks, but builds and runs nothing: `doctor` does."""
+    from tileprof.errors import UserError  # noqa: PLC0415 - as above
+    from tileprof.record.cuda import gpu, locate, program  # noqa: PLC0415
+
+    try:
+        gpu.supported(gpu.gpus()[0])
+        program.refuse_taken()
+        found = locate.sanitizer(), locate.nvcc(), locate.cuda_include(), locate.host_compiler()
+    except UserError:
+        return False
+    return bool(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -10,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import bind, join, raw, runs, writes
-from tileprof.record.cuda.graphs import Graphs
+from tileprof.record.cuda import bind, im2col, join, raw, runs, writes
+from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
@@ -136,14 +138,19 @@ class Decoder:
 
     def _on_launch(self, event: dict[str, Any]) -> None:
         kernel, geometry = self._kernels[event["kernel"]], Geometry.of(event)
-        entries, own = self.graphs.entries(event)
-        here = times(entries if own else entries[:0], geometry)
-        parts, coverage, notes = self._accesses(event, kernel, geometry, entries, own=own)
+        entries, told = self.graphs.entries(event)
+        here = times(entries if told is Told.OWN else entries[:0], geometry)
+        complete = told is Told.OWN and event["launch"] not in self._spilled
+        walk = Walk.of(entries) if complete else None
+        parts, coverage, notes, by_item = self._accesses(event, kernel, geometry, entries, told, walk)
+        places, ran = geometry.places(), self.blocks.get(event["ordinal"], here)
+        if by_item is not None and walk is not None:
+            here = ran = by_item.times(walk, here)
+            places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
         bound = bind.bind(parts, here, self.lifetimes)
-        footprint = self._footprint(bound, geometry.places())
-        ran = self.blocks.get(event["ordinal"], here)
+        footprint = self._footprint(bound, places)
         timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes)
         registers = timed.registers or int(kernel["registers"])
         shared = timed.shared_bytes or int(kernel["static_shared"])
@@ -188,24 +195,36 @@ class Decoder:
     # ---- parts
 
     def _accesses(
-        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, *, own: bool
-    ) -> tuple[list[tuple[int, Strided]], str, list[str]]:
+        self,
+        event: dict[str, Any],
+        kernel: dict[str, Any],
+        geometry: Geometry,
+        entries: raw.Entries,
+        told: Told,
+        walk: Walk | None,
+    ) -> tuple[list[tuple[int, Strided]], str, list[str], Items | None]:
         notes: list[str] = []
         coverage = ["exact"]
         if self.process.events[0].get("pass") != "accesses":
-            everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes)
             note = "accesses were not recorded, only the blocks pass ran: every tile stands for all memory"
-            return [(READ, everything), (WRITE, everything)], "conservative", [note]
-        if not own:
+            return self._anything(geometry), "conservative", [note], None
+        if told is Told.LOST:
+            note = "records of this graph launch are missing: every tile stands for all memory"
+            return self._anything(geometry), "conservative", [note], None
+        if told is Told.OWN and event["launch"] not in self._spilled and not _all_seen(entries, geometry):
+            note = "not every block of it was seen, or more than once: every tile stands for all memory"
+            return self._anything(geometry), "conservative", [note], None
+        if told is Told.SHARED:
             coverage.append("conservative")
             notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
         parts = plain(entries, geometry, self.process.granule, self.lifetimes)
+        by_item: Items | None = None
         seen = writes.maps(entries, tuple(kernel["parameters"]))
         loads, unknown = tensor_loads(entries, geometry, seen)
         parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
-        if any(load.map.im2col for load in loads):
+        if any(not load.known for load in loads):
             coverage.append("conservative")
-            notes.append("im2col loads stand for the whole tensor")
+            notes.append("loads in a mode that is not decoded, such as im2col, stand for the whole tensor")
         if unknown:
             coverage.append("conservative")
             notes.append("loads through a tensor map that could not be decoded stand for all memory")
@@ -214,14 +233,31 @@ class Decoder:
             coverage.append("inferred")
             notes.append("a tensor map lies in memory that kernels may change; it was read once")
         if kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded):
-            found = self.owners.find(event["launch"], event["kernel"], geometry, seen, loads, self.lifetimes)
+            stores = any(mode == WRITE for mode, _ in parts)  # of which item, nobody knows
+            found = self.owners.find(
+                event["launch"],
+                event["kernel"],
+                geometry,
+                seen,
+                loads,
+                self.lifetimes,
+                None if stores or unknown else walk,
+            )
             mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
+            if (by_item := found.by_item) is not None:
+                parts = [(m, by_item.everywhere(boxes)) for m, boxes in parts[: len(parts) - len(loads)]]
+                loads, _ = tensor_loads(entries, geometry, seen, by_item)
+                parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
+                notes.append(f"{by_item.total} work items, told apart by what they load")
             parts.append((mode, bind.within_buffers(found.boxes, self.lifetimes)))
             coverage.append(found.coverage)
             notes += [found.note] if found.note else []
         if event["launch"] in self._spilled:
             pages = _spilled_pages(self.process.events, self.lifetimes.live())
-            parts += [(mode, bind.within_buffers(writes.whole(r, geometry.tiles), self.lifetimes)) for mode, r in pages]
+            tiles = by_item.total if by_item is not None else geometry.tiles
+            parts += [(mode, bind.within_buffers(writes.whole(r, tiles), self.lifetimes)) for mode, r in pages]
+            if kernel["tensor_load"] or not kernel["scanned"]:  # such loads leave no page
+                parts.append((READ, bind.within_buffers(writes.whole(self.lifetimes.live(), tiles), self.lifetimes)))
             coverage.append("conservative")
             notes.append(
                 "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
@@ -229,7 +265,11 @@ class Decoder:
         worst = max(coverage, key=WORST.index)
         written = _union([boxes for mode, boxes in parts if mode != READ])
         self.coverage[worst] += int((written.end - written.start).sum())
-        return parts, worst, notes
+        return parts, worst, notes, by_item
+
+    def _anything(self, geometry: Geometry) -> list[tuple[int, Strided]]:
+        everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes)
+        return [(READ, everything), (WRITE, everything)]
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
@@ -273,8 +313,12 @@ class Decoder:
     def _name(self, event: dict[str, Any], what: str) -> str:
         """Operator or module; what runs in a graph was issued when it was captured, not now."""
         if event["graph"] < 0:
-            return self._marks.get(what, "")
-        return self._node_names[0].get(what, "") if self._node_names and event["e"] == "launch" else ""
+            said = self._marks.get(what, "")
+        else:
+            said = self._node_names[0].get(what, "") if self._node_names and event["e"] == "launch" else ""
+        if said or what != "op" or event["e"] != "launch":
+            return said
+        return fused_operators(self._kernels[event["kernel"]]["symbol"])
 
     def _stream(self, event: dict[str, Any]) -> int:
         return self._streams.setdefault(event["stream"], len(self._streams))
@@ -297,24 +341,43 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
     return out
 
 
-def tensor_loads(entries: raw.Entries, geometry: Geometry, seen: writes.Maps) -> tuple[list[writes.Loads], bool]:
-    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown."""
-    kind = raw.kinds(entries)
-    head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
-    if len(head) != len(tail) or not len(head):
-        return [], len(head) != len(tail)
-    coordinates = np.column_stack([head["payload"], tail["payload"][:, :1]]).astype(np.uint32).view(np.int32)
-    rows = np.column_stack([raw.low(head), _tiles(head, geometry), coordinates.astype(np.int64)])
+def tensor_loads(
+    entries: raw.Entries, geometry: Geometry, seen: writes.Maps, split: Items | None = None
+) -> tuple[list[writes.Loads], bool]:
+    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
+
+    With ``split`` tiles are its work items.
+    """
+    walk = Walk.of(entries)
+    if walk is None or not len(walk):
+        return [], walk is None
+    blocks = np.minimum(geometry.tile_of(walk.block), geometry.tiles - 1)
+    tile = blocks if split is None else split.number_of_load
+    rows = np.column_stack([walk.map, tile, walk.mode, walk.offsets, walk.coordinates])
     rows, index = np.unique(rows, axis=0, return_index=True)
-    first = tail["payload"][index, 3].astype(np.int64)
+    first = walk.first[index]
     out, unknown = [], False
-    for address in np.unique(rows[:, 0]).tolist():
-        map_, mine = seen.loaded.get(address), rows[:, 0] == address
+    for address, mode in np.unique(rows[:, [0, 2]], axis=0).tolist():
+        map_, mine = seen.loaded.get(address), (rows[:, 0] == address) & (rows[:, 2] == mode)
         if map_ is None:
             unknown = True
-        else:
-            out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 2:], first[mine]))
+            continue
+        decoded = mode == raw.TILED or (mode == raw.IM2COL and im2col.SEEN_ON_A_GPU)
+        known = decoded and map_.im2col == (mode == raw.IM2COL)
+        out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 4:], first[mine], rows[mine, 3], known))
     return out, unknown
+
+
+def fused_operators(symbol: str) -> str:
+    """What a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
+    found = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
+    return f"fused {found[1]}" if found else ""
+
+
+def _all_seen(entries: raw.Entries, geometry: Geometry) -> bool:
+    """Every block of the launch entered once. Code that is not patched leaves no trace of itself; this shows it."""
+    blocks = np.sort(entries["block"][raw.kinds(entries) == raw.BLOCK])
+    return np.array_equal(blocks, np.arange(geometry.grid[0] * geometry.grid[1] * geometry.grid[2]))
 
 
 def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tileprof.errors import UserError
-from tileprof.record.cuda import build, gpu, locate, program, tensormap
+from tileprof.record.cuda import build, gpu, im2col, locate, program, tensormap
 from tileprof.record.cuda.settings import Settings
 
 
@@ -40,7 +40,8 @@ def checks() -> list[Check]:
         _check("no other tool in CUDA programs", _injection),
     ]
     if all(check.ok for check in out if check.needed):
-        out.append(_check("layout of tensor maps", _tensor_maps, needed=False))
+        out.append(_check("layout of tensor maps", lambda: _tensor_maps(tensormap.calibrate), needed=False))
+        out.append(_check("layout of im2col maps", lambda: _tensor_maps(im2col.calibrate), needed=False))
         out.append(_check("build of the recorder", lambda: str(build.build(gpu.gpus()[0].architecture).library.parent)))
     if all(check.ok for check in out if check.needed):
         out.append(_check("self-test", _selftest))
@@ -76,11 +77,10 @@ def _injection() -> str:
     return f"{program.INJECTION} is free"
 
 
-def _tensor_maps() -> str:
+def _tensor_maps(calibrate: Callable[[ctypes.CDLL], None]) -> str:
     if int(gpu.gpus()[0].architecture[3:-1]) < tensormap.FIRST_MAJOR:
         return "not used by this GPU"
-    library: ctypes.CDLL = gpu.driver()
-    tensormap.calibrate(library)
+    calibrate(gpu.driver())
     return "as expected"
 
 

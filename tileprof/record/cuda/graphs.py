@@ -1,19 +1,33 @@
 """Kernel nodes of CUDA graphs, which share their records' launch id: how far they can be told apart.
 
 A node's records carry how many nodes had ended when they were made. That is the node's place as long as nodes run one
-after another. Where they do not, a place holds the blocks of several nodes, or of none: from there on the nodes of that
-graph launch cannot be told apart.
+after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it should:
+from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the nodes that
+were launched: where warps are left over or nodes missing, nothing of that graph launch is trusted.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 import numpy as np
 
 from tileprof.record.cuda import raw
 from tileprof.record.cuda.tiles import Geometry
+
+_PLACES: Final = raw.LAST_GENERATION + 1
+_PC_MASK: Final = (1 << 36) - 1
+"""Of a kernel's entry, >> 4, a block's record keeps 36 bits."""
+
+
+class Told(Enum):
+    """What the entries of a launch are: its own; those of all nodes that may be it; not even surely all of its own."""
+
+    OWN = 0
+    SHARED = 1
+    LOST = 2
 
 
 class Graphs:
@@ -22,34 +36,72 @@ class Graphs:
     def __init__(self, process: raw.Process) -> None:
         self._process = process
         self._nodes: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self._launched: dict[int, int] = {}
+        self._ended: dict[int, tuple[int, int]] = {}
+        self._code: dict[int, tuple[int, int]] = {}
+        evidence = []
         for event in process.events:
             if event["e"] == "launch" and event["graph"] >= 0:
                 self._nodes[event["launch"]].append(event)
+            elif event["e"] in {"launch", "learn"}:
+                evidence.append(event)
+            elif event["e"] == "graph_end":
+                self._launched[event["launch"]] = event["nodes"]
+            elif event["e"] == "nodes":
+                self._ended[event["launch"]] = event["ended"], event["warps"]
+            elif event["e"] == "kernel" and event.get("code", [0, 0])[1]:
+                self._code[event["id"]] = event["code"][0], event["code"][1]
+        # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its own.
+        if any(not self._is_at_home(e, process.of(e["launch"], 0)) for e in evidence):
+            self._code = {}
         self._clear: dict[int, int] = {}
 
-    def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, bool]:
-        """The entries of a launch, and whether they are its own: if not, they are those of all nodes that may be it."""
+    def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Told]:
+        """The entries of a launch, and what they are."""
         launch, place = event["launch"], event["generation"]
         if event["graph"] < 0:
-            return self._process.of(launch, 0), True
+            return self._process.of(launch, 0), Told.OWN
         if launch not in self._clear:
             self._clear[launch] = self._told_apart(launch)
         clear = self._clear[launch]
         if place < clear:
-            return self._process.of(launch, place), True
-        return np.concatenate([self._process.of(launch, g) for g in range(clear, raw.LAST_GENERATION + 1)]), False
+            return self._process.of(launch, place), Told.OWN
+        shared = np.concatenate([self._process.of(launch, g) for g in range(clear, _PLACES)])
+        return shared, Told.LOST if self._is_lost(launch) else Told.SHARED
 
     def _told_apart(self, launch: int) -> int:
         """The first place that is not one node's own; beyond the last place when every node has its own."""
+        if not self._adds_up(launch):
+            return 0
         entry_of: dict[int, set[int]] = defaultdict(set)
         for event in self._nodes[launch]:
             place = int(event["generation"])
             entries = self._process.of(launch, place)
             enter = entries[raw.kinds(entries) == raw.BLOCK]
-            blocks = np.sort(enter["block"])
             gx, gy, gz = Geometry.of(event).grid
             entry_of[event["kernel"]] |= set(np.unique(raw.low(enter) >> raw.SM_BITS).tolist())
-            whole = np.array_equal(blocks, np.arange(gx * gy * gz))
-            if not whole or len(entry_of[event["kernel"]]) != 1 or place >= raw.LAST_GENERATION:
+            whole = np.array_equal(np.sort(enter["block"]), np.arange(gx * gy * gz))
+            here = len(entry_of[event["kernel"]]) == 1 and self._is_at_home(event, entries)
+            if not whole or not here or place >= raw.LAST_GENERATION:
                 return place
-        return raw.LAST_GENERATION + 1
+        return _PLACES
+
+    def _adds_up(self, launch: int) -> bool:
+        """As many nodes ended as were launched, and no warp's end is left over. Older records do not say."""
+        if launch not in self._launched or launch not in self._ended:
+            return True
+        ended, warps = self._ended[launch]
+        return warps == 0 and ended == min(self._launched[launch], raw.LAST_GENERATION)
+
+    def _is_lost(self, launch: int) -> bool:
+        """Nodes that never ended under this launch's id may have written their records under another."""
+        return not self._adds_up(launch) and self._ended[launch][0] < min(self._launched[launch], raw.LAST_GENERATION)
+
+    def _is_at_home(self, event: dict[str, Any], entries: raw.Entries) -> bool:
+        """All blocks entered inside their kernel's code, where that is known."""
+        if event["kernel"] not in self._code:
+            return True
+        start, size = self._code[event["kernel"]]
+        enter = raw.low(entries[raw.kinds(entries) == raw.BLOCK]) >> raw.SM_BITS
+        into = (enter - (start >> 4)) & _PC_MASK
+        return bool((into < max(1, size >> 4)).all())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tileprof.record.cuda import raw
-from tileprof.record.cuda.graphs import Graphs
+from tileprof.record.cuda.graphs import Graphs, Told
 from tileprof.record.cuda.tiles import Geometry, Times, times
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -31,12 +31,16 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The launches of the pass that the trace is made from: ordinals and keys; whether they are all of the program."""
+    """The launches of the pass that the trace is made from: ordinals and keys; whether they are all of the program.
+
+    ``ranged``: launches outside captured ranges were not even counted, so ordinals mean nothing to a pass that counts them.
+    """
 
     ordinals: list[int]
     keys: list[Key]
     names: dict[str, str] = field(default_factory=dict)
     whole: bool = True
+    ranged: bool = False
 
     @classmethod
     def of(cls, process: raw.Process) -> Reference:
@@ -46,7 +50,8 @@ class Reference:
         ordinals = [e["ordinal"] for e in launches]
         keys = [key_of(kernels[e["kernel"]]["symbol"], e) for e in launches]
         names = {k["symbol"]: k["name"] for k in kernels.values()}
-        return cls(ordinals, keys, names, whole=ordinals == list(range(len(ordinals))))
+        ranged = any(e["e"] == "start" and e.get("ranged") for e in process.events)
+        return cls(ordinals, keys, names, whole=ordinals == list(range(len(ordinals))) and not ranged, ranged=ranged)
 
 
 def key_of(symbol: str, row: dict[str, Any]) -> Key:
@@ -60,6 +65,8 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
     ``ordinals`` are the places of its rows in issue order; without them the rows are all launches of the program.
     """
     row_of = {o: row for row, o in enumerate(range(len(other)) if ordinals is None else ordinals)}
+    if reference.ranged and ordinals is None:
+        row_of = {}
     found = {
         o: row_of[o]
         for o, key in zip(reference.ordinals, reference.keys, strict=True)
@@ -142,6 +149,6 @@ def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     graphs = Graphs(process)
     for event in process.events:
         if event["e"] == "launch":
-            entries, own = graphs.entries(event)
-            found.append(times(entries if own else entries[:0], Geometry.of(event)))
+            entries, told = graphs.entries(event)
+            found.append(times(entries if told is Told.OWN else entries[:0], Geometry.of(event)))
     return reference, found

@@ -31,6 +31,9 @@ GENERATION_SHIFT: Final = 48
 SM_BITS: Final = 12
 LOW_MASK: Final = (1 << GENERATION_SHIFT) - 1
 LAST_GENERATION: Final = (1 << (KIND_SHIFT - GENERATION_SHIFT)) - 1
+LOAD_MODE_SHIFT: Final = 8
+TILED, IM2COL = 0, 1
+"""Modes of tensor-map loads that are decoded, in word 2 of TENSOR_TAIL."""
 SPILL_PAGE_BYTES: Final = 1 << 21
 SPILL_PAGES: Final = 1 << 20
 

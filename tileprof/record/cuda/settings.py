@@ -12,6 +12,9 @@ from tileprof.errors import UserError
 PASSES: Final = ("accesses", "blocks", "time")
 """In the order they run. The first one owns the program's stdin, stdout and exit code."""
 
+PATCH: Final = ("load", "range")
+"""When code is patched: as modules are loaded, or while a captured region lasts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -20,7 +23,9 @@ class Settings:
     ``granule`` is the resolution of recorded addresses in bytes, a power of two; ``arena_bytes`` the device memory for
     records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``kernel`` and
     ``exclude`` are regular expressions over demangled kernel names; ``capture_only`` records nothing before
-    ``tileprof.capture()`` or ``cudaProfilerStart``; ``verify`` compares all device memory
+    ``tileprof.capture()`` or ``cudaProfilerStart``; ``patch`` "range" leaves code alone and does not even count launches
+    outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
+    unseen and are recorded conservatively; ``verify`` compares all device memory
     before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder.
     """
 
@@ -33,6 +38,7 @@ class Settings:
     kernel: str | None = None
     exclude: str | None = None
     capture_only: bool = False
+    patch: str = "load"
     raw: Path | None = None
 
     def __post_init__(self) -> None:
@@ -43,6 +49,10 @@ class Settings:
             )
         if not 1 <= self.granule <= 4096 or self.granule & (self.granule - 1):
             raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}.")
+        if self.patch not in PATCH:
+            raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}.")
+        if self.patch == "range" and not self.capture_only:
+            raise UserError("--patch range is about captured regions: give --capture as well.")
         if self.arena_bytes < 1 << 16:
             raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
         for option, pattern in (("--kernel", self.kernel), ("--exclude", self.exclude)):
@@ -56,7 +66,7 @@ class Settings:
         out = {
             "TILEPROF_PASS": pass_, "TILEPROF_GRANULE": str(self.granule), "TILEPROF_ARENA": str(self.arena_bytes),
             "TILEPROF_REPLAY": str(int(self.replay)), "TILEPROF_CAPTURE": str(int(not self.capture_only)),
-            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)),
+            "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": self.patch,
         }  # fmt: skip
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
         out |= {"TILEPROF_KERNEL": self.kernel} if self.kernel else {}

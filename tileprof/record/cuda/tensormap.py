@@ -90,18 +90,18 @@ class Boxes:
     stride: NDArray[np.int64]
 
 
+def whole(map_: TensorMap, loads: int) -> Boxes:
+    """Loads that stand for the whole tensor, a superset."""
+    zero = np.zeros((loads, 2), np.int64)
+    return Boxes(np.arange(loads), np.full(loads, map_.base), np.full(loads, map_.bytes), zero + 1, zero)
+
+
 def boxes(map_: TensorMap, coordinates: NDArray[np.int64]) -> Boxes:
     """What tiled loads at ``coordinates`` ``[loads, 5]`` read, clipped to the tensor.
 
     ``count`` and ``stride`` are ``[boxes, 2]``, inner level first. A load whose box lies outside reads nothing. A
-    tensor with more than two outer dimensions of more than one element gives several boxes a load. An im2col load
-    is not decoded: the whole tensor stands for it, a superset.
+    tensor with more than two outer dimensions of more than one element gives several boxes a load.
     """
-    loads = len(coordinates)
-    if map_.im2col:
-        zero = np.zeros((loads, 2), np.int64)
-        full = np.full(loads, map_.bytes)
-        return Boxes(np.arange(loads), np.full(loads, map_.base), full, zero + 1, zero)
     dims = len(map_.sizes)
     at = coordinates[:, :dims]
     size, box = np.array(map_.sizes), np.array(map_.box)
@@ -145,6 +145,11 @@ def _unrolled(
 
 def calibrate(driver: ctypes.CDLL) -> None:
     """Raise `UserError` unless this driver encodes tensor maps in the layout that `decode` reads."""
+    in_a_context(driver, lambda: _compare(driver.cuTensorMapEncodeTiled))
+
+
+def in_a_context(driver: ctypes.CDLL, action: Callable[[], None]) -> None:
+    """Do something while the first GPU's context is this thread's."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     driver.cuDeviceGet(ctypes.byref(device), 0)
     result = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
@@ -152,7 +157,7 @@ def calibrate(driver: ctypes.CDLL) -> None:
         raise UserError(f"The GPU gives no context (cuDevicePrimaryCtxRetain: error {result}). `nvidia-smi` says more.")
     try:
         driver.cuCtxSetCurrent(context)
-        _compare(driver.cuTensorMapEncodeTiled)
+        action()
     finally:
         driver.cuCtxSetCurrent(None)
         driver.cuDevicePrimaryCtxRelease_v2(device)

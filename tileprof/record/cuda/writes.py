@@ -4,7 +4,7 @@ A kernel whose machine code stores through tensor maps writes memory that its re
 owners that replays of this launch named; the owners of another launch with the same kernel, grid and maps (a node of
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
-of the result); the whole of every tensor whose map lies among the kernel's parameters and was not loaded through,
+of the result); of a product's work items, their rows by their columns (`items`); the whole of every tensor whose map lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
 
@@ -16,7 +16,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.cuda import bind, raw, runs, tensormap
+from tileprof.record.cuda import bind, im2col, items, raw, runs, tensormap
+from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tensormap import TensorMap
@@ -38,30 +39,42 @@ class Maps:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The loads through one map: tiles, coordinates ``[loads, 5]``, and when they were first made."""
+    """The loads through one map: tiles, coordinates ``[loads, 5]``, when they were first made, and im2col's offsets."""
 
     map: TensorMap
     tile: Ints
     coordinates: Ints
     first: Ints
+    offsets: Ints
+    known: bool = True
+    """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
 
     def boxes(self, of: TensorMap | None = None) -> Strided:
         """What they read; or the same coordinates of another tensor, with this one's boxes."""
         map_ = self.map
         if of is not None:
             map_ = replace(map_, base=of.base, strides=of.strides)
-        found = tensormap.boxes(map_, self.coordinates)
+        if not self.known:
+            found = tensormap.whole(map_, len(self.tile))
+        elif map_.im2col:
+            found = im2col.boxes(map_, self.coordinates, self.offsets)
+        else:
+            found = tensormap.boxes(map_, self.coordinates)
         load = found.load
         return Strided(self.tile[load], found.address, found.length, found.count, found.stride, self.first[load])
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Boxes written, how they are known (a coverage of the schema), and what there is to say."""
+    """Boxes written, how they are known (a coverage of the schema), and what there is to say.
+
+    ``by_item``: their tiles are these work items, not blocks or clusters.
+    """
 
     boxes: Strided
     coverage: str
     note: str
+    by_item: Items | None = None
 
 
 def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0)) -> Maps:
@@ -104,9 +117,20 @@ class Owners:
                 self.of_launch[event["launch"]] = event
 
     def find(
-        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, loads: list[Loads], lifetimes: Lifetimes
+        self,
+        launch: int,
+        kernel: int,
+        geometry: Geometry,
+        seen: Maps,
+        loads: list[Loads],
+        lifetimes: Lifetimes,
+        walk: Walk | None = None,
     ) -> Found:
-        """What a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through them."""
+        """What a launch of a kernel that stores through tensor maps wrote; ``loads`` is what it loaded through them.
+
+        ``walk``: the same loads in order, which may show work items.
+        """
+        split, by_item = _products(_inside(seen.others, lifetimes), walk, geometry, seen)
         why = "its stores through tensor maps could not be replayed"
         owned = self.of_launch.get(launch)
         if owned is not None:
@@ -115,11 +139,16 @@ class Owners:
             if not result["refused"] and len(result["regions"]) == len(owned["bases"]) > 0:
                 regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
                 self._remember(kernel, geometry, seen, regions)
-                return self._from_replays(regions, geometry, "exact", "")
+                replayed = self._from_replays(regions, geometry, "exact", "")
+                if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
+                    return Found(by_item, replayed.coverage, "", split)
+                return replayed
         equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in seen.others]
         known = sorted({(*result, m.base) for m, result in equal if result is not None})
         if known:
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
+        if by_item is not None:
+            return Found(by_item, "inferred", "each work item writes its rows by its columns", split)
         others = _inside(seen.others, lifetimes)
         mirrored = [_mirrored(other, loads) for other in others]
         boxes = [m for m in mirrored if m is not None]
@@ -202,7 +231,7 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
     """The places of ``other`` at which an input of equal sizes is loaded, if each of the input's was by one tile."""
     for load in loads:
         map_ = load.map
-        if map_.sizes != other.sizes or map_.element != other.element or map_.im2col:
+        if map_.sizes != other.sizes or map_.element != other.element or map_.im2col or not load.known:
             continue
         places = bind.expanded(load.boxes())
         order = np.lexsort((places.tile, places.start))
@@ -215,6 +244,36 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
             boxes = load.boxes(other)
             return replace(boxes, first=np.full(len(boxes), -1, np.int64))
     return None
+
+
+def _products(
+    others: list[TensorMap], walk: Walk | None, geometry: Geometry, seen: Maps
+) -> tuple[Items | None, Strided | None]:
+    """The one way to read the loads as work items whose products are these tensors, and what the items write; else None."""
+    found = []
+    for reading in items.readings(walk, geometry, seen.loaded):
+        assert walk is not None
+        parts = [items.product(map_, walk, reading, seen.loaded) for map_ in others]
+        whole = [part for part in parts if part is not None]
+        if whole and len(whole) == len(parts):
+            found.append((reading, bind.join(whole)))
+    return found[0] if len(found) == 1 else (None, None)
+
+
+def _same_bytes(replayed: Strided, by_item: Strided, split: Items) -> bool:
+    """The items of each tile together write what replays saw the tile write."""
+    tile = np.repeat(np.arange(len(split.count)), split.count)[by_item.tile]
+    seen, said = (_merged(bind.expanded(boxes)) for boxes in (replayed, replace(by_item, tile=tile)))
+    return all(np.array_equal(getattr(seen, c), getattr(said, c)) for c in ("tile", "start", "end"))
+
+
+def _merged(found: Runs) -> Runs:
+    """Runs that touch, of one tile, as one."""
+    order = np.lexsort((found.start, found.tile))
+    tile, start, end = found.tile[order], found.start[order], found.end[order]
+    heads = np.flatnonzero(np.append(True, (tile[1:] != tile[:-1]) | (start[1:] != end[:-1])))
+    last = np.append(heads[1:], len(tile)) - 1
+    return Runs(tile[heads], start[heads], end[last], start[heads])
 
 
 def _everything(others: list[TensorMap], geometry: Geometry, lifetimes: Lifetimes, why: str) -> Found:

@@ -12,6 +12,7 @@ import numpy as np
 from tileprof.errors import UserError
 from tileprof.record.model import duration
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch
+from tileprof.record.model.called import called
 from tileprof.record.model.fallback import conservative
 from tileprof.trace.footprint import Boxes, Footprint
 
@@ -36,6 +37,8 @@ class Planned:
     tiles: int
     duration: duration.Duration
     footprint: int | None = None
+    call: str = ""
+    """As in the trace: what the operator was called with."""
 
     def written(self, footprint: int) -> int:
         """The footprint is in the trace under this id: forget its arrays."""
@@ -58,11 +61,8 @@ def plan(operator: Operator, call: Call, device: Device, key: Hashable, notes: s
     )  # reads before it knows that nothing is to do
     if not any(o.numel for o in (*written, *call.outputs)) and (written or call.outputs) and not by_value:
         return []  # nothing to compute: PyTorch returns before it launches
-    return [
-        own(_without_empty(kernel), call.op, device, key)
-        for kernel in _kernels(operator, call, device, written, notes)
-        if kernel.footprint.tiles
-    ]
+    used = [_without_empty(k) for k in _kernels(operator, call, device, written, notes) if k.footprint.tiles]
+    return [replace(own(kernel, call.op, device, key), call=called(call, kernel)) for kernel in used]
 
 
 def _kernels(

@@ -379,6 +379,7 @@ class Session:
                 begin_ns=begin_ns,
                 flops=kernel.flops,
                 note=kernel.note,
+                call=one.call,
             )
         )
         self.end_ns = begin_ns + one.duration.launch_ns

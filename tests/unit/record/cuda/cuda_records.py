@@ -33,7 +33,16 @@ def ran(number, block, begin, end, *, sm=3, generation=0):
     return entry(raw.BLOCK, sm, block, number, (begin, 0, end, 0), generation)
 
 
-def process(tmp_path, events, entries, *, ended=True, granule=32):
+def entered(events, entries):
+    """Entries of blocks that have none: they entered, and nobody knows when."""
+    have = {(number, block) for key, block, number, _ in entries if key >> raw.KIND_SHIFT == raw.BLOCK}
+    own = [e for e in events if e["e"] == "launch" and e["graph"] < 0]
+    grids = {e["launch"]: e["grid"][0] * e["grid"][1] * e["grid"][2] for e in own}
+    return [ran(n, b, 1, 0) for n, blocks in grids.items() for b in range(blocks) if (n, b) not in have]
+
+
+def process(tmp_path, events, entries, *, ended=True, granule=32, whole=True):
+    entries = [*entries, *(entered(events, entries) if whole else [])]
     start = {"e": "start", "version": 1, "pid": 1, "pass": "accesses", "granule": granule, "arena": 1 << 20}
     events = [start, *events, *([{"e": "end", "t": 0}] if ended else [])]
     return raw.grouped(tmp_path, events, np.array(entries, raw.ENTRY))

@@ -289,6 +289,15 @@ def test_a_map_that_was_not_copied_makes_reads_a_superset(decoded):
     assert trace.accesses.length.tolist() == [0x10000] * 2
 
 
+@pytest.mark.parametrize("mode", [1, 4])
+def test_a_load_in_a_mode_that_is_not_decoded_stands_for_its_tensor(decoded, mode):
+    entries = [*map_entries(1, LOADED, 0x100000, loaded=True), entry(raw.TENSOR, LOADED, 0, 1, (0, 0, 0, 0))]
+    entries.append(entry(raw.TENSOR_TAIL, LOADED, 0, 1, (0, 0, 2 | mode << raw.LOAD_MODE_SHIFT, 0)))
+    trace, _ = decoded([ALLOC, {**KERNEL, "tensor_load": 1}, launch(1)], entries)
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert trace.accesses.length.tolist() == [64 * 128]
+
+
 def test_graph_nodes_have_the_names_under_which_they_were_captured(decoded):
     names = [{"e": "mark", "op": f"aten::{n}", "module": "m"} for n in ("mm", "add")]
     captured = {"e": "captured", "kernel": 0}

@@ -24,6 +24,12 @@ def test_shifted_runs_match_by_kernel_where_counts_agree_and_the_rest_is_reporte
     assert "1 launches have no time" in matched.report
 
 
+def test_places_of_launches_that_were_counted_in_ranges_only_mean_nothing_to_a_pass_that_counts_all():
+    ranged = join.Reference([0, 1], [A, B], whole=False, ranged=True)
+    assert join.match(ranged, [A, B, C, A, B], "time").found == {0: 3, 1: 4}, "the warm-up is alike, and not meant"
+    assert join.match(ranged, [A, B], "blocks", [0, 1]).found == {0: 0, 1: 1}
+
+
 def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
     matched = join.match(reference(A, B, first=7), [A, B, C, A, B, C], "time")
     assert matched.found == {7: 3, 8: 4}

@@ -35,6 +35,8 @@ def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
         ({"passes": ()}, "given none"),
         ({"granule": 24}, "--granule takes a power of two"),
         ({"arena_bytes": 10}, "--arena takes at least"),
+        ({"patch": "always", "capture_only": True}, "--patch takes load or range"),
+        ({"patch": "range"}, "give --capture as well"),
         ({"kernel": "("}, "--kernel '\\(' is not a regular expression"),
     ],
 )

@@ -79,9 +79,9 @@ def test_a_load_reads_its_box_clipped_to_the_tensor_each_byte_once(case):
     assert set(seen) == read_by(map_, at)
 
 
-def test_an_im2col_load_stands_for_the_whole_tensor():
+def test_a_load_that_is_not_decoded_stands_for_the_whole_tensor():
     map_ = tensormap.decode(words_of(7, (8, 5, 4), (32, 160), (8, 1, 1), (1, 1, 1), im2col=1))
-    boxes = tensormap.boxes(map_, np.zeros((2, 5), np.int64))
+    boxes = tensormap.whole(map_, 2)
     assert boxes.address.tolist() == [BASE] * 2
     assert boxes.length.tolist() == [map_.bytes] * 2 == [5 * 4 * 32] * 2
 

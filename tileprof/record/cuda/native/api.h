@@ -15,6 +15,8 @@ namespace tileprof {
     X(sanitizerAddPatches)                                                                                     \
     X(sanitizerPatchInstructions)                                                                              \
     X(sanitizerPatchModule)                                                                                    \
+    X(sanitizerUnpatchModule)                                                                                  \
+    X(sanitizerGetFunctionPcAndSize)                                                                           \
     X(sanitizerSetLaunchCallbackData)                                                                          \
     X(sanitizerAlloc)                                                                                          \
     X(sanitizerAllocHost)                                                                                      \
@@ -29,6 +31,8 @@ namespace tileprof {
 #define TILEPROF_DRIVER_FUNCTIONS(X) \
     X(cuLaunchKernel)                \
     X(cuLaunchKernelEx)              \
+    X(cuCtxSynchronize)              \
+    X(cuDeviceGetCount)              \
     X(cuStreamSynchronize)           \
     X(cuFuncGetParamInfo)
 

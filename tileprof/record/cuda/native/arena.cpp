@@ -104,8 +104,19 @@ void Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream) {
         entries_of_[kernel] = now - std::min(now, expected_);
         expected_ = std::max(now, expected_);
     }
-    if (expected_ > capacity_ / 2 || used_headers_ > kHeaders / 2 || used_in_graphs_ > kGraphHeaders / 2)
-        drain();
+    make_room();
+}
+
+void Arena::graph_launched(Sanitizer_StreamHandle stream) {
+    if (!ready_) return;
+    streams_.insert(stream);
+    check(api.sanitizerStreamSynchronize(stream), "waiting for a graph");
+    expected_ = std::max(count(), expected_);
+    make_room();
+}
+
+void Arena::make_room() {
+    if (expected_ > capacity_ / 2 || used_headers_ > kHeaders / 2 || used_in_graphs_ > kGraphHeaders / 2) drain();
 }
 
 std::vector<Entry> Arena::peek() {

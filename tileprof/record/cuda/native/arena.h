@@ -31,6 +31,8 @@ class Arena {
     // After a launch of `kernel` (any number that stands for kernel and grid). Waits for the GPU only where how
     // many entries such a launch appends is not known yet, or when the arena may be half full.
     void launched(uint64_t kernel, Sanitizer_StreamHandle stream);
+    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
+    void graph_launched(Sanitizer_StreamHandle stream);
     // Wait for every stream, copy all entries to the log, and start afresh.
     void drain();
     // The entries that are in the arena now; the caller has waited for what wrote them.
@@ -44,6 +46,7 @@ class Arena {
 
     Header* take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch);
     bool allocate();
+    void make_room();
     void refill();
     uint64_t count();
     void report_spills();

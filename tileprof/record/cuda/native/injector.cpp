@@ -11,11 +11,20 @@ namespace tileprof {
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
     std::lock_guard<std::recursive_mutex> lock(recorder.mutex);
+    if (recorder.finished) return;
     switch (domain) {
         case SANITIZER_CB_DOMAIN_RESOURCE:
             switch (id) {
                 case SANITIZER_CBID_RESOURCE_MODULE_LOADED:
                     return recorder.module_loaded(*static_cast<const Sanitizer_ResourceModuleData*>(data));
+                case SANITIZER_CBID_RESOURCE_MODULE_UNLOAD_STARTING:
+                    return recorder.module_unloaded(*static_cast<const Sanitizer_ResourceModuleData*>(data));
+                case SANITIZER_CBID_RESOURCE_CONTEXT_DESTROY_STARTING:
+                    return recorder.context_destroyed(static_cast<const Sanitizer_ResourceContextData*>(data)->context);
+                case SANITIZER_CBID_RESOURCE_HOST_MEMORY_ALLOC:
+                case SANITIZER_CBID_RESOURCE_HOST_MEMORY_FREE:
+                    return recorder.host_memory(id == SANITIZER_CBID_RESOURCE_HOST_MEMORY_ALLOC,
+                                                *static_cast<const Sanitizer_ResourceMemoryData*>(data));
                 case SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC:
                 case SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_FREE:
                 case SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC:
@@ -65,7 +74,7 @@ TILEPROF_EXPORT int InitializeInjection() {
         return 0;
     }
     tileprof::log_.flush();
-    // Runs before the driver's own exit handlers, which were registered before this.
+    // Handlers run in the reverse order of their registration: the driver's own may run before or after this one.
     atexit([] { tileprof::recorder.finish(); });
     return 1;
 }
@@ -78,6 +87,9 @@ TILEPROF_EXPORT void tileprof_event(const char* json) {
     std::lock_guard<std::recursive_mutex> lock(tileprof::recorder.mutex);
     tileprof::log_.event("%s", json);
 }
+
+// Copy what is on the device: called when Python ends, while the driver surely lives.
+TILEPROF_EXPORT void tileprof_drain() { tileprof::recorder.drain(); }
 
 TILEPROF_EXPORT void tileprof_flush() {
     std::lock_guard<std::recursive_mutex> lock(tileprof::recorder.mutex);

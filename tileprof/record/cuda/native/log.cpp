@@ -7,7 +7,7 @@
 
 namespace tileprof {
 
-Log log_;
+Log& log_ = *new Log;
 
 bool Log::open(const std::string& folder) {
     folder_ = folder;

@@ -20,6 +20,8 @@ class Log {
     void file(const std::string& name, const void* bytes, size_t count);
     void flush();
     void close();
+    // In a forked child, whose files these are not.
+    void forget() { events_ = entries_ = nullptr; }
     const std::string& folder() const { return folder_; }
 
    private:
@@ -28,7 +30,8 @@ class Log {
     void* entries_ = nullptr;
 };
 
-extern Log log_;
+// Never destroyed: the driver calls back while the process ends, after the destructors of this library.
+extern Log& log_;
 
 void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 

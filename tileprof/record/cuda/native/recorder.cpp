@@ -1,17 +1,20 @@
 #include "recorder.h"
 
 #include <cxxabi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <new>
 
 #include "log.h"
 #include "verify.h"
 
 namespace tileprof {
 
-Recorder recorder;
+Recorder& recorder = *new Recorder;
 thread_local OpenLaunch open_launch;
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data);  // injector.cpp
@@ -36,6 +39,25 @@ struct LaunchKernelEx {
     void** extra;
 };
 
+// Of cuMemMap and cuMemUnmap, which begin alike.
+struct MemoryMap {
+    CUdeviceptr address;
+    size_t bytes;
+};
+
+// A thread's, leaked: threads end before the driver stops calling back.
+GraphLaunch& graph_launch_of_thread() {
+    thread_local GraphLaunch* present = new GraphLaunch;
+    return *present;
+}
+
+// Blocks of such a launch wait for each other: ending some of them would hang the others.
+bool is_cooperative(const CUlaunchConfig& config) {
+    for (unsigned i = 0; i < config.numAttrs; ++i)
+        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0) return true;
+    return false;
+}
+
 bool is_extended(uint32_t cbid) {
     return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
 }
@@ -54,6 +76,10 @@ std::string demangled(const char* name) {
     std::string out = status == 0 && text != nullptr ? text : name;
     free(text);
     return out;
+}
+
+void check_driver(CUresult result, const char* what) {
+    if (result != CUDA_SUCCESS) complain("%s: the driver says %d", what, static_cast<int>(result));
 }
 
 struct Patch {
@@ -102,25 +128,61 @@ std::string Recorder::start() {
     if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED) return "another Compute Sanitizer tool is attached to this program";
     if (!check(result, "subscribing to Compute Sanitizer"))
         return "Compute Sanitizer refused: the driver may be too old for it, or the GPU unsupported";
-    for (Sanitizer_CallbackDomain domain :
-         {SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CB_DOMAIN_MEMCPY, SANITIZER_CB_DOMAIN_MEMSET,
-          SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CB_DOMAIN_SYNCHRONIZE})
-        check(api.sanitizerEnableDomain(1, subscriber_, domain), "enabling callbacks");
+    check(api.sanitizerEnableDomain(1, subscriber_, SANITIZER_CB_DOMAIN_RESOURCE), "enabling callbacks");
+    for (Sanitizer_CallbackId id :
+         {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop,
+          SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap})
+        check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    if (seeing()) see_launches(true);
+    pthread_atfork(
+        [] {
+            recorder.mutex.lock();
+            log_.flush();  // or the child would write it once more when it ends
+        },
+        [] { recorder.mutex.unlock(); },
+        [] { recorder.forked(); });
+    const char* names[] = {"floor", "blocks", "accesses"};
+    log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu,\"ranged\":%d", getpid(),
+               names[static_cast<int>(options.pass)], 1u << options.granule_shift, static_cast<u64>(options.arena_bytes),
+               options.patch_in_ranges);
+    return "";
+}
+
+void Recorder::see_launches(bool on) {
+    for (Sanitizer_CallbackDomain domain : {SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CB_DOMAIN_MEMCPY, SANITIZER_CB_DOMAIN_MEMSET,
+                                            SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CB_DOMAIN_SYNCHRONIZE})
+        check(api.sanitizerEnableDomain(on, subscriber_, domain), "enabling callbacks");
     for (Sanitizer_CallbackId id :
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
-          SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz,
-          SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop})
-        check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
-    const char* names[] = {"floor", "blocks", "accesses"};
-    log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu", getpid(),
-               names[static_cast<int>(options.pass)], 1u << options.granule_shift, static_cast<u64>(options.arena_bytes));
-    return "";
+          SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz})
+        check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+}
+
+void Recorder::forked() {
+    new (&mutex) std::recursive_mutex;  // a thread that the child does not have holds the old one
+    finished = true;
+    log_.forget();
+}
+
+void Recorder::drain() {
+    std::lock_guard<std::recursive_mutex> lock(mutex);
+    if (finished) return;
+    for (auto& [context, arena] : arenas_) arena->drain();
+    log_.flush();
 }
 
 void Recorder::finish() {
     std::lock_guard<std::recursive_mutex> lock(mutex);
-    for (auto& [context, arena] : arenas_) arena->drain();
-    log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
+    if (finished) return;
+    int gpus = 0;
+    bool alive = api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
+    bool lost = false;
+    for (auto& [context, arena] : arenas_) {
+        if (alive) arena->drain();
+        lost |= arena->pending();
+    }
+    finished = true;
+    if (!lost) log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
     log_.close();
 }
 
@@ -135,36 +197,91 @@ Arena* Recorder::arena(CUcontext context) {
 }
 
 void Recorder::module_loaded(const Sanitizer_ResourceModuleData& data) {
-    modules_[data.module] = scan_cubin(data.pCubin, data.cubinSize);
-    auto known = patched_contexts_.find(data.context);
+    module_unloaded(data);  // had it gone without a word, its handle would stand for this one now
+    Module& module = modules_[data.module];
+    module.context = data.context;
+    module.codes = scan_cubin(data.pCubin, data.cubinSize);
+    if (seeing()) patch(data.module, &module);
+}
+
+// Kernels keep their ids; a handle stands for them no longer.
+void Recorder::module_unloaded(const Sanitizer_ResourceModuleData& data) {
+    if (modules_.erase(data.module) == 0) return;
+    std::set<uint32_t> gone;
+    for (auto at = kernels_.lower_bound({data.module, ""}); at != kernels_.end() && at->first.first == data.module;) {
+        gone.insert(at->second->id);
+        at = kernels_.erase(at);
+    }
+    for (auto at = handles_.begin(); at != handles_.end();) at = gone.count(at->second) != 0 ? handles_.erase(at) : ++at;
+}
+
+// All in a context dies with it: what its kernels left must be copied now.
+void Recorder::context_destroyed(CUcontext context) {
+    auto arena = arenas_.find(context);
+    if (arena != arenas_.end()) {
+        arena->second->drain();
+        arenas_.erase(arena);
+    }
+    patched_contexts_.erase(context);
+    std::vector<CUmodule> modules;
+    for (const auto& [handle, module] : modules_)
+        if (module.context == context) modules.push_back(handle);
+    for (CUmodule handle : modules) {
+        Sanitizer_ResourceModuleData data{};
+        data.module = handle;
+        module_unloaded(data);
+    }
+    for (auto at = owners_.begin(); at != owners_.end();) {
+        if (at->second == context) {
+            log_.event("\"e\":\"free\",\"address\":%llu", static_cast<u64>(at->first));
+            allocations_.erase(at->first);
+            at = owners_.erase(at);
+        } else {
+            ++at;
+        }
+    }
+}
+
+void Recorder::patch(CUmodule handle, Module* module) {
+    auto known = patched_contexts_.find(module->context);
     if (known == patched_contexts_.end()) {
-        bool ok = check(api.sanitizerAddPatches(patches_.data(), data.context), "loading the device patches");
-        known = patched_contexts_.emplace(data.context, ok).first;
+        bool ok = check(api.sanitizerAddPatches(patches_.data(), module->context), "loading the device patches");
+        known = patched_contexts_.emplace(module->context, ok).first;
     }
-    if (!known->second) return;
-    auto patch = [&](const Patch& p) {
-        check(api.sanitizerPatchInstructions(p.instruction, data.module, p.function), p.function);
-    };
-    if (options.pass == Pass::kFloor) {
-        for (const Patch& p : kFloorPatches) patch(p);
-    } else {
-        for (const Patch& p : kBlockPatches) patch(p);
+    if (!known->second || module->patched) return;
+    if (!module->prepared) {
+        auto prepare = [&](const Patch& p) {
+            check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function);
+        };
+        if (options.pass == Pass::kFloor) {
+            for (const Patch& p : kFloorPatches) prepare(p);
+        } else {
+            for (const Patch& p : kBlockPatches) prepare(p);
+        }
+        if (options.pass == Pass::kAccesses)
+            for (const Patch& p : kAccessPatches) prepare(p);
+        module->prepared = true;
     }
-    if (options.pass == Pass::kAccesses)
-        for (const Patch& p : kAccessPatches) patch(p);
-    check(api.sanitizerPatchModule(data.module), "patching a module");
+    module->patched = check(api.sanitizerPatchModule(handle), "patching a module");
+}
+
+// The header says that this removes "any instrumentation": what to patch is said again next time.
+void Recorder::unpatch(CUmodule handle, Module* module) {
+    if (!module->patched || !check(api.sanitizerUnpatchModule(handle), "unpatching a module")) return;
+    module->patched = module->prepared = false;
 }
 
 const Kernel& Recorder::kernel(CUmodule module, const char* name) {
     auto [at, fresh] = kernels_.try_emplace({module, name});
-    Kernel& kernel = at->second;
     if (fresh) {
-        kernel.id = static_cast<uint32_t>(kernels_.size() - 1);
+        at->second = &all_kernels_.emplace_back();
+        Kernel& kernel = *at->second;
+        kernel.id = static_cast<uint32_t>(all_kernels_.size() - 1);
         bool scanned = false;
-        auto codes = modules_.find(module);
-        if (codes != modules_.end()) {
-            auto code = codes->second.find(name);
-            if (code != codes->second.end()) {
+        auto found = modules_.find(module);
+        if (found != modules_.end()) {
+            auto code = found->second.codes.find(name);
+            if (code != found->second.codes.end()) {
                 kernel.code = code->second;
                 scanned = true;
             }
@@ -172,14 +289,17 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         std::string readable = demangled(name);
         kernel.wanted = (!options.kernel || std::regex_search(readable, *options.kernel)) &&
                         (!options.exclude || !std::regex_search(readable, *options.exclude));
+        uint64_t pc = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
+        if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
-                   "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,\"tensor_reduce\":%d",
+                   "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
+                   "\"tensor_reduce\":%d,\"code\":[%llu,%llu]",
                    kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
-                   kernel.code.parameter_offset, kernel.code.parameter_bytes,
-                   kernel.code.tensor_load, kernel.code.tensor_store, kernel.code.tensor_reduce);
+                   kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
+                   kernel.code.tensor_store, kernel.code.tensor_reduce, static_cast<u64>(pc), static_cast<u64>(bytes));
     }
-    return kernel;
+    return *at->second;
 }
 
 bool Recorder::wants(const Kernel& kernel) {
@@ -215,7 +335,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     uint32_t generation = 0;
     if (graph >= 0 && options.capturing && options.pass != Pass::kFloor) {
         // Also where this node is not wanted: the places of the others are counted by it.
-        Shared& shared = graph_nodes_[data.context];
+        GraphLaunch::Shared& shared = graph_launch_of_thread().nodes[data.context];
         if (shared.nodes == 0) shared.header = memory->next_in_graph(&shared.launch);
         if (shared.header != nullptr) header = shared.header;
         open.launch = shared.launch;
@@ -244,11 +364,33 @@ void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
     bool made = cbid == SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC || cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
     if (made) {
         allocations_[data.address] = data.size;
+        if (data.context != nullptr) owners_[data.address] = data.context;
     } else {
         allocations_.erase(data.address);
+        owners_.erase(data.address);
     }
     log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"device\":%d,\"flags\":%u", made ? "alloc" : "free",
                static_cast<u64>(data.address), static_cast<u64>(data.size), static_cast<int>(data.device), data.flags);
+}
+
+// Pinned memory is the reader's business alone: kernels reach it, but it is not poisoned or compared.
+void Recorder::host_memory(bool made, const Sanitizer_ResourceMemoryData& data) {
+    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"host\":1", made ? "alloc" : "free",
+               static_cast<u64>(data.address), static_cast<u64>(data.size));
+}
+
+// Memory that the program maps itself (expandable segments do): known from the calls, whether the library reports it or not.
+void Recorder::mapped(uint64_t address, uint64_t bytes, bool made) {
+    if (made) {
+        if (allocation(address).second != 0) return;  // it was reported
+        allocations_[address] = bytes;
+        log_.event("\"e\":\"alloc\",\"address\":%llu,\"bytes\":%llu,\"mapped\":1", static_cast<u64>(address), static_cast<u64>(bytes));
+        return;
+    }
+    for (auto at = allocations_.lower_bound(address); at != allocations_.end() && at->first < address + bytes;) {
+        log_.event("\"e\":\"free\",\"address\":%llu", static_cast<u64>(at->first));
+        at = allocations_.erase(at);
+    }
 }
 
 std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
@@ -279,27 +421,41 @@ void Recorder::set(const Sanitizer_MemsetData& d, int graph) {
 
 void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
     if (cbid != SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN || data.isGraphUpload) return;
+    int graph = graph_launch_of_thread().number;
     switch (data.nodeType) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
-            launch_begin(data.launchData, graphs_);
+            launch_begin(data.launchData, graph);
             open_launch = OpenLaunch{};
             break;
-        case CU_GRAPH_NODE_TYPE_MEMCPY: copy(data.memcpyData, graphs_); break;
-        case CU_GRAPH_NODE_TYPE_MEMSET: set(data.memsetData, graphs_); break;
+        case CU_GRAPH_NODE_TYPE_MEMCPY: copy(data.memcpyData, graph); break;
+        case CU_GRAPH_NODE_TYPE_MEMSET: set(data.memsetData, graph); break;
         case CU_GRAPH_NODE_TYPE_MEM_ALLOC: memory(SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC, data.memAllocData); break;
+        case CU_GRAPH_NODE_TYPE_MEM_FREE: {
+            Sanitizer_ResourceMemoryData freed{};
+            freed.address = data.memFreeAddress;
+            memory(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, freed);
+            break;
+        }
         default: break;
     }
 }
 
+// A launch is waited for before its call returns. Its nodes run with callback data that belongs to their functions, and the
+// next launch, of this graph or of the same functions, would set it while they wait.
 void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data) {
     if (data.isGraphUpload) return;
+    GraphLaunch& present = graph_launch_of_thread();
     if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN) {
-        ++graphs_;
-        graph_nodes_.clear();
-        log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", graphs_, static_cast<void*>(data.graphExec),
-                   static_cast<void*>(data.hStream));
+        present.number = ++graphs_;
+        present.nodes.clear();
+        log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", present.number,
+                   static_cast<void*>(data.graphExec), static_cast<void*>(data.hStream));
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
-        arena(data.context)->launched(reinterpret_cast<uint64_t>(data.graphExec), data.hStream);
+        for (const auto& [context, shared] : present.nodes) {
+            log_.event("\"e\":\"graph_end\",\"launch\":%u,\"nodes\":%u", shared.launch, shared.nodes);
+            arena(context)->graph_launched(data.hStream);
+        }
+        present = GraphLaunch{};
     }
 }
 
@@ -323,13 +479,36 @@ void Recorder::synchronized() {
 
 void Recorder::capture(bool on) {
     std::lock_guard<std::recursive_mutex> lock(mutex);
-    options.capturing = on;
+    if (finished) return;
     log_.event("\"e\":\"capture\",\"on\":%d", on);
+    if (options.capturing == on) return;
+    options.capturing = on;
+    if (!options.patch_in_ranges) return;
+    check_driver(api.cuCtxSynchronize(), "waiting before code is patched");  // nothing runs whose code changes
+    if (on) see_launches(true);
+    for (auto& [handle, module] : modules_) {
+        if (on) {
+            patch(handle, &module);
+        } else {
+            unpatch(handle, &module);
+        }
+    }
+    if (!on) {
+        drain();
+        see_launches(false);
+    }
 }
 
 void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart || cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStop) {
         if (data.callbackSite == SANITIZER_API_EXIT) capture(cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart);
+        return;
+    }
+    if (cbid == SANITIZER_CBID_DRIVER_API_cuMemMap || cbid == SANITIZER_CBID_DRIVER_API_cuMemUnmap) {
+        bool made = cbid == SANITIZER_CBID_DRIVER_API_cuMemMap;
+        const auto* map = static_cast<const MemoryMap*>(data.functionParams);
+        // What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
+        if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
         return;
     }
     if (replaying != nullptr) return;
@@ -353,6 +532,7 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     }
     bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
+    if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
     if (is_extended(cbid)) {
         const auto* call = static_cast<const LaunchKernelEx*>(data.functionParams);
         auto again = [](const void* p) {

@@ -1,6 +1,7 @@
 // The state of a recording process and what each kind of callback does to it.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,13 +36,29 @@ struct OpenLaunch {
     Sanitizer_StreamHandle handle = nullptr;
 };
 
+// What a loaded module holds, and whether its code is patched now.
+struct Module {
+    CUcontext context = nullptr;
+    std::map<std::string, KernelCode> codes;
+    bool patched = false;
+    bool prepared = false;  // it is known which instructions to patch
+};
+
 class Recorder {
    public:
     std::string start();
     void finish();
+    // Copy what is on the device now. For the end of programs whose languages end before the process does.
+    void drain();
+    // A forked child has no context of its own and nothing to say.
+    void forked();
 
     void module_loaded(const Sanitizer_ResourceModuleData& data);
+    void module_unloaded(const Sanitizer_ResourceModuleData& data);
+    void context_destroyed(CUcontext context);
     void memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data);
+    void host_memory(bool made, const Sanitizer_ResourceMemoryData& data);
+    void mapped(uint64_t address, uint64_t bytes, bool made);
     void launch_begin(const Sanitizer_LaunchData& data, int graph);
     void launch_end(const Sanitizer_LaunchData& data);
     void copy(const Sanitizer_MemcpyData& data, int graph);
@@ -59,35 +76,47 @@ class Recorder {
 
     std::recursive_mutex mutex;
     Options options;
+    bool finished = false;  // the process ends: whatever is called now does nothing
 
    private:
     Arena* arena(CUcontext context);
     const Kernel& kernel(CUmodule module, const char* name);
     bool wants(const Kernel& kernel);
+    bool seeing() const { return options.capturing || !options.patch_in_ranges; }
+    void see_launches(bool on);
+    void patch(CUmodule handle, Module* module);
+    void unpatch(CUmodule handle, Module* module);
 
     Sanitizer_SubscriberHandle subscriber_ = nullptr;
     std::vector<char> patches_;
     std::map<CUcontext, std::unique_ptr<Arena>> arenas_;
     std::map<CUcontext, int> context_ids_;
-    std::map<CUmodule, std::map<std::string, KernelCode>> modules_;
-    std::map<std::pair<CUmodule, std::string>, Kernel> kernels_;
+    std::map<CUmodule, Module> modules_;  // loaded ones: the driver gives handles out again
+    std::deque<Kernel> all_kernels_;      // ever seen, by id
+    std::map<std::pair<CUmodule, std::string>, Kernel*> kernels_;
     std::map<CUcontext, bool> patched_contexts_;
     std::map<uint64_t, uint64_t> allocations_;
+    std::map<uint64_t, CUcontext> owners_;  // of allocations that die with a context
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
     std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
     std::set<uint64_t> learned_;  // kernels and grids
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
+};
 
-    struct Shared {  // by the kernel nodes of the present graph launch
+// The graph launch that a thread is in. Nodes of a context share a header.
+struct GraphLaunch {
+    struct Shared {
         Header* header = nullptr;
         uint32_t launch = 0, nodes = 0;
     };
-    std::map<CUcontext, Shared> graph_nodes_;
+    int number = -1;
+    std::map<CUcontext, Shared> nodes;
 };
 
-extern Recorder recorder;
+// Never destroyed, like the log.
+extern Recorder& recorder;
 extern thread_local OpenLaunch open_launch;
 
 // Write attribution by replay (replay.cpp): called when the API call has returned that made `launch`, a launch

@@ -58,7 +58,7 @@ struct Known {
     std::vector<uint32_t> maps;  // where the written regions' maps lie in the parameter block
 };
 
-std::map<uint64_t, Known> known;
+std::map<uint64_t, Known>& known = *new std::map<uint64_t, Known>;
 
 uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters) {
     uint64_t hash = launch.geometry ^ launch.kernel->code.fingerprint;

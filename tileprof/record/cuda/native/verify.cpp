@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kMostBytes = 4ull << 30;
 constexpr size_t kUnit = 64;  // bytes compared at once, and one by one where they differ
 
-std::map<uint64_t, std::vector<char>> before;
+std::map<uint64_t, std::vector<char>>& before = *new std::map<uint64_t, std::vector<char>>;
 
 bool copy(uint64_t address, std::vector<char>* out) {
     return api.sanitizerMemcpyDeviceToHost(out->data(), reinterpret_cast<void*>(address), out->size(), nullptr) ==

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, forward: one kernel, or FlashAttention's split over keys where queries are few.
+"""Scaled dot product attention, forward: one kernel, or FlashAttention's split over keys where queries are few; cuDNN's on Hopper.
 
 ::
 
@@ -16,6 +16,7 @@ import numpy as np
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.attention_tiles import (
+    CUDNN_WIDEST,
     HALF,
     THREADS,
     Attention,
@@ -23,6 +24,7 @@ from tileprof.record.model.tiles.attention_tiles import (
     Grid,
     attention_of,
     blocks_of,
+    cudnn_blocks,
     key_blocks,
     own_rows,
     rows,
@@ -32,8 +34,9 @@ from tileprof.record.model.tiles.attention_tiles import (
     walked_scores,
 )
 from tileprof.record.model.tiles.overrides import dictated
+from tileprof.record.model.tiles.sketch import Sketch, scratch
 from tileprof.record.model.tiles.split_k import row_of_blocks
-from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
+from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +65,8 @@ def attention(call: Call, device: Device) -> list[Kernel]:
     )
     if out.numel == 0:
         return []
+    if _is_cudnn(call.op, problem, device):
+        return _cudnn_kernels(problem, device, (out, statistics), [o for o in others if o.numel])
     blocks = blocks_of(problem, device)
     slices = slice_count(problem, blocks, device)
     extra = [o for o in others if o.numel]
@@ -79,6 +84,30 @@ def attention(call: Call, device: Device) -> list[Kernel]:
 def fused_sdp_choice(_call: Call, _device: Device) -> list[Kernel]:
     """The host decides which kernel to launch; nothing runs on the GPU."""
     return []
+
+
+def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
+    """Whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take that."""
+    given = dictated("attention", (problem.queries, problem.keys))
+    chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
+    fits = problem.q.dtype in HALF and problem.mask is None and max(problem.width, problem.value_width) <= CUDNN_WIDEST
+    whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
+    return device.architecture == "sm_90" and chosen and fits and whole and given is None
+
+
+def _cudnn_kernels(
+    problem: Attention, device: Device, results: tuple[Operand, Operand], extra: list[Operand]
+) -> list[Kernel]:
+    """A counter is cleared, then blocks take their work from it: it may be any tile's, and each updates the counter."""
+    counter = scratch(0, 1)
+    clear, take = Sketch(1), _main_kernel(problem, cudnn_blocks(problem, device), 1, results, results, extra)
+    clear.whole(counter, WRITE)
+    slot, tiles = len(take.operands), np.arange(take.footprint.tiles)
+    updates = regions.whole(counter, slot, ATOMIC, tiles, first=0.0, last=0.0)
+    take.footprint = Footprint(take.footprint.block, Boxes.concat([take.footprint.boxes, updates]))
+    take.operands = (*take.operands, Scratch(0, counter.workspace))
+    take.name = f"cudnn_{take.name}"
+    return [clear.kernel("memset", threads=1), take]
 
 
 def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
@@ -135,7 +164,7 @@ def _main_kernel(
     flops = 2.0 * own * met[at] * (problem.width + problem.value_width)
     return Kernel(
         f"attention_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal + "_splitkv" * (slices > 1),
-        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (THREADS, 1, 1), registers=blocks.registers,
+        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1), registers=blocks.registers,
         shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate, tile_flops=flops,
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """What the attention kernels share: shapes, tile sizes, which keys a block of queries meets, and when.
 
-Tiles follow FlashAttention-2 (Dao 2023) for fp16 and bf16, the memory-efficient kernels of xFormers for wider types:
+Tiles follow FlashAttention-2 (Dao 2023) for fp16 and bf16 (cuDNN's on Hopper, which PyTorch prefers there), the
+memory-efficient kernels of xFormers for wider types:
 a tile is a block of query rows of one head of one batch, and its main loop walks blocks of keys. A tile reads keys in
 whole blocks, so a causal tile reads up to the end of the block on its diagonal, as the kernels do.
 """
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 HALF = ("float16", "bfloat16")
 THREADS = 128
+CUDNN_WIDEST = 128
+"""Head width up to which cuDNN's forward kernel is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Blocks:
     registers: int
     shared_bytes: int
     rate: str
+    threads: int = THREADS
 
 
 def attention_of(call: Call) -> Attention:
@@ -108,6 +112,16 @@ def blocks_of(attention: Attention, device: Device, *, backward: bool = False) -
     shared = min(rows * width * attention.q.itemsize, device.shared_bytes_per_block)
     rate = rate_of(attention.q.dtype, device)
     return Blocks(queries, keys, 255 if half else 168, shared, rate)
+
+
+def cudnn_blocks(attention: Attention, device: Device) -> Blocks:
+    """Tiles of cuDNN on Hopper: 128 queries of two warpgroups, 128 keys, a third warpgroup that loads.
+
+    Source: recorded on an H200 (PyTorch 2.11, causal, bf16, width 64: ``flash_fprop_wgmma_f16_knob_7_64x128x64``).
+    """
+    width = max(attention.width, attention.value_width)
+    shared = min((128 + 2 * 2 * 128) * width * attention.q.itemsize, device.shared_bytes_per_block)
+    return Blocks(128, 128, 168, shared, rate_of(attention.q.dtype, device), threads=384)
 
 
 @dataclass(frozen=True, slots=True)

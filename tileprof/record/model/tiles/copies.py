@@ -56,7 +56,7 @@ def stack(call: Call, device: Device) -> list[Kernel]:
 def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, device: Device) -> list[Kernel]:
     """Launches that fill ``out`` from ``sources``; grid y is the input, grid x shares it by a grid-stride loop.
 
-    Dense inputs: 256 threads with 16 bytes each and as many blocks as the largest input needs. Strided inputs: 512
+    Dense inputs: 128 threads with 16 bytes each and as many blocks as the largest input needs. Strided inputs: 512
     threads and two blocks an SM. Inputs of another type are copied one by one.
     """
     dim %= len(out.shape)
@@ -73,7 +73,7 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
     for first in range(0, len(placed), CAT_BATCH):
         batch = placed[first : first + CAT_BATCH]
         largest = max(s.numel for s, _ in batch)
-        chunk = 256 * max(16 // out.itemsize, 1) if dense else 512
+        chunk = 128 * max(16 // out.itemsize, 1) if dense else 512
         width = min(blocks(largest, chunk), device.sms * 32) if dense else 2 * device.sms
         sketch = Sketch(width, len(batch))
         for y, (source, target) in enumerate(batch):
@@ -81,7 +81,7 @@ def concatenate(name: str, sources: Sequence[Operand], out: Operand, dim: int, d
             span = Span(tuple(range(len(out.shape))), lo, hi)
             sketch.span(source, READ, tile + y * width, span)
             sketch.span(target, WRITE, tile + y * width, span)
-        kernels.append(sketch.kernel(f"cat_batched_copy<{name}>", threads=256 if dense else 512))
+        kernels.append(sketch.kernel(f"cat_batched_copy<{name}>", threads=128 if dense else 512))
     return kernels
 
 

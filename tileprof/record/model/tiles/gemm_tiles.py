@@ -13,7 +13,8 @@ Every candidate shape and split-k is timed by a small model, and the fastest is 
 ``64 B a clock`` is what an SM takes from L2; eight warps is about
 what keeps its units busy; ``fill`` is the time until the first loads arrive. Wave quantisation is in ``rounds``, small
 problems pick small tiles and split-k because of it. A reduction costs a launch and its traffic.
-It is a model of a library's heuristics, not a copy: `tileprof.record.model.tiles.overrides` dictates what really ran.
+The rule is a model of a library's heuristics, not a copy; on Hopper `nvjet` has one of its own for what fits on the chip at
+once. `tileprof.record.model.tiles.overrides` dictates what really ran.
 """
 
 from __future__ import annotations
@@ -40,7 +41,12 @@ SIMT = ("fp32", "fp64")
 """Rates of the vector units (fp64 tensor cores feed alike)."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 MIN_DEPTH_OF_A_SPLIT = 256
-"""A slice of k shorter than this costs more in the reduction than it gains."""
+"""A slice of k shorter than this costs more in the reduction than it gains, on tensor cores."""
+MIN_DEPTH_SIMT = 64
+"""The same without: cuBLAS was recorded to cut 256 x 256 x 256 of fp32 into four slices (H200, driver 580)."""
+
+SMALLEST_CONV = 64
+"""Recorded for a convolution that 32 x 32 would spread over more SMs: 64 x 64, 25 blocks (H200, cuDNN of PyTorch 2.11)."""
 
 _FEED, _FEED_SIMT = 32, 16
 """Multiply-adds that fit into the time in which one operand element comes to the registers."""
@@ -56,7 +62,10 @@ _RATES = {
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile shape and what its kernel asks of an SM. ``split`` blocks share one output tile along k."""
+    """A tile shape and what its kernel asks of an SM. ``split`` blocks share one output tile along k.
+
+    ``m`` and ``n`` are a block's; ``cluster`` is how many blocks along m and n are launched as one.
+    """
 
     m: int
     n: int
@@ -66,6 +75,17 @@ class Tile:
     threads: int
     registers: int
     shared_bytes: int
+    cluster: tuple[int, int] = (1, 1)
+
+    @property
+    def rows(self) -> int:
+        """Along m, of the whole cluster."""
+        return self.m * self.cluster[0]
+
+    @property
+    def columns(self) -> int:
+        """Along n, of the whole cluster."""
+        return self.n * self.cluster[1]
 
 
 def rate_of(dtype: str, device: Device, *, tf32: bool = False) -> str:
@@ -86,33 +106,40 @@ def choose(
     given = dictated(family, sizes)
     if given is not None:
         return _dictated_tile(given, sizes, batch, itemsize, out_itemsize, rate, device)
-    narrow = min(sizes[:2]) <= NARROW
     depth = _depth(itemsize, rate, device)
     shapes = [
-        make_tile(m, n, depth, itemsize=itemsize, rate=rate, device=device)
-        for m, n in CANDIDATES
-        if narrow or min(m, n) > 16
+        make_tile(m, n, depth, itemsize=itemsize, rate=rate, device=device, tensor_maps=family != "conv")
+        for m, n in _shapes(family, sizes, rate)
     ]
-    tiles = [split for tile in shapes for split in _splits(tile, sizes, batch, device)]
+    tiles = [split for tile in shapes for split in _splits(tile, sizes, batch, rate, device)]
     fits = [t for t in tiles if t.shared_bytes <= device.shared_bytes_per_block]
     return min(fits, key=lambda t: modelled_ns(t, sizes, batch, itemsize, out_itemsize, rate, device))
 
 
+def _shapes(family: str, sizes: tuple[int, int, int], rate: str) -> Iterator[tuple[int, int]]:
+    """Candidates for a problem; convolutions on tensor cores have pixel tiles of 64 and more, and as many channels if there are."""
+    narrow = min(sizes[:2]) <= NARROW
+    for m, n in CANDIDATES:
+        small = family == "conv" and rate not in SIMT and (m < SMALLEST_CONV or n < min(SMALLEST_CONV, sizes[1]))
+        if not small and (narrow or min(m, n) > 16):
+            yield m, n
+
+
 def make_tile(
-    m: int, n: int, k: int, *, itemsize: int, rate: str, device: Device, split: int = 1,
+    m: int, n: int, k: int, *, itemsize: int, rate: str, device: Device, split: int = 1, tensor_maps: bool = True,
     stages: int | None = None, threads: int | None = None, registers: int | None = None,
 ) -> Tile:  # fmt: skip
     """A tile with the threads, registers and pipeline that a library's kernel of this shape has.
 
-    A warp owns at most 64 x 64 results on tensor cores (sm_90: a warpgroup 64 x 256, and one warpgroup that only
-    loads), a thread 8 x 8 of them without. Registers are the accumulators and about 90 for addresses and fragments.
+    A warp owns at most 64 x 64 results on tensor cores (sm_90, with ``tensor_maps``: a warpgroup 64 x 256, and one warpgroup
+    that only loads; cuDNN's convolutions were recorded to use none), a thread 8 x 8 of them without. Registers are the accumulators and about 90 for addresses and fragments.
     The pipeline is as deep as four stages (two before cp.async, sm_80) and shared memory allow.
     """
     major = int(device.architecture.removeprefix("sm_")) // 10
     if rate in SIMT:
         workers = max(64, min(256, m * n // 64))
         loaders, overhead = 0, 60
-    elif major >= 9:
+    elif major >= 9 and tensor_maps:
         workers, loaders, overhead = (256 if m * n >= 128 * 128 else 128), 128, 90
     else:
         workers, loaders, overhead = 32 * max(4, min(8, m * n // 4096)), 0, 90
@@ -161,19 +188,20 @@ def modelled_ns(
     return launch + device.launch_gap_ns + _FILL_NS + traffic
 
 
-def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, device: Device) -> Iterator[Tile]:
+def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, rate: str, device: Device) -> Iterator[Tile]:
     """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, or k is short."""
     m, n, depth = sizes
     starved = -(-m // tile.m) * -(-n // tile.n) * batch < device.sms
+    shortest = max(MIN_DEPTH_SIMT if rate in SIMT else MIN_DEPTH_OF_A_SPLIT, 4 * tile.k)
     for split in SPLITS:
-        if split == 1 or (starved and depth >= split * max(MIN_DEPTH_OF_A_SPLIT, 4 * tile.k)):
+        if split == 1 or (starved and depth >= split * shortest):
             yield replace(tile, split=split)
 
 
 def _depth(itemsize: int, rate: str, device: Device) -> int:
-    """Depth of a pipeline stage: one 128-byte swizzle row on sm_90 and later, 64 bytes before and without tensor cores."""
+    """Depth of a pipeline stage: one 128-byte swizzle row on sm_90 and later, 64 bytes before; 8 floats without tensor cores."""
     major = int(device.architecture.removeprefix("sm_")) // 10
-    return (128 if major >= 9 and rate not in SIMT else 64) // itemsize
+    return (32 if rate in SIMT else 128 if major >= 9 else 64) // itemsize
 
 
 def _dictated_tile(
@@ -193,6 +221,6 @@ def _dictated_tile(
     if given.split is not None:
         return tile
     return min(
-        _splits(tile, sizes, batch, device),
+        _splits(tile, sizes, batch, rate, device),
         key=lambda t: modelled_ns(t, sizes, batch, itemsize, out_itemsize, rate, device),
     )

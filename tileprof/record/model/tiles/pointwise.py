@@ -5,7 +5,9 @@ Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h
 | operands | kernel | elements a thread |
 |---|---|---|
 | dense, all alike, no cast | vectorized_elementwise | 8 (16 where one byte a element is touched in all) |
+| the same, but not aligned for two elements | unrolled_elementwise | as above |
 | dense, all alike, types differ | unrolled_elementwise | 4 |
+| a range: arange, linspace and the like | elementwise_with_index | 1, in blocks of 64 threads |
 | strided or broadcast | elementwise | 2 for outputs of 4 bytes and more, else 4; 4 with a cast |
 
 Blocks take consecutive ranges of the iteration space, whose dimensions TensorIterator sorts by the output's
@@ -26,6 +28,8 @@ from tileprof.record.model.tiles.regions import coalesce, expand, permute
 from tileprof.record.model.tiles.sketch import READ, WRITE, Sketch, Span, blocks, memory_order, ranges, rate_of
 
 THREADS = 128
+RANGE_THREADS = 64
+"""Recorded on an H200 (PyTorch 2.11): two warps a block, a number a thread."""
 
 _FLOPS = {
     "add": 1, "sub": 1, "mul": 1, "div": 4, "addcmul": 3, "addcdiv": 6, "lerp": 3, "sqrt": 4, "rsqrt": 2, "reciprocal": 4,
@@ -103,9 +107,11 @@ def _kernel_kind(reads: Sequence[Operand], writes: Sequence[Operand], walked: Se
     dense = all(len(f.shape) == 1 and (f.strides[0] == 1 or f.shape[0] == 1) for f in flat)
     # A mask beside other types is an argument of the functor, not a cast.
     types = {r.dtype for r in reads if r.dtype != "bool"}
-    casts = len(types) > 1 or (len(reads) == 1 and types and writes[0].dtype not in types | {"bool"})
+    casts = len(types) > 1 or (len(reads) == 1 and writes[0].dtype not in {reads[0].dtype, "bool"})
     if dense and not casts:
-        return "vectorized_elementwise", 16 if sum(o.itemsize for o in walked) == 1 else 8
+        aligned = all(o.alignment >= min(2 * o.itemsize, 16) for o in walked)
+        name = "vectorized_elementwise" if aligned else "unrolled_elementwise"
+        return name, 16 if sum(o.itemsize for o in walked) == 1 else 8
     if dense:
         return "unrolled_elementwise", 4
     return "elementwise", 2 if writes[0].itemsize >= 4 and not casts else 4
@@ -149,14 +155,24 @@ def functional_copy(call: Call, _device: Device) -> list[Kernel]:
 @models(
     "aten::zero_", "aten::zeros", "aten::zeros_like", "aten::new_zeros", "aten::ones", "aten::ones_like",
     "aten::new_ones", "aten::full", "aten::full_like", "aten::new_full", "aten::fill_", "aten::fill",
-    "aten::scalar_tensor", "aten::arange", "aten::range", "aten::linspace", "aten::logspace", "aten::zero",
-    "aten::_efficientzerotensor", "aten::hann_window", "aten::hamming_window",
+    "aten::scalar_tensor", "aten::zero", "aten::_efficientzerotensor", "aten::hann_window", "aten::hamming_window",
 )  # fmt: skip
 def fill(call: Call, _device: Device) -> list[Kernel]:
     """Kernels that only write; a value, start or end that is a tensor is read."""
     given = (call.arguments.get(n) for n in ("value", "start", "end"))
     reads = [v for v in given if isinstance(v, Operand)]
     return elementwise(short(call.op), reads, call.outputs[:1], flops_each=0)
+
+
+@models("aten::arange", "aten::range", "aten::linspace", "aten::logspace")
+def range_(call: Call, _device: Device) -> list[Kernel]:
+    """A number a thread, computed from its place."""
+    given = (call.arguments.get(n) for n in ("start", "end"))
+    reads = [v for v in given if isinstance(v, Operand)]
+    kernels = elementwise(short(call.op), reads, call.outputs[:1], flops_each=2, threads=RANGE_THREADS, each=1)
+    for kernel in kernels:
+        kernel.name = f"elementwise_with_index<{short(call.op)}>"
+    return kernels
 
 
 @models("aten::eye")

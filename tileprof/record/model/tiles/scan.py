@@ -7,15 +7,30 @@ whole tensor is one pass with look-back, in which a block's result also depends 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise, short
 from tileprof.record.model.tiles.rows import inner_size, row_blocks, strips
-from tileprof.record.model.tiles.sketch import is_contiguous, rate_of
+from tileprof.record.model.tiles.sketch import (
+    ATOMIC,
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    is_contiguous,
+    ranges,
+    rate_of,
+    scratch,
+)
 
 _LOOK_BACK_CHUNK = 2048
+"""Elements of a block of CUB's scan; 128 threads, as recorded."""
+_STATE_BYTES, _PADDING = 16, 32
+"""Of a block's state, and states before the first: a warp looks back."""
 _COMPARISONS = 12
 """Operations an element of a sort or selection, a rough figure for lines of some thousand elements."""
 
@@ -37,13 +52,40 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
     size, inner = source.shape[dim], inner_size(source, dim)
     fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source)}
     if size == source.numel and is_contiguous(source):
-        return elementwise(f"scan<{name}>", [source], writes, threads=128, each=_LOOK_BACK_CHUNK // 128, note=LOOK_BACK)
+        return _look_back(name, source, writes)
     if inner == 1:
         per_block = _lines(source.numel // size, size)
         threads = (512 // per_block, per_block, 1)
         return [row_blocks(f"scan_innermost<{name}>", [source], writes, dim, per_block, threads, **fields)]
     width = min(512, inner)
     return [strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
+
+
+def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel]:
+    """A whole tensor in CUB's one pass, as recorded: cast first where types differ, prepare the blocks' states, scan."""
+    kernels = []
+    if source.dtype != writes[0].dtype:
+        numbers = replace(writes[0], shape=source.shape, strides=source.strides)
+        cast = scratch(1, source.numel, itemsize=writes[0].itemsize)
+        flat = replace(source, shape=(source.numel,), strides=(1,))
+        kernels += elementwise("copy_", [flat], [replace(cast, dtype=numbers.dtype)], flops_each=0)
+        source = replace(cast, dtype=numbers.dtype, shape=source.shape, strides=source.strides)
+    count = blocks(source.numel, _LOOK_BACK_CHUNK)
+    states = scratch(0, count + _PADDING, itemsize=_STATE_BYTES)
+    prepare = Sketch(blocks(count, 128))
+    tile, low, high = ranges(count + _PADDING, 128, prepare.tiles)
+    prepare.span(states, WRITE, tile, Span((0,), low, high))
+    main = Sketch(count)
+    tile, low, high = ranges(source.numel, _LOOK_BACK_CHUNK)
+    every = tuple(range(len(source.shape)))
+    for operand, mode in ((source, READ), *((o, WRITE) for o in writes)):
+        main.span(operand, mode, tile, Span(every, low, high))
+    if count > 1:
+        main.whole(states, ATOMIC)
+    fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source), "note": LOOK_BACK}
+    return [
+        *kernels, prepare.kernel("scan_init", threads=128), main.kernel(f"scan<{name}>", threads=128, **fields)
+    ]  # fmt: skip
 
 
 LOOK_BACK = "one pass: a block waits inside the launch for the blocks before it"

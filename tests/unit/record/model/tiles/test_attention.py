@@ -241,6 +241,17 @@ def test_few_queries_split_their_keys_to_fill_the_gpu():
     assert len(run_model(flash(8, 32, 32, 2048, 2048, 128), H200)) == 1
 
 
+def test_on_hopper_cudnn_clears_a_counter_and_every_tile_takes_its_work_from_it():
+    q = torch.zeros(1, 4, 256, 64, dtype=torch.bfloat16)
+    clear, main = run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), H200)
+    assert (clear.name, main.block, main.footprint.tiles) == ("memset", (384, 1, 1), 8)
+    counter = main.footprint.boxes.take(main.footprint.boxes.mode == ATOMIC)
+    assert sorted(counter.tile.tolist()) == list(range(8))
+    assert {main.operands[slot] for slot in counter.operand} == set(clear.operands) == {Scratch(0, 4)}
+    assert len(run_model(call_of(FLASH_CPU, q, q, q, 0.0, True), get("A100-80GB"))) == 2, "split keys and a combination"
+    assert all("cudnn" not in k.name for k in run_model(call_of(FLASH_CPU, q.float(), q.float(), q.float()), H200))
+
+
 def test_random_state_is_written_by_the_first_tile_alone():
     call = flash(1, 64, 64, 512, 512, 64)
     (kernel,) = run_model(call, H200)

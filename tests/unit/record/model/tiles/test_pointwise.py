@@ -159,3 +159,15 @@ def test_a_large_launch_is_modelled_quickly():
     [kernel] = pointwise.elementwise("relu", [rows], [Operand((2048, 50_000), (50_000, 1), "float32", 4, ref=1)])
     assert kernel.footprint.tiles == math.ceil(2048 * 50_000 / 1024)
     assert time.process_time() - start < 2
+
+
+def test_ranges_take_a_number_a_thread_in_blocks_of_64_as_recorded():
+    [kernel] = run_model(call_of("aten::arange", 130), H200)
+    assert (kernel.name, kernel.grid, kernel.block) == ("elementwise_with_index<arange>", (3, 1, 1), (64, 1, 1))
+
+
+def test_elements_that_no_vector_fits_are_unrolled():
+    x = torch.zeros(129, dtype=torch.int64)
+    aligned, not_aligned = (run_model(call_of("aten::sub.Tensor", x[a : a + 128], x[:128]), H200)[0] for a in (0, 1))
+    assert (aligned.name, not_aligned.name) == ("vectorized_elementwise<sub>", "unrolled_elementwise<sub>")
+    assert aligned.grid == not_aligned.grid

@@ -132,3 +132,8 @@ def test_reducing_one_number_gives_one_tile():
     [kernel] = run_model(call, H200)
     assert kernel.footprint.tiles == 1
     assert elements(kernel, operand_of(torch.tensor(1.0), 1), 0, WRITE) == [0]
+
+
+def test_all_of_one_element_is_a_copy_as_recorded():
+    [kernel] = run_model(call_of("aten::all", torch.ones(1, dtype=torch.bool)), H200)
+    assert (kernel.name, kernel.footprint.tiles) == ("memcpy<device to device>", 1)

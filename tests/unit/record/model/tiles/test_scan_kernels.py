@@ -43,10 +43,19 @@ def test_the_median_of_a_line_has_lost_the_dimension():
 
 def test_a_scan_over_one_line_is_one_pass_with_look_back():
     call = call_of("aten::cumsum", torch.rand(10_000), 0)
-    [kernel] = run_model(call, H200)
+    prepare, kernel = run_model(call, H200)
+    assert prepare.name == "scan_init"
     assert kernel.footprint.tiles == 5
     assert "waits inside" in kernel.note
     assert_writes(kernel, call.outputs[0])
+
+
+def test_a_scan_of_another_type_casts_first_and_alone_needs_no_look_back():
+    call = call_of("aten::cumsum", torch.rand(100) > 0.5, 0)
+    cast, prepare, kernel = run_model(call, H200)
+    assert [k.name for k in (cast, prepare, kernel)] == ["unrolled_elementwise<copy_>", "scan_init", "scan<cumsum>"]
+    assert cast.operands[1] == kernel.operands[0]
+    assert len(kernel.operands) == 2, "one block looks at no other's state"
 
 
 def test_searching_reads_all_boundaries():

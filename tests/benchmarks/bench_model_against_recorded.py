@@ -1,0 +1,155 @@
+"""The model recorder against an H200: the programs of the golden traces, modelled here and recorded there.
+
+Launches are matched in issue order by operator and by what they are (a kernel, a memset, a copy). Of the pairs of launches
+that truly depend on each other (not by reuse of memory alone) it counts those that both graphs have, and those of them
+with the same pattern. Tile shapes are compared operator by operator. No GPU is needed.
+"""
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from pathlib import Path
+
+from measuring import ROOT, header, table, tileprof
+
+from tileprof.analysis import build_graph
+from tileprof.trace import load
+
+GOLDEN = ROOT / "tests" / "golden"
+PROGRAMS = GOLDEN / "programs.py"
+WITHOUT_COUNTERPART = {
+    "gpt2_compiled": "the model recorder records a compiled program operator by operator, not as the compiler fuses it",
+}
+
+
+@dataclass
+class Agreement:
+    """How the graphs of one program compare; ``different`` counts what differs, by a sentence."""
+
+    name: str
+    launches: tuple[int, int]
+    same_tiles: int
+    matched: int
+    pairs: tuple[int, int]
+    both: int
+    same_pattern: int
+    different: Counter = field(default_factory=Counter)
+
+    def row(self):
+        tiles = f"{self.same_tiles} of {self.matched}"
+        return (
+            self.name, f"{self.launches[0]} / {self.launches[1]}", tiles, f"{self.pairs[0]} / {self.pairs[1]}",
+            f"{self.both}", f"{self.same_pattern} ({self.share():.0%})",
+        )  # fmt: skip
+
+    def share(self):
+        """Of the pairs that either graph has: those that both have, with the same pattern."""
+        either = sum(self.pairs) - self.both
+        return self.same_pattern / either if either else 1.0
+
+
+def kind(op, kernel):
+    """What launches are matched by: their operator, whichever library stands behind it, and what they are."""
+    what = next((w for w in ("memset", "memcpy") if kernel.startswith(w)), "kernel")
+    return re.sub(r"aten::_scaled_dot_product\w+", "attention", op), what
+
+
+def tiles_of(launches, i):
+    """A launch's grid in tiles, x, y, z, without the order of its axes: libraries number them as they like."""
+    row = launches.iloc[i]
+    return int(row.tiles), str(row.kernel)
+
+
+def compare(name, modelled, recorded):
+    """The `Agreement` of two traces of one program."""
+    graphs = [build_graph(modelled), build_graph(recorded)]
+    frames = [g.trace.launches for g in graphs]
+    keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in frames]
+    counterpart = {}
+    for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
+        counterpart.update({a + i: b + i for i in range(size)})
+    pairs = [{(r.producer, r.consumer): r.pattern for r in g.pairs.itertuples() if not r.reuse_only} for g in graphs]
+    moved = {(counterpart.get(p, f"m{p}"), counterpart.get(c, f"m{c}")): n for (p, c), n in pairs[0].items()}
+    both = moved.keys() & pairs[1].keys()
+    different = Counter()
+    same_tiles = 0
+    for mine, theirs in counterpart.items():
+        ours, real = tiles_of(frames[0], mine), tiles_of(frames[1], theirs)
+        same_tiles += ours[0] == real[0]
+        if ours[0] != real[0]:
+            different[
+                f"{keys[1][theirs][0]}: {ours[0]} tiles modelled ({ours[1][:60]}), {real[0]} recorded ({real[1][:60]})"
+            ] += 1
+    for side, frame, matched in (
+        ("model", frames[0], counterpart.keys()),
+        ("recording", frames[1], counterpart.values()),
+    ):
+        for i in set(range(len(frame))) - set(matched):
+            different[f"only in the {side}: {frame.kernel[i][:60]} of {frame.op[i]}"] += 1
+    for p, c in sorted(both):
+        if moved[p, c] != pairs[1][p, c]:
+            ops = f"{keys[1][p][0]} to {keys[1][c][0]}"
+            different[f"{ops}: {moved[p, c]} modelled, {pairs[1][p, c]} recorded"] += 1
+    for side, only in (("model", moved.keys() - both), ("recording", pairs[1].keys() - both)):
+        for p, c in only:
+            ends = [keys[1][e][0] if not isinstance(e, str) else keys[0][int(e[1:])][0] for e in (p, c)]
+            different[f"only the {side} has a dependency {ends[0]} to {ends[1]}"] += 1
+    return Agreement(
+        name, (len(frames[0]), len(frames[1])), same_tiles, len(counterpart), (len(moved), len(pairs[1])), len(both),
+        sum(moved[p] == pairs[1][p] for p in both), different,
+    )  # fmt: skip
+
+
+def model(name, folder):
+    """The program's trace by the model recorder, for an H200."""
+    path = Path(folder) / f"{name}.tileprof"
+    options = ("--recorder", "model", "--device", "H200", "--force", "-o", str(path))
+    tileprof("record", *options, "--", sys.executable, str(PROGRAMS), name, "cpu")
+    return load(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="programs of tests/golden/programs.py (default: all golden traces)")
+    parser.add_argument("--recorded", type=Path, default=GOLDEN, help="folder of the recorded traces")
+    parser.add_argument("--list", action="store_true", help="list what differs")
+    given = parser.parse_args()
+    header("The model recorder against recordings on an H200")
+    found, skipped = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in sorted(given.recorded.glob("*.tileprof")):
+            name = path.name.removesuffix(".tileprof")
+            if given.names and name not in given.names:
+                continue
+            if name in WITHOUT_COUNTERPART:
+                skipped.append((name, WITHOUT_COUNTERPART[name]))
+                continue
+            found.append(compare(name, model(name, folder), load(path)))
+    names = (
+        "program",
+        "launches model / recorded",
+        "equal tiles",
+        "true pairs model / recorded",
+        "in both",
+        "same pattern",
+    )
+    table(names, [agreement.row() for agreement in found])
+    both, same = sum(a.both for a in found), sum(a.same_pattern for a in found)
+    either = sum(sum(a.pairs) - a.both for a in found)
+    print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern ({same / either:.0%}); "
+          f"of the {both} in both, {same / both:.0%}\n")  # fmt: skip
+    for name, why in skipped:
+        print(f"{name} is not compared: {why}")
+    if given.list:
+        for agreement in found:
+            print(f"\n{agreement.name}")
+            for text, times in agreement.different.most_common():
+                print(f"  {times} x {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Everything that needs a GPU, in order of what it is worth: ``python tests/gpu/run.py --out DIR [--budget SECONDS]``.
+
+Each step is a process of its own with a limit; none ends the run. DIR gets ``summary.json`` (steps, seconds, results), what
+the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
+``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR are
+kept and joined.
+
+Nothing needs to be installed: tileprof is put on the path from this checkout, and wheels from ``--wheels`` (default: .whl)
+beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks can be fetched elsewhere with::
+
+    python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
+        --platform manylinux2014_x86_64 -d .whl NAME==VERSION       for each of WHEELS below
+"""
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = ROOT / "tests" / "gpu"
+WHEELS = (
+    "nvidia-cuda-sanitizer-api==13.4.92", "cupti-python==13.0.1", "cuda-core==1.2.2", "jsonschema==4.26.0",
+    "jsonschema-specifications==2025.9.1", "referencing==0.37.0", "rpds-py==2026.9.1", "attrs==26.1.0",
+)  # fmt: skip
+WANTED = (
+    "torch", "triton", "transformers", "numpy", "pandas", "pyarrow", "numba", "networkx", "jsonschema", "plotly", "rich",
+    "pytest", "hypothesis", "cuda-core", "cuda-bindings", "cupti-python", "nvidia-cuda-sanitizer-api",
+)  # fmt: skip
+LEAST_S = 20
+"""With less time left no step is begun."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """``command`` runs from the repository's root; {out} is the results' folder. ``limit_s`` ends it, ``likely_s`` is a guess."""
+
+    name: str
+    command: tuple[str, ...]
+    likely_s: int
+    limit_s: int
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def suite(name, *files, likely_s, limit_s, select=""):
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        "tests/gpu/gpu.ini",
+        "--rootdir",
+        ".",
+        *(f"tests/gpu/{f}" for f in files),
+    )
+    return Step(name, (*command, *(("-k", select) if select else ())), likely_s, limit_s)
+
+
+def script(name, *words, likely_s, limit_s):
+    return Step(name, (sys.executable, *words), likely_s, limit_s)
+
+
+STEPS = (
+    script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120),
+    suite("known", "test_gpu_known_accesses.py", likely_s=45, limit_s=150),
+    suite("graphs", "test_gpu_graphs.py", likely_s=60, limit_s=150),
+    suite("compiled", "test_gpu_pytorch.py", likely_s=40, limit_s=150, select="compiled or graph"),
+    script(
+        "golden",
+        "tests/golden/make.py",
+        "{out}/golden",
+        "gpt2_graph",
+        "selftest",
+        "gpt2_compiled",
+        likely_s=60,
+        limit_s=180,
+    ),
+    suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=40, limit_s=120),
+    suite("ranges", "test_gpu_ranges.py", likely_s=60, limit_s=180),
+    suite("memory", "test_gpu_memory.py", likely_s=40, limit_s=120),
+    script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=150, limit_s=300),
+    suite("pytorch", "test_gpu_pytorch.py", likely_s=70, limit_s=240, select="not compiled and not graph"),
+    script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=30, limit_s=120),
+    suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180),
+    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240),
+    script("runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", likely_s=300, limit_s=540),
+)
+
+
+def path_of_the_checkout(folder, wheels):
+    """The folders for PYTHONPATH: the package as a wheel would hold it, made of links, and the wheels unpacked."""
+    package, site = folder / "package" / "tileprof", folder / "site"
+    package.mkdir(parents=True, exist_ok=True)
+    for part in [*(ROOT / "tileprof").iterdir(), ROOT / "analysis", ROOT / "viz"]:
+        if part.name != "__pycache__" and not (package / part.name).exists():
+            (package / part.name).symlink_to(part)
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+    for tool in site.glob("nvidia/*/**/*"):  # an archive keeps no right to execute
+        if tool.is_file() and tool.parent.name in {"bin", "compute-sanitizer"}:
+            tool.chmod(0o755)
+    return [str(package.parent), str(site)]
+
+
+def run(step, out, environment, limit_s):
+    """Run a step; its row of the summary. Whatever it started ends with it."""
+    command = [word.replace("{out}", str(out)) for word in step.command]
+    log = out / "logs" / f"{step.name}.log"
+    began = time.monotonic()
+    with log.open("wb") as file:
+        child = subprocess.Popen(
+            command, cwd=ROOT, env=environment | step.environment, stdin=subprocess.DEVNULL, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code, timed_out = child.wait(limit_s), False
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            code, timed_out = child.wait(), True
+    lines = log.read_text(errors="replace").splitlines()
+    counted = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|skipped|error)", line)), "")
+    return {
+        "step": step.name, "seconds": round(time.monotonic() - began, 1), "code": code, "timed_out": timed_out,
+        "said": counted.strip("= ") or (lines[-1][:200] if lines else ""), "failed": [text[:200] for text in lines if text.startswith(("FAILED", "ERROR"))],
+    }  # fmt: skip
+
+
+def machine():
+    """What this machine has; "" for a package that is not there."""
+    found = {}
+    for name in WANTED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = ""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        gpu = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        gpu = str(error)
+    return {"gpu": gpu, "python": sys.version.split()[0], "packages": found}
+
+
+def chosen(given):
+    names = [step.name for step in STEPS]
+    wanted = given.only.split(",") if given.only else names[names.index(given.begin) :] if given.begin else names
+    unknown = set(wanted) - set(names)
+    if unknown:
+        sys.exit(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    return [step for step in STEPS if step.name in wanted]
+
+
+def pack(out):
+    """Many small files as two archives beside the results."""
+    for name in ("golden", "logs"):
+        folder = out / name
+        if folder.is_dir():
+            with tarfile.open(out / f"{name}.tar.gz", "w:gz") as archive:
+                archive.add(folder, name)
+
+
+def report(summary):
+    """A table of the steps."""
+    width = max(len(row["step"]) for row in summary["steps"]) if summary["steps"] else 0
+    for row in summary["steps"]:
+        state = "TIME" if row["timed_out"] else "ok" if row["code"] == 0 else f"rc {row['code']}"
+        sys.stdout.write(f"{row['step']:<{width}}  {row['seconds']:>6.1f} s  {state:<6}  {row['said']}\n")
+        for line in row["failed"]:
+            sys.stdout.write(f"{'':<{width}}            {line}\n")
+    sys.stdout.flush()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--budget", type=float, default=1740, metavar="SECONDS", help="for all steps together (default: 1740)"
+    )
+    parser.add_argument("--from", dest="begin", choices=[step.name for step in STEPS])
+    parser.add_argument("--only", metavar="STEP,STEP")
+    parser.add_argument("--wheels", type=Path, default=ROOT / ".whl")
+    given = parser.parse_args()
+    ends = time.monotonic() + given.budget
+    out = given.out.resolve()
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    folders = path_of_the_checkout(Path("/tmp/tileprof-gpu"), given.wheels)
+    sys.path[:0] = folders
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([*folders, str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    }
+    environment |= {
+        "TILEPROF_RESULTS": str(out),
+        "PYTHONUNBUFFERED": "1",
+        "NUMBA_CACHE_DIR": "/tmp/tileprof-gpu/numba",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    place = out / "summary.json"
+    before = json.loads(place.read_text())["steps"] if place.exists() else []
+    summary = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), **machine(), "steps": before}
+    sys.stdout.write(json.dumps({k: v for k, v in summary.items() if k != "steps"}) + "\n")
+    for step in chosen(given):
+        left = ends - time.monotonic()
+        if left < LEAST_S:
+            sys.stdout.write(f"no time is left for {step.name} and what follows: go on with --from {step.name}\n")
+            break
+        row = run(step, out, environment, min(step.limit_s, left - 5))
+        summary["steps"] = [r for r in summary["steps"] if r["step"] != step.name] + [row]
+        place.write_text(json.dumps(summary, indent=1) + "\n")
+        report({"steps": [row]})
+        pack(out)
+    sys.stdout.write("\n")
+    report(summary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The one command for a GPU: its steps exist, none ends the run, and what they said is kept."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+PLACE = ROOT / "tests" / "gpu" / "run.py"
+
+
+@pytest.fixture
+def runner():
+    spec = importlib.util.spec_from_file_location("gpu_run", PLACE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_run"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["gpu_run"]
+
+
+def test_every_file_that_a_step_names_is_there(runner):
+    named = [word for step in runner.STEPS for word in step.command if word.endswith(".py")]
+    assert named
+    assert [word for word in named if not (ROOT / word).is_file()] == []
+    assert sum(step.likely_s for step in runner.STEPS) < 1740, "the budget by default"
+
+
+def test_a_step_that_hangs_is_ended_with_all_it_started(runner, tmp_path):
+    (tmp_path / "logs").mkdir()
+    code = "import subprocess, sys; print('started', flush=True); subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    row = runner.run(runner.Step("hangs", (sys.executable, "-c", code), 1, 2), tmp_path, dict(os.environ), 2)
+    assert (row["timed_out"], row["said"]) == (True, "started")
+    assert row["seconds"] < 20
+
+
+def test_failures_are_counted_and_later_calls_add_to_the_summary(runner, tmp_path, monkeypatch, capsys):
+    good = runner.Step("good", (sys.executable, "-c", "print('3 passed in 1s')"), 1, 30)
+    bad = runner.Step(
+        "bad",
+        (sys.executable, "-c", "print('FAILED x::y - no'); print('= 1 failed in 1s ='); raise SystemExit(1)"),
+        1,
+        30,
+    )
+    monkeypatch.setattr(runner, "STEPS", (good, bad))
+    monkeypatch.setattr(runner, "path_of_the_checkout", lambda *_: [])
+    for words in (["--only", "bad"], ["--only", "good"]):
+        monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), *words])
+        runner.main()
+    rows = {row["step"]: row for row in json.loads((tmp_path / "summary.json").read_text())["steps"]}
+    assert (rows["good"]["code"], rows["good"]["said"]) == (0, "3 passed in 1s")
+    assert (rows["bad"]["code"], rows["bad"]["said"], rows["bad"]["failed"]) == (
+        1,
+        "1 failed in 1s",
+        ["FAILED x::y - no"],
+    )
+    assert "rc 1" in capsys.readouterr().out
+    assert (tmp_path / "logs.tar.gz").is_file()
+
+
+def test_without_time_nothing_is_begun(runner, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "path_of_the_checkout", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--budget", "5"])
+    runner.main()
+    assert "go on with --from doctor" in capsys.readouterr().out

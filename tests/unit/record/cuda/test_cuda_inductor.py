@@ -1,0 +1,117 @@
+"""Generated modules of torch.compile name their calls: on the text that inductor writes for a GPU, and with a stand-in for it."""
+
+import importlib.util
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tileprof.record.cuda import program
+
+WRAPPER = """\
+# AOT ID: ['0_inference']
+from math import inf
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+# Topologically Sorted Source Nodes: [x], Original ATen: [aten.add]
+def triton_poi_fused_add_0(in_ptr0):
+    return
+''')
+
+class Runner:
+    def call(self, args):
+        arg0_1, = args
+        with device_guard(0):
+            # Topologically Sorted Source Nodes: [linear], Original ATen: [aten.t, aten.addmm], Modules: [h.0.fc]
+            extern_kernels.addmm(arg0_1, out=buf0)
+            # Topologically Sorted Source Nodes: [x], Original ATen: [aten.add]
+            stream0 = get_raw_stream(0)
+            triton_poi_fused_add_0.run(buf0, stream=stream0)
+            if buf0 is None:
+                # Unsorted Source Nodes: [], Original ATen: []
+                return (buf0, )
+        return (buf0, )
+
+runner = Runner()
+call = runner.call
+def get_args():
+    return 1
+"""
+
+
+@pytest.fixture
+def inductor():
+    spec = importlib.util.spec_from_file_location("tileprof_inductor", program.INPROCESS / "tileprof_inductor.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["tileprof_inductor"] = module
+    yield module
+    del sys.modules["tileprof_inductor"]
+
+
+def stand_ins(said):
+    kernel = SimpleNamespace(run=lambda *_, stream: said.append("triton kernel"))
+    return {
+        "async_compile": SimpleNamespace(triton=lambda *_: kernel), "get_raw_stream": int, "buf0": 1,
+        "extern_kernels": SimpleNamespace(addmm=lambda *_, out: said.append("addmm")),
+        "device_guard": lambda _: __import__("contextlib").nullcontext(),
+    }  # fmt: skip
+
+
+def test_every_call_of_a_wrapper_says_its_operators_first_and_the_end_takes_them_back(inductor):
+    said = []
+    inductor.say = lambda op, module: said.append((op, module))
+    names = stand_ins(said)
+    exec(compile(inductor.instrumented(WRAPPER), "wrapper.py", "exec"), names)
+    assert names["call"]([0]) == (1,)
+    assert said == [("aten::t+aten::addmm", "h.0.fc"), "addmm", ("aten::add", ""), "triton kernel", ("", "")]
+    assert names["get_args"]() == 1
+
+
+def test_a_module_without_calls_is_loaded_as_it_is(inductor):
+    kernel = "# Source Nodes: [x], Original ATen: [aten.add]\ndef triton_poi_fused_add_0(in_ptr0):\n    return\n"
+    assert inductor.instrumented(kernel) == kernel
+
+
+def test_generated_modules_are_loaded_from_a_copy_that_names_its_calls(inductor, tmp_path):
+    class PyCodeCache:
+        @classmethod
+        def load_by_key_path(cls, key, path, linemap=None):
+            return cls.__name__, key, path, linemap
+
+    wrapper, kernel = tmp_path / "cab.py", tmp_path / "kernel.py"
+    wrapper.write_text(WRAPPER)
+    kernel.write_text("x = 1\n")
+    inductor.install(SimpleNamespace(PyCodeCache=PyCodeCache))
+    loaded = PyCodeCache.load_by_key_path("cab", str(wrapper), linemap=[])
+    assert loaded == ("PyCodeCache", "cab", str(tmp_path / "tileprof_cab.py"), [])
+    assert "_tileprof_mark('aten::add', '')" in (tmp_path / "tileprof_cab.py").read_text()
+    assert wrapper.read_text() == WRAPPER
+    assert PyCodeCache.load_by_key_path("k", str(kernel))[2] == str(kernel)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cab.py", "kernel.py", "tileprof_cab.py"]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("L['self'].h[0].mlp", "h.0.mlp"),
+        ("L['model']._modules['h'][3]", "h.3"),
+        ("L['self']", ""),
+        ("L['self']._orig_mod.h.0", "h.0"),
+    ],
+)
+def test_paths_of_modules_are_those_of_named_modules(inductor, path, expected):
+    assert inductor.module_path(path) == expected
+
+
+def test_comments_get_the_innermost_modules_of_the_nodes(inductor):
+    def node(*paths):
+        return SimpleNamespace(meta={"nn_module_stack": {str(i): (p, "Linear") for i, p in enumerate(paths)}})
+
+    nodes = [node("L['self']", "L['self'].h[0].fc"), node("L['self']", "L['self'].ln"), SimpleNamespace(meta={})]
+    utils = SimpleNamespace(
+        get_kernel_metadata=lambda *_: ("# Original ATen: [aten.mm]", "more"), aggregate_origins=lambda _: nodes
+    )
+    inductor.remember_modules(utils)
+    assert utils.get_kernel_metadata([], None) == ("# Original ATen: [aten.mm], Modules: [h.0.fc, ln]", "more")
+    utils.aggregate_origins = None
+    assert utils.get_kernel_metadata([], None) == ("# Original ATen: [aten.mm]", "more"), "another version of inductor"

@@ -1,0 +1,204 @@
+"""The host side of the injection library against a driver made for tests: handles given out again, contexts that end, exits."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from test_cuda_build import found
+
+from tileprof.record.cuda import build, locate, raw
+from tileprof.record.cuda.graphs import Graphs, Told
+
+pytestmark = pytest.mark.skipif(
+    None in {found(locate.sanitizer), found(locate.host_compiler), found(locate.nvcc) and found(locate.cuda_include)},
+    reason="needs cuda.h, a C++ compiler and the nvidia-cuda-sanitizer-api wheel",
+)
+
+PROGRAM = """
+import ctypes, os, sys
+fake = ctypes.CDLL(os.environ["TILEPROF_SANITIZER"], mode=ctypes.RTLD_GLOBAL)
+C, M = ctypes.c_void_p(1), ctypes.c_void_p(0x10)
+def module(code=0x1000, context=C, handle=M): fake.fake_module(context, handle, ctypes.c_uint64(code))
+def launch(name=b"k", blocks=2, context=C, handle=M): fake.fake_launch(context, handle, name, blocks)
+def memory(made, address, bytes=4096, context=C): fake.fake_memory(made, context, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
+def mapped(made, address, bytes): fake.fake_map(made, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
+def inject():
+    global library
+    library = ctypes.CDLL(os.environ["TILEPROF_LIBRARY"])
+    assert library.InitializeInjection() == 1
+"""
+
+
+@dataclass(frozen=True)
+class Libraries:
+    library: str
+    driver: str
+    folder: str
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fake")
+    here = Path(__file__).parent
+    includes = [f"-I{p}" for p in (locate.sanitizer().include, locate.cuda_include(), build.SOURCES)]
+    driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
+    compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
+    units = sorted(build.SOURCES.glob("*.cpp"))
+    subprocess.run([*compiler, f"{here}/fake_driver.cpp", "-o", driver], check=True)
+    subprocess.run([*compiler, *units, "-ldl", "-o", library], check=True)
+    (folder / "patches.fatbin").write_bytes(b"none")
+    return Libraries(str(library), str(driver), str(folder))
+
+
+@pytest.fixture
+def ran(libraries, tmp_path):
+    def run(text, expected=0, **variables):
+        variables = {
+            "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver, "TILEPROF_LIBRARY": libraries.library,
+            "TILEPROF_RAW": str(tmp_path), "TILEPROF_PATCHES": f"{libraries.folder}/patches.fatbin", "TILEPROF_ARENA": str(1 << 20),
+            **variables,
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM + textwrap.dedent(text)],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (expected, ""), done.stderr
+        [process] = raw.processes(tmp_path)
+        return process, done.stdout.strip()
+
+    return run
+
+
+def events(process, kind):
+    return [e for e in process.events if e["e"] == kind]
+
+
+def test_a_handle_that_is_given_out_again_stands_for_the_new_kernel(ran):
+    process, _ = ran("inject(); module(0x1000); launch(); fake.fake_unload(C, M); module(0x2000); launch()")
+    assert [(k["id"], k["code"][0]) for k in events(process, "kernel")] == [(0, 0x1000), (1, 0x2000)]
+    assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
+    assert process.complete
+
+
+def test_a_module_that_went_without_a_word_is_forgotten_when_its_handle_returns(ran):
+    process, _ = ran("""
+        inject(); module(0x1000); launch()
+        module(0x2000); launch()
+    """)
+    assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
+
+
+def test_what_a_context_leaves_is_copied_before_it_dies_and_nothing_of_it_is_touched_after(ran):
+    process, _ = ran("""
+        inject(); module(); memory(1, 0x100000); launch(); fake.fake_destroy(C)
+        D = ctypes.c_void_p(2); module(0x3000, D); launch(context=D)
+    """)
+    assert process.complete
+    for event in events(process, "launch"):
+        assert len(process.of(event["launch"], 0)) == 2
+    assert [e["address"] for e in events(process, "free")] == [0x100000]
+    assert [e["kernel"] for e in events(process, "launch")] == [0, 1]
+
+
+def test_a_driver_that_calls_back_while_the_process_ends_is_not_listened_to(ran):
+    process, _ = ran("fake.fake_calls_back_at_exit(); inject(); module(); memory(1, 0x100000); launch()")
+    assert process.complete
+    assert len(events(process, "alloc")) == 1
+
+
+def test_a_driver_that_ends_first_is_not_called_and_the_recording_says_that_it_is_partial(ran):
+    process, _ = ran("inject(); module(); launch(); fake.fake_ends_at_exit()")
+    assert not process.complete
+
+
+def test_records_that_were_copied_when_python_ended_are_complete_even_so(ran):
+    process, _ = ran("""
+        import atexit
+        inject(); atexit.register(library.tileprof_drain); module(); launch(); fake.fake_ends_at_exit()
+    """)
+    assert process.complete
+    assert len(process.entries) == 2
+
+
+def test_a_forked_child_that_ends_by_itself_leaves_the_parents_records_alone(ran):
+    process, _ = ran("""
+        inject(); module(); launch()
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0); launch()
+    """)
+    assert process.complete
+    assert [e["e"] for e in process.events if e["e"] in {"start", "launch", "end"}] == [
+        "start",
+        "launch",
+        "launch",
+        "end",
+    ]
+
+
+def test_code_is_patched_and_launches_are_seen_in_ranges_only(ran):
+    process, said = ran(
+        """
+        inject(); module(); launch(); print(fake.fake_count(0), end=" ")
+        library.tileprof_capture(1); launch(); library.tileprof_capture(1); launch()
+        print(fake.fake_count(0), fake.fake_count(1), end=" ")
+        library.tileprof_capture(0); launch(); print(fake.fake_count(0), fake.fake_count(1), end=" ")
+        library.tileprof_capture(1)
+        module(0x4000, handle=ctypes.c_void_p(0x20)); launch(); launch(handle=ctypes.c_void_p(0x20))
+        print(fake.fake_count(0), fake.fake_count(1))
+        """,
+        TILEPROF_PATCH="range",
+        TILEPROF_CAPTURE="0",
+    )
+    assert said == "0 1 0 1 1 3 1"
+    assert len(events(process, "launch")) == 4
+    assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
+    assert process.events[0]["ranged"] == 1
+
+
+def test_memory_is_followed_outside_of_ranges(ran):
+    process, _ = ran(
+        "inject(); memory(1, 0x100000); mapped(1, 0x40000000, 1 << 21); memory(0, 0x100000)",
+        TILEPROF_PATCH="range",
+        TILEPROF_CAPTURE="0",
+    )
+    assert [(e["e"], e["address"]) for e in process.events if e["e"] in {"alloc", "free"}] == [
+        ("alloc", 0x100000), ("alloc", 0x40000000), ("free", 0x100000),
+    ]  # fmt: skip
+
+
+def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(ran):
+    process, _ = ran("""
+        inject(); mapped(1, 0x40000000, 1 << 21); memory(1, 0x50000000, 1 << 21); mapped(1, 0x50000000, 1 << 21)
+        mapped(0, 0x40000000, 1 << 21)
+    """)
+    assert [(e["e"], e["address"]) for e in process.events if e["e"] in {"alloc", "free"}] == [
+        ("alloc", 0x40000000), ("alloc", 0x50000000), ("free", 0x40000000),
+    ]  # fmt: skip
+
+
+def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
+    process, said = ran("""
+        inject(); module(); before = fake.fake_count(2)
+        fake.fake_graph(C, M, b"k", 3, 4, 0); fake.fake_graph(C, M, b"k", 3, 4, 0)
+        print(fake.fake_count(2) - before >= 2)
+    """)
+    assert said == "True"
+    assert [e["nodes"] for e in events(process, "graph_end")] == [4, 4]
+    assert [(e["ended"], e["warps"]) for e in events(process, "nodes")] == [(4, 0), (4, 0)]
+    graphs = Graphs(process)
+    assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.OWN}
+    assert {len(graphs.entries(e)[0]) for e in events(process, "launch")} == {3}
+
+
+def test_a_graph_whose_nodes_did_not_all_end_is_not_trusted(ran):
+    process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 4, 1)')
+    assert {Graphs(process).entries(e)[1] for e in events(process, "launch")} == {Told.LOST}

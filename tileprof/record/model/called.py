@@ -1,0 +1,51 @@
+"""What an operator was called with, as the trace keeps it: ``launches.call`` of `tileprof.trace.schema`."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+from tileprof.record.model.call import Operand, Scratch
+
+if TYPE_CHECKING:
+    from tileprof.record.model.call import Call, Kernel
+
+_MOST_OPERANDS: Final = 32
+"""Slots that are described: a kernel over the tensors of a whole optimiser step has thousands."""
+
+
+def called(call: Call, kernel: Kernel) -> str:
+    """The JSON text for one kernel of the call; empty where it has too many operands to be worth it."""
+    if len(kernel.operands) > _MOST_OPERANDS:
+        return ""
+    names = _names(call)
+    operands = [
+        None if isinstance(o, Scratch) else _layout(call.tensors[o.ref], names.get(o.ref, "")) for o in kernel.operands
+    ]
+    arguments = {name: value for name, value in call.arguments.items() if _plain(value)}
+    return json.dumps({"operands": operands, "arguments": arguments}, separators=(",", ":"))
+
+
+def _names(call: Call) -> dict[int, str]:
+    """The argument that each tensor is, by its place in the call; results are ``out``, ``out1`` and so on."""
+    found: dict[int, str] = {}
+    for name, value in call.arguments.items():
+        for operand in value if isinstance(value, list) else [value]:
+            if isinstance(operand, Operand):
+                found[operand.ref] = name
+    for number, operand in enumerate(call.outputs):
+        found.setdefault(operand.ref, f"out{number or ''}")
+    return found
+
+
+def _layout(operand: Operand, argument: str) -> dict[str, Any]:
+    return {
+        "argument": argument, "shape": list(operand.shape), "strides": list(operand.strides), "dtype": operand.dtype,
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_plain(v) and not isinstance(v, list) for v in value)
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value))
