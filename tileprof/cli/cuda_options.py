@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from tileprof.record.cuda.settings import Settings
 
 DEFAULT_PASSES = "accesses,blocks,time"
+
+NAMES: Final = (
+    "passes", "granule", "arena", "kernel", "exclude", "capture", "patch", "no_replay", "no_names", "check_writes", "keep_raw",
+)  # fmt: skip
+"""What `add_options` adds, as argparse spells it."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

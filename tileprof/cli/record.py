@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Final
 
 from tileprof.cli import cuda_options
 from tileprof.cli.verb import Verb
+from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
 from tileprof.trace import folder
+
+_MODEL_ONLY: Final = ("fake", "device", "module", "initialisation", "tile")
+"""Options that the model recorder alone understands."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +23,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("-o", "--output", type=Path, metavar="TRACE", help="where to write (default: ./<script>.tileprof)")
     add("--force", action="store_true", help="overwrite an existing trace")
     add("--device", default="H200", metavar="NAME", help="GPU to model: a name or a .json/.toml file (default: H200)")
-    add("--recorder", default="auto", choices=("auto", *RECORDERS), help="how to record (default: what works here)")
+    add(
+        "--recorder",
+        default="auto",
+        choices=("auto", *RECORDERS),
+        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, which is model)",
+    )
     add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
     add("--count", type=int, metavar="N", help="keep N launches, then none")
@@ -51,11 +61,26 @@ def run(given: argparse.Namespace) -> int:
         tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    if (automatic() if given.recorder == "auto" else given.recorder) == "cuda":
+    name = automatic() if given.recorder == "auto" else given.recorder
+    _refuse_foreign(given, name)
+    if name == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
 
         return cuda.record(options, cuda_options.settings(given))
-    return recorder(given.recorder).record(options)
+    return recorder(name).record(options)
+
+
+def _refuse_foreign(given: argparse.Namespace, name: str) -> None:
+    """Options of the other recorder would do nothing: say so before the program runs."""
+    parser = argparse.ArgumentParser()
+    prepare(parser)
+    other = "model" if name == "cuda" else "cuda"
+    for option in cuda_options.NAMES if name == "model" else _MODEL_ONLY:
+        if getattr(given, option) != parser.get_default(option):
+            flag = "--" + option.replace("_", "-")
+            raise UserError(
+                f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"
+            )
 
 
 VERB = Verb("record", "run a program unchanged and write its trace", prepare, run)

@@ -169,3 +169,28 @@ def test_an_interpreter_named_by_its_path_is_never_replaced(tmp_path):
 
 def test_the_running_interpreter_runs_what_names_it():
     assert other_interpreter(parse((sys.executable, "x.py"))) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--recorder", "cuda", "--fake"], "--fake is for --recorder model, and this is the cuda recorder"),
+        (["--recorder", "cuda", "--tile", "gemm=128x128x32"], "--tile is for --recorder model"),
+        (["--check-writes"], "--check-writes is for --recorder cuda, and this is the model recorder"),
+        (["--recorder", "model", "--granule", "4"], "--granule is for --recorder cuda"),
+    ],
+)
+def test_options_of_the_other_recorder_are_refused(tmp_path, capsys, words, said):
+    (tmp_path / "p.py").write_text("raise SystemExit(3)")
+    assert (
+        main(["record", "-o", str(tmp_path / "t.tileprof"), *words, "--", sys.executable, str(tmp_path / "p.py")]) == 2
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_every_option_of_the_cuda_recorder_is_named():
+    from tileprof.cli import cuda_options
+
+    parser = ArgumentParser()
+    cuda_options.add_options(parser)
+    assert set(cuda_options.NAMES) == {action.dest for action in parser._actions} - {"help"}
