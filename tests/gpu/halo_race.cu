@@ -8,42 +8,10 @@
 // Prints a line a policy and delay: rounds, rounds with a wrong result, wrong pixels. Exits with 1 if the policy that waits for the
 // halo was ever wrong.
 
-#include <cstdio>
-#include <vector>
+#include "halo_race.cuh"
 
-#include "policy.h"
-
-constexpr int kSide = 56, kPixels = kSide * kSide, kTile = 32, kTiles = kPixels / kTile, kRounds = 100;
-constexpr int kPoison = -1000000;  // what the image between the two holds before it is written
-
-// The rows of tiles of both kernels are y of the grid, as in cuSync's convolutions; there is one column of channels.
+// As in cuSync's convolutions.
 using Order = cusync::TransposeXYOrder;
-
-__host__ __device__ inline int pixel(const int* image, int at) {
-  const int y = at / kSide, x = at % kSide;
-  int sum = 0;
-  for (int v = y - 1; v <= y + 1; ++v)
-    for (int u = x - 1; u <= x + 1; ++u)
-      if (v >= 0 && v < kSide && u >= 0 && u < kSide) sum += (1 + (v - y) + 3 * (u - x)) * image[v * kSide + u];
-  return sum;
-}
-
-__device__ void late(long long ns) {
-  long long begin, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-  do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  while (now - begin < ns);
-}
-
-template <typename Stage>
-__global__ void first(Stage stage, const int* in, int* out, int late_tile, long long late_ns, bool in_elements) {
-  __shared__ uint32_t slot[3];
-  dim3 tile = stage.tile(reinterpret_cast<dim3*>(slot));
-  if (int(tile.y) == late_tile && late_ns > 0) late(late_ns);
-  const int at = tile.y * kTile + threadIdx.x;
-  out[at] = pixel(in, at);
-  stage.post(in_elements ? dim3(tile.y * kTile, 0, 0) : tile);
-}
 
 // As cuSync's kernels wait: in the main loop, with the element offsets of the tile's own row; z is 1 the first time.
 template <typename Stage>
@@ -63,47 +31,6 @@ __global__ void second(Stage stage, const int* in, int* out) {
   out[at] = pixel(in, at);
 }
 
-template <typename Stage>
-__global__ void second_with_halo(Stage stage, const int* in, int* out) {
-  __shared__ uint32_t slot[3];
-  dim3 tile = stage.tile(reinterpret_cast<dim3*>(slot));
-  tileprof_policy::wait_as_Conv2(stage, tile);
-  const int at = tile.y * kTile + threadIdx.x;
-  out[at] = pixel(in, at);
-}
-
-static void check(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
-  std::exit(2);
-}
-
-struct Images {
-  int *in, *between, *out;
-  std::vector<int> wanted;
-};
-
-// Rounds with a wrong result; launches are given by `run(producer stream, consumer stream)`.
-template <typename Run>
-int measure(const char* name, long long late_ns, Images images, Run run) {
-  cudaStream_t streams[2];
-  for (auto& stream : streams) check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  std::vector<int> poison(kPixels, kPoison), found(kPixels);
-  int wrong_rounds = 0, wrong_pixels = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    check(cudaMemcpy(images.between, poison.data(), kPixels * sizeof(int), cudaMemcpyHostToDevice));
-    run(streams[0], streams[1]);
-    check(cudaDeviceSynchronize());
-    check(cudaMemcpy(found.data(), images.out, kPixels * sizeof(int), cudaMemcpyDeviceToHost));
-    int wrong = 0;
-    for (int at = 0; at < kPixels; ++at) wrong += found[at] != images.wanted[at];
-    wrong_rounds += wrong > 0;
-    wrong_pixels += wrong;
-  }
-  std::printf("%-16s late by %8.1f us: %3d rounds, %3d wrong, %6d wrong pixels\n", name, late_ns / 1000.0, kRounds, wrong_rounds, wrong_pixels);
-  return wrong_rounds;
-}
-
 template <typename Producer, typename Consumer>
 void shipped(const char* name, Producer producer, Consumer consumer, Images images, long long late_ns) {
   cusync::CuSync::setProducerConsumerPair(producer, consumer);
@@ -118,15 +45,7 @@ void shipped(const char* name, Producer producer, Consumer consumer, Images imag
 }
 
 int main() {
-  Images images;
-  std::vector<int> in(kPixels), between(kPixels);
-  images.wanted.resize(kPixels);
-  for (int at = 0; at < kPixels; ++at) in[at] = at * 7919 % 101;
-  for (int at = 0; at < kPixels; ++at) between[at] = pixel(in.data(), at);
-  for (int at = 0; at < kPixels; ++at) images.wanted[at] = pixel(between.data(), at);
-  for (int** image : {&images.in, &images.between, &images.out}) check(cudaMalloc(image, kPixels * sizeof(int)));
-  check(cudaMemcpy(images.in, in.data(), kPixels * sizeof(int), cudaMemcpyHostToDevice));
-
+  const Images images = made();
   const dim3 grid(1, kTiles, 1), one(1, 1, 1);
   int wrong = 0;
   for (long long late_ns : {0LL, 1000LL, 10000LL, 100000LL, 1000000LL}) {
@@ -141,15 +60,7 @@ int main() {
       shipped("RowSync", cusync::CuStage<Order, cusync::NoSync, Row>(grid, one, cusync::NoSync(), Row(1)),
               cusync::CuStage<Order, Row, cusync::NoSync>(grid, one, Row(1), cusync::NoSync()), images, late_ns);
     }
-    {
-      tileprof_policy::Stages stages;
-      wrong += measure("with the halo", late_ns, images, [&](cudaStream_t first_stream, cudaStream_t second_stream) {
-        first<<<grid, kTile, 0, first_stream>>>(stages.stage_0, images.in, images.between, kTiles / 2, late_ns, false);
-        tileprof_policy::before_Conv2(stages, second_stream);
-        second_with_halo<<<grid, kTile, 0, second_stream>>>(stages.stage_1, images.between, images.out);
-        tileprof_policy::next_round(stages);
-      });
-    }
+    wrong += as_written("with the halo", late_ns, images);
   }
   return wrong == 0 ? 0 : 1;
 }

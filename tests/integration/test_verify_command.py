@@ -9,7 +9,8 @@ import pytest
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis import build_graph
 from tileprof.cli import main
-from tileprof.policy.format import to_dict
+from tileprof.policy.format import PolicyError, from_dict, to_dict
+from tileprof.policy.guard import check_operands
 from tileprof.policy.synthesise import synthesise
 from tileprof.trace import load
 
@@ -86,6 +87,34 @@ def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys
     assert "does not say for which operands" in capsys.readouterr().out
 
 
+def test_addresses_aligned_to_less_are_refused(mlp, good, tmp_path, capsys):
+    stricter = changed(good, tmp_path / "stricter.json", lambda v: v["guard"]["operands"][1][0].update(alignment=16))
+    assert main(["verify", str(stricter), str(mlp)]) == 0
+    value = json.loads(good.read_text())
+    value["guard"]["operands"][1][0]["offset"] = 4
+    trace = load(mlp)
+    moved = trace.operands.copy()
+    moved.loc[(moved["launch"] == 1) & (moved["operand"] == 0), "offset"] = 4
+    trace.__dict__["operands"] = moved
+    with pytest.raises(PolicyError, match="aligned to 16 bytes, launch 1 has 4"):
+        check_operands(from_dict(value), trace, [0, 1])
+
+
+def test_another_granule_and_other_allocations_are_said(mlp, good, tmp_path, capsys):
+    coarse = changed(good, tmp_path / "coarse.json", lambda v: v["guard"].update(granule=512))
+    assert main(["verify", str(coarse), str(mlp)]) == 0
+    assert "made from accesses at a granule of 512 bytes; this trace's are at 1" in capsys.readouterr().out
+    larger = changed(good, tmp_path / "larger.json", lambda v: v["guard"]["operands"][0][0].update(bytes=1 << 40))
+    assert main(["verify", str(larger), str(mlp)]) == 0
+    assert "1 operands lie in allocations of another size than in the guard" in capsys.readouterr().out
+
+
+def test_executing_over_a_trace_of_other_operands_is_refused(mlp, good, tmp_path, capsys):
+    bad = changed(good, tmp_path / "bad.json", lambda v: v["guard"]["operands"][1][0].update(strides=[7]))
+    assert main(["run", str(bad), "--trace", str(mlp)]) == 2
+    assert "the policy is for another shape" in capsys.readouterr().err
+
+
 def test_a_wait_that_never_ends_is_unsound(mlp, good, tmp_path, capsys):
     def raise_value(value):
         value["edges"][0]["value"] = "99999"
@@ -144,7 +173,12 @@ def test_dependencies_written_by_hand_are_checked_against_the_trace(mlp, tmp_pat
         (["cusync:rowsync", "MLP", "--rows", "ab"], "--rows ab"),
         (["HAND", "MLP"], "names no launch; say which launches the stages are"),
         (["WRONG", "MLP"], "line 4: needed by grid 1"),
-        (["DEEP", "MLP"], "is no policy"),
+        (["DEEP", "MLP"], "nested too deeply"),
+        (["DIGITS", "MLP"], "is no policy"),
+        (["TEXT", "MLP"], "is no policy"),
+        (["LARGE", "MLP"], "larger than 256 MiB; a policy is not"),
+        (["OVERFLOW", "MLP"], "exceeds 62 bits on this grid"),
+        (["OUTSIDE", "MLP"], "names 1000, outside"),
         (["OLD", "MLP"], "policy format 9; this tileprof"),
     ],
 )
@@ -153,9 +187,22 @@ def test_what_cannot_be_checked_is_one_sentence_and_exit_2(mlp, good, tmp_path, 
     (tmp_path / "wrong.dep").write_text(HEAD + "grid a 2\ngrid b 2\ndep b on a(x + 1)\n")
     (tmp_path / "deep.json").write_text("[" * 100_000)
     changed(good, tmp_path / "old.json", lambda v: v.update(tileprof_policy=9))
+    (tmp_path / "digits.json").write_text('{"tileprof_policy": ' + "1" * 6000 + "}")
+    (tmp_path / "text.json").write_text("a policy")
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(300 * 2**20)
+    overflow, outside = ["x * 4611686018427387904 * 4", "0", "0"], ["x + 1000", "0", "0"]
+    changed(good, tmp_path / "overflow.json", lambda v: v["edges"][0].update(waits=overflow))
+    changed(good, tmp_path / "outside.json", lambda v: v["edges"][0].update(waits=outside))
     names = {"MLP": mlp, "GOOD": good} | {
         n.upper(): tmp_path / f
-        for n, f in (("hand", "hand.dep"), ("wrong", "wrong.dep"), ("deep", "deep.json"), ("old", "old.json"))
+        for n, f in (
+            ("hand", "hand.dep"),
+            ("wrong", "wrong.dep"),
+            ("deep", "deep.json"),
+            ("old", "old.json"),
+            *((n, f"{n}.json") for n in ("digits", "text", "large", "overflow", "outside")),
+        )
     }
     assert main(["verify", *(str(names.get(a, a)) for a in arguments)]) == 2
     shown = capsys.readouterr()

@@ -13,7 +13,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.policy.format import Policy
+    from tileprof.policy.format import Policy, Stage
 
 FORMATS = {
     "json": ["policy.json"],
@@ -102,8 +102,16 @@ def _say_prediction(policy: Policy) -> None:
             f"({-expected['gain_percent']:+} %).",
             file=sys.stderr,
         )
+        for edge in policy.edges[:REASONS]:
+            if edge.reason:
+                pair = " on ".join(_label(policy.stages[n]) for n in (edge.consumer, edge.producer))
+                print(f"{pair}: {edge.reason}.", file=sys.stderr)
         if expected["gain_percent"] <= 0:
             print("The policy is sound but not expected to gain: stream order is as good.", file=sys.stderr)
+
+
+def _label(stage: Stage) -> str:
+    return stage.name if stage.launch is None else f"{stage.name} ({stage.launch})"
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
@@ -137,7 +145,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         )
     elif len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
+    folded: list[int] = []
     if options.fuse:
+        folded = between(graph, launches)
         graph = fuse(graph, launches)
     elif more := between(graph, launches):
         print(
@@ -146,7 +156,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
             file=sys.stderr,
         )
         launches = sorted({*launches, *more})
-    return synthesise(graph, launches)
+    return synthesise(graph, launches, folded=folded)
 
 
 def _texts(options: Namespace, policy: Policy) -> dict[str, str]:

@@ -87,12 +87,11 @@ def _compare(options: Namespace) -> int:
 
 def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
     """Every access that the trace holds, watched in adversarial orders."""
-    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     trace = load(options.trace)
-    if all(stage.launch is not None for stage in policy.stages):
-        check_operands(policy, trace, [min(int(s.launch or 0), len(trace.launches) - 1) for s in policy.stages])
     touches = []
     for number, stage in enumerate(policy.stages):
         if stage.launch is None or not 0 <= stage.launch < len(trace.launches):
@@ -104,6 +103,7 @@ def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
             touches.append(recorded(footprint, trace.operands_of(stage.launch), stage.grid))
         except UserError as error:
             raise UserError(f"stage {number} ({stage.name}), launch {stage.launch}: {error}") from None
+    check_operands(policy, trace, [int(stage.launch or 0) for stage in policy.stages])
     if not policy.guard.get("renamed", False):  # stages use memory as recorded: whoever had an address before counts
         base, size = (trace.buffers[name].to_numpy("int64") for name in ("base", "bytes"))
         touches = [recycled(t, base, size) for t in touches]

@@ -43,6 +43,8 @@ class _Trace:
     launches: pd.DataFrame
     device: _Device = _Device()
     manifest: dict[str, Any] = field(default_factory=dict)
+    operands: None = None
+    """A guard has nothing to be compared with."""
 
     def footprint(self, number: int) -> Footprint:
         return self.footprints[number]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from tileprof import __version__
 from tileprof.errors import UserError
 from tileprof.policy.expression import Expression, ExpressionError, parse
+from tileprof.policy.orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
@@ -68,7 +69,9 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A kernel of the policy. ``order`` lists tile numbers as blocks take them; None is ascending."""
+    """A kernel of the policy. ``order`` lists tile numbers as blocks take them; None is ascending. ``operator`` says what it computes
+    (`tileprof.runtime.stages`); where it is empty, ``reason`` may say why.
+    """
 
     name: str
     grid: tuple[int, int, int]
@@ -79,6 +82,7 @@ class Stage:
     order: tuple[int, ...] | None = None
     blocks_per_sm: int = 0
     operator: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
 
     @property
     def tiles(self) -> int:
@@ -108,7 +112,7 @@ class WaitTable:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What the tiles of one stage await from another."""
+    """What the tiles of one stage await from another; ``reason`` says why in this way."""
 
     producer: int
     consumer: int
@@ -118,15 +122,20 @@ class Edge:
     waits: tuple[Range, Range, Range] | WaitTable
     value: Expression | tuple[int, ...]
     when: str = "entry"
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The three optimisations of cuSync (section IV-B): all off is always right."""
+    """The three optimisations of cuSync (section IV-B): a wait kernel, no custom order and loads in order are always right.
+
+    ``reasons``: why each is as it is, by name (`tileprof.policy.optimisations`).
+    """
 
     wait_kernel: bool = True
     custom_order: bool = False
     reordered_loads: bool = False
+    reasons: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class Policy:
     stages: tuple[Stage, ...]
     semaphores: tuple[Semaphores, ...]
     edges: tuple[Edge, ...]
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
     guard: dict[str, Any] = field(default_factory=dict)
     prediction: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -157,11 +166,13 @@ def load_policy(path: Path | str) -> Policy:
     """Read a policy file; raises `PolicyError` naming the file and what is wrong with it."""
     try:
         if Path(path).stat().st_size > _MOST_BYTES:
-            raise PolicyError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; a policy is not")
+            raise PolicyError(f"larger than {_MOST_BYTES >> 20} MiB; a policy is not")
         return from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except RecursionError:
+        raise PolicyError(f"{path} is no policy: lists and objects are nested too deeply") from None
+    except ValueError as error:  # not UTF-8, not JSON, or a number of thousands of digits
         raise PolicyError(f"{path} is no policy: {error}") from None
     except UserError as error:
         raise PolicyError(f"{path}: {error}") from None
@@ -227,7 +238,7 @@ def _plain(stage: Stage) -> dict[str, Any]:
     plain: dict[str, Any] = {name: getattr(stage, name) for name in Stage.__slots__ if getattr(stage, name) is not None}
     plain["grid"] = list(stage.grid)
     if stage.order is not None:
-        plain["order"] = list(stage.order)
+        plain["order"] = axes_of(stage.grid, stage.order) or list(stage.order)
     return plain
 
 
@@ -240,13 +251,14 @@ def _plain_edge(edge: Edge) -> dict[str, Any]:
     return {
         "producer": edge.producer, "consumer": edge.consumer, "hazards": list(edge.hazards), "kind": edge.kind,
         "semaphores": edge.semaphores, "waits": waits, "value": value, "when": edge.when,
-    }  # fmt: skip
+    } | ({"reason": edge.reason} if edge.reason else {})  # fmt: skip
 
 
 def _stage(value: dict[str, Any]) -> Stage:
     given = dict(value, grid=tuple(value["grid"]))
     if "order" in value:
-        given["order"] = tuple(value["order"])
+        order = value["order"]
+        given["order"] = axes_order(given["grid"], order) if isinstance(order, str) else tuple(order)
     return Stage(**given)
 
 
@@ -268,7 +280,14 @@ def _edge(value: dict[str, Any]) -> Edge:
     text = value["value"]
     reached = parse(text, _TILE + _SEMAPHORE) if isinstance(text, str) else tuple(text)
     given = {name: value[name] for name in ("producer", "consumer", "kind", "semaphores")}
-    return Edge(**given, hazards=tuple(value["hazards"]), waits=waits, value=reached, when=value.get("when", "entry"))
+    return Edge(
+        **given,
+        hazards=tuple(value["hazards"]),
+        waits=waits,
+        value=reached,
+        when=value.get("when", "entry"),
+        reason=value.get("reason", ""),
+    )
 
 
 def _check(policy: Policy) -> None:

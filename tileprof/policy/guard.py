@@ -11,9 +11,13 @@ from tileprof.policy.format import Policy, PolicyError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+    from tileprof.trace import Trace
 
 _SAME: Final = ("dtype", "shape", "strides", "offset")
 """What an operand must have in common with the one of the guard; buffers may be of any size around it."""
+
+_WIDEST_LOAD_BYTES: Final = 16
+"""Alignment beyond that of the widest load of a thread makes no difference to a kernel."""
 
 
 def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
@@ -23,15 +27,19 @@ def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
         "device": trace.device.name,
         "architecture": trace.device.architecture,
         "granule": int(trace.manifest.get("granule", 1)),
-        "operands": _operands(graph, launches),
+        "operands": _operands(trace, launches),
     }
 
 
-def _operands(graph: TileGraph, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
-    trace = graph.trace
+def _alignment(address: int) -> int:
+    """The largest power of two up to `_WIDEST_LOAD_BYTES` that divides an address."""
+    return min(address & -address, _WIDEST_LOAD_BYTES) or _WIDEST_LOAD_BYTES
+
+
+def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
     launch = trace.operands["launch"].to_numpy()
     buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
-    known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes")}
+    known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes", "base")}
     operands = []
     for number in launches:
         rows = slice(np.searchsorted(launch, number), np.searchsorted(launch, number, "right"))
@@ -43,6 +51,7 @@ def _operands(graph: TileGraph, launches: Sequence[int]) -> list[list[dict[str, 
                     "strides": [int(n) for n in known["strides"][b]],
                     "bytes": known["bytes"][b],
                     "offset": o,
+                    "alignment": _alignment(known["base"][b] + o),
                 }
                 for b, o in zip(buffer[rows].tolist(), offset[rows].tolist(), strict=True)
             ]
@@ -50,14 +59,16 @@ def _operands(graph: TileGraph, launches: Sequence[int]) -> list[list[dict[str, 
     return operands
 
 
-def check_operands(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> None:
-    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard none are known."""
-    if "operands" not in policy.guard:
+def check_operands(policy: Policy, trace: Trace, launches: Sequence[int]) -> None:
+    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what stands for a
+    trace (`tileprof.policy.bare`), none are known.
+    """
+    if "operands" not in policy.guard or trace.operands is None:
         return
     given = policy.guard["operands"]
     if len(given) != len(policy.stages):
         raise PolicyError(f"the guard has operands of {len(given)} stages; the policy has {len(policy.stages)}")
-    for number, (expected, found) in enumerate(zip(given, _operands(graph, launches), strict=True)):
+    for number, (expected, found) in enumerate(zip(given, _operands(trace, launches), strict=True)):
         place = f"stage {number} ({policy.stages[number].name})"
         if len(expected) != len(found):
             raise PolicyError(
@@ -65,21 +76,46 @@ def check_operands(policy: Policy, graph: TileGraph, launches: Sequence[int]) ->
                 "the policy is for another shape"
             )
         for slot, (one, other) in enumerate(zip(expected, found, strict=True)):
-            for name in _SAME:
-                if one[name] != other[name]:
-                    raise PolicyError(
-                        f"{place}, operand {slot}: {name} is {one[name]!r:.80} in the guard, {other[name]!r:.80} in launch "
-                        f"{launches[number]}: the policy is for another shape"
-                    )
+            _check_operand(f"{place}, operand {slot}", one, other, launches[number])
 
 
-def remarks(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
-    """Sentences on what of the guard is missing or of another device; neither makes the verdict on this trace wrong."""
-    said = []
-    if "operands" not in policy.guard:
+def _check_operand(place: str, expected: dict[str, Any], found: dict[str, Any], launch: int) -> None:
+    for name in _SAME:
+        if expected[name] != found[name]:
+            raise PolicyError(
+                f"{place}: {name} is {expected[name]!r:.80} in the guard, {found[name]!r:.80} in launch {launch}: "
+                "the policy is for another shape"
+            )
+    if found["alignment"] < expected.get("alignment", 1):
+        raise PolicyError(
+            f"{place}: the guard asks for addresses aligned to {expected['alignment']} bytes, launch {launch} has "
+            f"{found['alignment']}: kernels for the one need not be those for the other"
+        )
+
+
+def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str, ...]:
+    """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
+    guard, said = policy.guard, []
+    if "operands" not in guard:
         said.append("the policy does not say for which operands it is: only its grids are compared")
-    for name, here in (("device", graph.trace.device.name), ("architecture", graph.trace.device.architecture)):
-        made = policy.guard.get(name, here)
-        if made != here:
-            said.append(f"the policy was verified for {name} {made}; this trace is of {here}")
+    for name, here in (("device", trace.device.name), ("architecture", trace.device.architecture)):
+        if guard.get(name, here) != here:
+            said.append(f"the policy was verified for {name} {guard[name]}; this trace is of {here}")
+    granule = int(trace.manifest.get("granule", 1))
+    if guard.get("granule", granule) != granule:
+        said.append(
+            f"the policy was made from accesses at a granule of {guard['granule']} bytes; this trace's are at {granule}"
+        )
+    if "operands" in guard and trace.operands is not None:
+        said += _allocations(guard["operands"], _operands(trace, launches))
     return tuple(said)
+
+
+def _allocations(given: list[list[dict[str, Any]]], found: list[list[dict[str, Any]]]) -> list[str]:
+    pairs = [(a, b) for one, other in zip(given, found, strict=False) for a, b in zip(one, other, strict=False)]
+    sizes = [(a["bytes"], b["bytes"]) for a, b in pairs if a.get("bytes", b["bytes"]) != b["bytes"]]
+    if not sizes:
+        return []
+    before, now = sizes[0]
+    text = f"{len(sizes)} operands lie in allocations of another size than in the guard, the first in {now:,} bytes for {before:,}"
+    return [f"{text}; the operands themselves are the same"]

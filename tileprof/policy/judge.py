@@ -81,7 +81,7 @@ def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = Non
         modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
-        remarks(policy, graph),
+        remarks(policy, graph.trace, bound),
     )
 
 

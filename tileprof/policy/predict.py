@@ -19,6 +19,7 @@ from tileprof.analysis.inorder import Costs, in_order
 from tileprof.analysis.ranges import ragged
 from tileprof.policy.format import Policy
 from tileprof.policy.lower import Waits, lower
+from tileprof.policy.orders import places
 from tileprof.policy.tiles import tile_numbers
 
 if TYPE_CHECKING:
@@ -65,12 +66,18 @@ class Predictor:
         ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
         return Prediction(self.stream_ns(launches), float(ends.max(initial=0.0)))
 
-    def exact_ns(self, launches: Sequence[int], *, renamed: bool) -> float:
-        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out."""
+    def exact_ns(
+        self, launches: Sequence[int], *, renamed: bool, orders: Sequence[tuple[int, ...] | None] | None = None
+    ) -> float:
+        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out.
+
+        ``orders`` are those of the stages, as in a policy; None is ascending.
+        """
         p = problem(self.graph, self._bounder.durations, list(launches), reuse=not renamed)
         chosen = np.asarray(launches)
-        orders = [_order(None, tile_numbers(self.graph, launch)) for launch in launches]
-        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
+        given = orders or [None] * len(launches)
+        taken = [_order(o, tile_numbers(self.graph, n)) for o, n in zip(given, launches, strict=True)]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=taken)
         return float(ends.max(initial=0.0))
 
     def stream_ns(self, launches: Sequence[int]) -> float:
@@ -91,9 +98,7 @@ def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:
     """Trace tiles in the policy's order; its own is that of tile numbers."""
     if order is None:
         return np.argsort(numbers, kind="stable").astype(np.int64)
-    place = np.empty(len(numbers), np.int64)
-    place[np.asarray(order)] = np.arange(len(order))
-    return np.argsort(place[numbers], kind="stable").astype(np.int64)
+    return np.argsort(places(order)[numbers], kind="stable").astype(np.int64)
 
 
 def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:

@@ -1,9 +1,9 @@
 """The coarsest policy that loses no predicted gain, from a tile graph.
 
-For every pair of stages the candidates are tried from one semaphore for the whole grid down to one a tile (`groupings`); each is
-a superset of the dependencies by construction, and the verifier has the last word on the result. Candidates are ranked by
-the predicted time of the pair; within `TOLERANCE` of the best the fewest semaphores win. An edge whose dependencies
-are already covered through other edges is left out.
+For every pair of stages orders of tiles are chosen (`orders`), then waits are tried from one semaphore for the whole grid down to one a
+tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has the last word on the result. Candidates
+are ranked by the predicted time of the pair; within `TOLERANCE` of the best, expressions win over tables, then the fewest semaphores.
+An edge whose dependencies are already covered through other edges is left out. Orders stay where they make the whole faster.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.blocks import merge_blocks
 from tileprof.errors import UserError
+from tileprof.policy.candidates import TOLERANCE, best_orders, best_waits
 from tileprof.policy.format import Edge, Options, Policy, Semaphores
-from tileprof.policy.grouping import edge_for, groupings
 from tileprof.policy.guarantees import Guarantees
 from tileprof.policy.guard import guard_of
 from tileprof.policy.lower import lower_edge
+from tileprof.policy.operators import describe
+from tileprof.policy.optimisations import decide
+from tileprof.policy.orders import ASCENDING, axes_order
 from tileprof.policy.predict import Prediction, Predictor
-from tileprof.policy.residency import kept_out
 from tileprof.policy.stages import stage_of
 from tileprof.policy.tiles import tile_numbers
 from tileprof.policy.verify import verify
@@ -32,30 +34,71 @@ from tileprof.policy.verify import verify
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
-TOLERANCE: Final = 0.001
-"""Share of the pair's time that a coarser candidate may lose: below what any measurement resolves."""
-
 I64 = NDArray[np.int64]
+
+_MANY_TILES: Final = 300_000
+"""Of all stages: a layer of a large model, whose waits take half a minute to find."""
 
 
 def synthesise(
-    graph: TileGraph, launches: Sequence[int], *, renamed: bool = True, predictor: Predictor | None = None
+    graph: TileGraph,
+    launches: Sequence[int],
+    *,
+    renamed: bool = True,
+    predictor: Predictor | None = None,
+    folded: Sequence[int] = (),
 ) -> Policy:
     """A verified policy for some launches of a graph, in issue order.
 
     ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled need no
-    waits; the guard says so. Raises `UserError` where the launches cannot be stages.
+    waits; the guard says so. ``folded``: launches that `fuse` made part of the stages, for the operators' sake. Raises
+    `UserError` where the launches cannot be stages.
     """
     chosen = sorted(set(launches))
     if len(chosen) < 2:
         raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
     predict = predictor or Predictor(graph)
-    stages = tuple(stage_of(graph, launch) for launch in chosen)
+    stages = describe(graph, [stage_of(graph, launch) for launch in chosen], folded)
     policy = Policy(stages, (), (), Options(), {"renamed": renamed, **guard_of(graph, chosen)})
+    made = _with_edges(policy, graph, chosen, predict, ordered=True)
+    if any(stage.order is not None for stage in made.stages):
+        made = _settled(policy, made, graph, chosen, predict)
+    policy = made
+    verdict = verify(policy, graph, chosen, excess=False)
+    if not verdict.missing.empty:
+        raise AssertionError(f"synthesised an unsound policy: {len(verdict.missing)} dependencies missing")
+    if verdict.never:
+        raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
+    whole = predict(policy, chosen)
+    notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
+    options = decide(policy, graph, chosen)
+    return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
+
+
+def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int], predict: Predictor) -> Policy:
+    """``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they were chosen.
+
+    Without orders coarser waits may do, which are looked for again unless that would take minutes.
+    """
+    limit_ns = predict(ordered, chosen).policy_ns * (1 + TOLERANCE)
+    edges = tuple(replace(edge, reason=edge.reason.partition("; the ")[0]) for edge in ordered.edges)
+    ascending = replace(ordered, stages=bare.stages, edges=edges)
+    if predict(ascending, chosen).policy_ns > limit_ns:
+        return ordered
+    if sum(stage.tiles for stage in bare.stages) > _MANY_TILES:
+        return ascending
+    plain = _with_edges(bare, graph, chosen, predict, ordered=False)
+    return plain if predict(plain, chosen).policy_ns <= limit_ns else ascending
+
+
+def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Predictor, *, ordered: bool) -> Policy:
+    """The policy with orders of tiles (``ordered``: others than ascending may be chosen), semaphores and edges."""
+    renamed = bool(policy.guard["renamed"])
     numbers = [tile_numbers(graph, launch) for launch in chosen]
     needs = _needs(graph, chosen, renamed=renamed)
     guaranteed = Guarantees(needs)
-    known: dict[tuple[object, ...], tuple[Semaphores, Edge]] = {}
+    orders: dict[int, str] = {}
+    known: dict[tuple[object, ...], tuple[tuple[str, str], Semaphores, Edge]] = {}
     # Nearest producers first: what lies further back is mostly covered through them.
     for producer, consumer in sorted(needs, key=lambda pair: (pair[1], -pair[0])):
         blocks, hazards = needs[producer, consumer]
@@ -64,21 +107,21 @@ def synthesise(
         if guaranteed.holds(producer, consumer, numbers[producer][parent], numbers[consumer][child]).all():
             continue
         pair = chosen[producer], chosen[consumer]
-        key = (blocks, hazards, *(int(graph.launches["footprint"].iloc[launch]) for launch in pair))
+        footprints = (int(graph.launches["footprint"].iloc[launch]) for launch in pair)
+        fixed = (orders.get(producer), orders.get(consumer)) if ordered else (ASCENDING, ASCENDING)
+        key = (blocks, hazards, fixed, *footprints)
         if key not in known:
-            known[key] = _best(predict, graph, pair, block, hazards)
-        semaphores, edge = known[key]
+            axes = best_orders(predict, graph, pair, fixed, renamed=renamed)
+            known[key] = axes, *best_waits(predict, graph, pair, block, hazards, axes)
+        (orders[producer], orders[consumer]), semaphores, edge = known[key]
         policy = _joined(policy, replace(semaphores, producer=producer), edge, producer, consumer)
         guaranteed.add(lower_edge(policy, len(policy.edges) - 1), (producer, consumer))
-    verdict = verify(policy, graph, chosen)
-    if not verdict.missing.empty:
-        raise AssertionError(f"synthesised an unsound policy: {len(verdict.missing)} dependencies missing")
-    if verdict.never:
-        raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
-    whole = predict(policy, chosen)
-    notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
-    options = _options(policy, graph)
-    return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
+    custom = {n: axes for n, axes in orders.items() if axes != ASCENDING}
+    stages = tuple(
+        replace(stage, order=axes_order(stage.grid, custom[n])) if n in custom else stage
+        for n, stage in enumerate(policy.stages)
+    )
+    return replace(policy, stages=stages)
 
 
 def _few(launches: list[int]) -> str:
@@ -104,23 +147,6 @@ def _needs(
     return {pair: (tuple(sorted(blocks)), tuple(sorted(hazards))) for pair, (blocks, hazards) in found.items()}
 
 
-def _best(
-    predict: Predictor, graph: TileGraph, pair: tuple[int, int], block: EdgeBlock, hazards: tuple[str, ...]
-) -> tuple[Semaphores, Edge]:
-    footprints = [graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])) for launch in pair]
-    producer, consumer = (f.block.astype(np.int64) for f in footprints)
-    owner = np.repeat(np.arange(block.sets), np.diff(block.indptr))
-    stages = tuple(stage_of(graph, launch) for launch in pair)
-    tried: list[tuple[float, int, Semaphores, Edge]] = []
-    for grouping in groupings(stages[0].grid, producer[block.parent], owner):
-        semaphores, edge = edge_for(block, grouping, producer, consumer, (0, 1), hazards)
-        time = predict(Policy(stages, (semaphores,), (edge,)), pair).policy_ns
-        tried.append((time, semaphores.count, semaphores, edge))
-    limit = min(t[0] for t in tried) * (1 + TOLERANCE)
-    _, _, semaphores, edge = min((t for t in tried if t[0] <= limit), key=lambda t: (t[1], t[0]))
-    return semaphores, edge
-
-
 def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:
     """The policy with one more edge; an equal semaphore array of the same producer is shared."""
     arrays = policy.semaphores
@@ -129,11 +155,6 @@ def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, c
     number = arrays.index(semaphores)
     placed = replace(edge, producer=producer, consumer=consumer, semaphores=number)
     return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
-
-
-def _options(policy: Policy, graph: TileGraph) -> Options:
-    """The wait kernel goes where no block can keep out another that it waits for."""
-    return Options(wait_kernel=bool(kept_out(policy, graph.trace.device.sms)))
 
 
 def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:

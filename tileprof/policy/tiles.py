@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def grid_of(graph: TileGraph, launch: int) -> tuple[int, int, int]:
     """The grid of tiles of a launch."""
-    x, y, z = (int(n) + 1 for n in _coordinates(graph, launch).max(axis=0))
+    x, y, z = (int(n) + 1 for n in coordinates(graph, launch).max(axis=0))
     return x, y, z
 
 
@@ -24,7 +24,7 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
 
     Raises `PolicyError` where the tiles do not fill a grid, each place once: such a launch cannot be a stage.
     """
-    block = _coordinates(graph, launch)
+    block = coordinates(graph, launch)
     gx, gy, gz = grid_of(graph, launch)
     numbers: NDArray[np.int64] = block[:, 0] + gx * (block[:, 1] + gy * block[:, 2])
     if len(numbers) != gx * gy * gz or len(np.unique(numbers)) != len(numbers):
@@ -34,5 +34,10 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
     return numbers
 
 
-def _coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
-    return graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block.astype(np.int64)
+def coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
+    """Grid coordinates ``[tiles, 3]`` of the tiles of a launch, in trace order: tiles are counted, where the trace has their first blocks.
+
+    A tile that is a cluster of 2 x 1 blocks lies at x = 0, 2, 4, ... there, and at 0, 1, 2, ... here.
+    """
+    block = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block
+    return np.stack([np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in block.T], axis=1)

@@ -56,13 +56,17 @@ class Verification:
         return self.missing.empty and not self.never
 
 
-def verify(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None) -> Verification:
+def verify(
+    policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None, *, excess: bool = True
+) -> Verification:
     """Check ``policy`` against a tile graph; ``launches`` binds stages to launches (None: those that the policy names).
+
+    ``excess``: count superfluous waits too; else that table is empty.
 
     Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not in the trace.
     """
     bound = _bind(policy, graph, launches)
-    check_operands(policy, graph, bound)
+    check_operands(policy, graph.trace, bound)
     lowered = lower(policy)
     needs = _needs(graph, bound)
     guaranteed = Guarantees(needs)
@@ -85,7 +89,7 @@ def verify(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = No
     return Verification(
         missing.reset_index(drop=True),
         found[recycled].reset_index(drop=True),
-        _excess(lowered, needs),
+        _excess(lowered if excess else [], needs),
         never,
         needed,
         covered,
@@ -170,17 +174,24 @@ def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
     rows = []
     for number, waits in enumerate(lowered):
         key = waits.edge.producer, waits.edge.consumer
-        width = len(waits.of)
-        owner, _ = ragged(np.diff(waits.indptr))
-        needed = np.unique(
-            np.concatenate([np.empty(0, np.int64)] + [c * width + p for _, _, p, c, _ in needs.get(key, [])])
-        )
         semaphores = len(waits.posts)
-        through = needed // width * semaphores + waits.of[needed % width] if len(needed) else needed
-        awaited = owner * semaphores + waits.semaphore
-        idle = ~np.isin(awaited, through)
+        owner, _ = ragged(np.diff(waits.indptr))
+        awaited = np.unique(owner * semaphores + waits.semaphore)
+        parent, child = _pairs(needs.get(key, []), len(waits.of))
+        through = child * semaphores + waits.of[parent]
+        place = np.minimum(np.searchsorted(awaited, through), max(0, len(awaited) - 1))
+        used = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
+        serving = np.zeros(len(awaited), bool)
+        serving[place[used]] = True
         tiles = int(waits.posts[waits.semaphore].sum())
-        used = int(np.isin(through, awaited).sum())
-        rows.append((number, *key, len(owner), int(idle.sum()), tiles, tiles - used))
+        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(used.sum())))
     columns = ["edge", "producer", "consumer", "waits", "idle_waits", "awaited_tiles", "excess_tiles"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _pairs(parts: list[tuple[str, bool, I64, I64, I64]], width: int) -> tuple[I64, I64]:
+    """Producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
+    if len(parts) == 1:
+        return parts[0][2], parts[0][3]
+    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(c * width + p for _, _, p, c, _ in parts)]))
+    return keys % width, keys // width

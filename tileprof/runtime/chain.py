@@ -35,7 +35,8 @@ class Chain:
             place = f"stage {number} ({stage.name})"
             if not stage.operator:
                 raise UserError(
-                    f"{place} names no operator, so that nothing here can compute it; its waits can still be executed over the trace "
+                    f"{place} names no operator{f' ({stage.reason})' if stage.reason else ''}, so that nothing here can compute it; "
+                    "its waits can still be executed over the trace "
                     "that it was made from: tileprof run POLICY --trace TRACE"
                 )
             try:

@@ -17,7 +17,11 @@ from tileprof.policy.grouping import Grouping, edge_for
 from tileprof.policy.lower import lower
 from tileprof.policy.verify import verify
 
-KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "edge", "order", "early")
+KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
+"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised beyond reach; a tile that posts
+another semaphore; two semaphores that become one, values left; an edge dropped; tiles in another order; no wait kernel, so that waiting blocks may
+come first (the order that can deadlock).
+"""
 
 
 def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence[int], *, renamed: bool) -> Policy:
@@ -70,7 +74,24 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
         array = changed["semaphores"][edge["semaphores"]] = {**changed["semaphores"][edge["semaphores"]]}
         array["of"] = _replaced(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
         return from_dict(changed) if array["of"] else None
+    if kind == "merge":
+        return _merged(changed, edge["semaphores"], dice)
     return _of_waits(changed, edge, kind, dice)
+
+
+def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy | None:
+    """Whoever posts or awaits one semaphore posts or awaits another instead."""
+    array = changed["semaphores"][number]
+    used = sorted(set(array["of"]))
+    if len(used) < 2:
+        return None
+    gone, kept = dice.sample(used, 2)
+    array["of"] = [kept if n == gone else n for n in array["of"]]
+    for edge in changed["edges"]:
+        if edge["semaphores"] == number:
+            waits = edge["waits"]
+            edge["waits"] = {**waits, "semaphore": [kept if n == gone else n for n in waits["semaphore"]]}
+    return from_dict(changed)
 
 
 def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
@@ -163,21 +184,28 @@ def _fills(policy: Policy, sms: int) -> bool:
 
 @dataclass
 class Tally:
-    """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass."""
+    """What became of the mutants. ``slipped`` holds harmful ones that the verifier let pass; the counters are by kind."""
 
     made: int = 0
     harmless: int = 0
     caught: int = 0
     cautious: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
+    harmful_kinds: Counter[str] = field(default_factory=Counter)
+    cautious_kinds: Counter[str] = field(default_factory=Counter)
     slipped: list[tuple[str, Policy]] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused "
-            f"({', '.join(f'{k} {n}' for k, n in sorted(self.kinds.items()))})"
+            f"(harmful of all: {', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
+            f"{self._cautious()})"
         )
+
+    def _cautious(self) -> str:
+        said = ", ".join(f"{k} {n:,}" for k, n in self.cautious_kinds.most_common() if n)
+        return f"; refused although harmless: {said}" if said else ""
 
     def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
         sound, bad = verify(policy, graph, range(len(policy.stages))).sound, harmful(policy, graph)
@@ -188,6 +216,8 @@ class Tally:
         self.caught += bad and not sound
         self.harmless += not bad and sound
         self.cautious += not bad and not sound
+        self.harmful_kinds[kind] += bad
+        self.cautious_kinds[kind] += not bad and not sound
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, Policy]]:

@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.analysis.graph import TileGraph
-from tileprof.policy.format import from_dict, to_dict
-from tileprof.policy.grouping import edge_for, groupings
+from tileprof.policy.format import Policy, from_dict, to_dict
+from tileprof.policy.grouping import edge_for, groupings, hull_for
+from tileprof.policy.stages import stage_of
 from tileprof.policy.synthesise import synthesise
+from tileprof.policy.tiles import coordinates
 from tileprof.policy.verify import verify
 
 Grid = tuple[int, int, int]
@@ -58,7 +60,7 @@ CASES = {
     "tile": (30, (40, 1, 1), (40, 1, 1), lambda x, _y, _z: [(x, 0)]),
     "grid": (6, (8, 1, 1), (40, 1, 1), lambda *_: [(x, 0) for x in range(8)]),
     "interval": (30, (40, 1, 1), (40, 1, 1), lambda x, _y, _z: [(i, 0) for i in range(max(0, x - 1), min(40, x + 2))]),
-    "table": (24, (30, 1, 1), (36, 1, 1), lambda x, _y, _z: [((7 * x * x + 3) % (22 if x < 18 else 30), 0)]),
+    "table": (24, (30, 1, 1), (36, 1, 1), lambda x, _y, _z: [((7 * x * x + 3) % 22 if x % 3 else 24 + 5 * x % 6, 0)]),
 }
 
 
@@ -87,3 +89,39 @@ def test_a_strided_relation_may_share_semaphores_across_its_stride() -> None:
     assert edge.kind == "strided"
     assert [str(r) for r in edge.waits] == ["x", "0", "0"]
     assert edge.value.text == "3"
+
+
+windows = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).map(sorted), min_size=1, max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(windows, st.integers(1, 3))
+def test_a_range_around_broken_windows_never_misses_one_and_stays_on_the_grid(pairs, rows: int) -> None:
+    """Consumer tile (x, y) needs the producer tiles from ``pairs[x][0]`` to ``pairs[x][1]`` of row y."""
+    edges = {
+        (p + 12 * y, x + len(pairs) * y) for y in range(rows) for x, (a, b) in enumerate(pairs) for p in range(a, b + 1)
+    }
+    graph = graph_of([(12, rows, 1), (len(pairs), rows, 1)], {(0, 1): edges})
+    at = [coordinates(graph, n) for n in (0, 1)]
+    owner = np.repeat(np.arange(graph.blocks[0].sets), np.diff(graph.blocks[0].indptr))
+    for grouping in groupings((12, rows, 1), at[0][graph.blocks[0].parent], owner):
+        semaphores, edge = hull_for(graph.blocks[0], grouping, *at, (0, 1), ("RAW",))
+        policy = Policy(tuple(stage_of(graph, n) for n in (0, 1)), (semaphores,), (edge,))
+        assert verify(policy, graph, [0, 1]).sound
+
+
+def test_windows_that_break_in_a_ragged_last_tile_are_ranges_all_the_same() -> None:
+    """Two images of 45 rows in tiles of 10: the fifth tile ends the first image and begins the second."""
+
+    def halo(x: int, _y: int, _z: int):
+        rows = [
+            n
+            for r in range(10 * x, min(90, 10 * x + 10))
+            for n in (r - 1, r, r + 1)
+            if n // 45 == r // 45 and 0 <= n < 90
+        ]
+        return sorted({(n // 10, 0) for n in rows} - {(x, 0)} if x == 2 else {(n // 10, 0) for n in rows})
+
+    policy = synthesise(chain((9, 1, 1), (9, 1, 1), halo, 6), [0, 1])
+    assert [edge.kind for edge in policy.edges] == ["interval"]
+    assert [str(r) for r in policy.edges[0].waits] == ["max(0, x - 1)..min(8, x + 1)", "0", "0"]

@@ -69,6 +69,8 @@ def test_a_policy_without_an_edge_is_caught_where_the_verifier_says_so(graph, po
         edges = tuple(e for n, e in enumerate(policy.edges) if n != number)
         bad = replace(policy, edges=edges)
         findings = search(bad, memory, random=2, delayed=24, enough=1)
+        if findings.clean:  # a race of one tile among hundreds: hold back each of them
+            findings = search(bad, memory, random=0, delayed=sum(s.tiles for s in policy.stages), enough=1)
         assert findings.clean == verify(bad, graph).sound
 
 

@@ -20,6 +20,7 @@ from tileprof.policy.emit.express import Expressed, express
 from tileprof.policy.emit.names import comment, identifiers
 from tileprof.policy.format import Policy, Stage
 from tileprof.policy.lower import Waits, lower
+from tileprof.policy.optimisations import rows_on_sm_80
 
 HEADER, EXAMPLE = "policy.h", "example.cu"
 
@@ -66,7 +67,7 @@ def _stage(made: Expressed, lowered: Mapping[tuple[int, int], Waits], number: in
         tile_order(f"{name}Order", stage),
         waits(f"{name}Waits", stage, array_in, into, lowered[into.producer, number]) if into and array_in else None,
         posts(f"{name}Posts", stage, array_out) if array_out else None,
-        _options(made.policy, stage, single=single),
+        _options(made.policy, stage, single=single, waits=into is not None),
         wait_function(name, stage, _most(made, lowered, number)) if into else "",
     )
 
@@ -76,15 +77,37 @@ def _most(made: Expressed, lowered: Mapping[tuple[int, int], Waits], number: int
     return most_waits(lowered[into.producer, number]) if into else 0
 
 
-def _options(policy: Policy, stage: Stage, *, single: bool) -> str:
+def _options(policy: Policy, stage: Stage, *, single: bool, waits: bool) -> str:
+    reorders = waits and policy.options.reordered_loads and not _never_waits(policy)
     chosen = [
         ("NoAtomicAdd", single),
         ("AvoidWaitKernel", not policy.options.wait_kernel),
         ("AvoidCustomOrder", stage.order is None and not policy.options.custom_order),
-        ("ReorderTileLoads", policy.options.reordered_loads),
+        ("ReorderTileLoads", reorders),
     ]
     names = [f"cusync::{name}" for name, wanted in chosen if wanted]
     return " | ".join(names) or "cusync::NoOptimization"
+
+
+def _never_waits(policy: Policy) -> bool:
+    return rows_on_sm_80(policy, str(policy.guard.get("architecture", "")))
+
+
+def _optimisations(policy: Policy) -> list[str]:
+    """What the comment says of the optimisations, with the reasons that the policy gives."""
+    options = policy.options
+    said = {
+        "wait_kernel": "a wait kernel" if options.wait_kernel else "no wait kernel",
+        "custom_order": "tiles in a fixed order" if options.custom_order else "tiles in the hardware's order",
+        "reordered_loads": "loads that depend on nothing before the wait"
+        if options.reordered_loads
+        else "loads in order",
+    }
+    reasons = dict(options.reasons)
+    if options.reordered_loads and _never_waits(policy):
+        said["reordered_loads"] = "loads in order, although the policy asks for reordered ones"
+        reasons["reordered_loads"] = "on sm_80 cuSync's kernels never wait for a row once loads are reordered"
+    return [f"{text}{f': {reasons[name]}' if name in reasons else ''}" for name, text in said.items()]
 
 
 def _opening() -> str:
@@ -205,8 +228,10 @@ def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int]
         if (edge.producer, edge.consumer) in made.events:
             lines.append(f"  {ours} is launched after the end of {theirs} (an event)")
             continue
-        lines.append(f"  {ours} on {theirs}: {edge.kind}")
+        lines.append(f"  {ours} on {theirs}: {comment(edge.reason) or edge.kind}")
         lines += _shown(policy.stages[edge.consumer], lowered[edge.producer, edge.consumer])
+    lines += ["", "Optimisations"]
+    lines += [f"  {comment(part)}" for reason in _optimisations(policy) for part in _folded(reason)]
     lines += ["", "What cuSync cannot express and this header over-synchronises"]
     lines += [f"  {comment(part)}" for reason in made.reasons for part in _folded(reason)] or ["  nothing"]
     lines += [

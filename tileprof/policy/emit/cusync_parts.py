@@ -16,6 +16,7 @@ from tileprof.errors import UserError
 from tileprof.policy.expression import Expression
 from tileprof.policy.format import Edge, Semaphores, Stage, WaitTable
 from tileprof.policy.lower import Waits
+from tileprof.policy.orders import ASCENDING, axes_of, places
 
 MOST_NUMBERS = 1 << 20
 """Numbers of a table in the header: a compiler takes seconds for as many."""
@@ -43,12 +44,13 @@ CUSYNC_DEVICE_HOST long long max(long long a, long long b) { return a < b ? b : 
 
 def tile_order(name: str, stage: Stage) -> Part:
     """Blocks take tiles ascending, or in the stage's own order."""
-    if stage.order is None:
-        body = "    return block.x + grid.x * (block.y + grid.y * block.z);"
+    axes = ASCENDING if stage.order is None else axes_of(stage.grid, stage.order)
+    if axes is not None:
+        first, second, third = axes[0], axes[1], axes[2]
+        body = f"    return block.{first} + grid.{first} * (block.{second} + grid.{second} * block.{third});"
         tables = ""
     else:
-        place = np.empty(stage.tiles, np.int64)
-        place[np.asarray(stage.order)] = np.arange(stage.tiles)
+        place = places(stage.order or ())
         _check_size(stage, stage.tiles)
         numbers = _numbers(place.tolist())
         tables = (

@@ -1,13 +1,14 @@
 """Launches and their tiles on SM lanes as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) opens.
 
 Process 0 holds a track a stream with the launches, process 1 a track a resident slot of an SM with the tiles. Arrows go from the
-tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand.
+tile that wrote to the tile that reads; only some are drawn, for a browser draws a few thousand. Simulated schedules get two processes
+each, beside one another, without arrows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+    from tileprof.analysis.simulate import Schedule
 
 PERFETTO = "perfetto.json"
 MOST_TILES: Final = 500_000
@@ -46,6 +48,58 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
         events += _launch_events(graph, launch, begin_ns[launch], lanes[launch])
     events += _arrows(graph, chosen, begin_ns, lanes)
     return {PERFETTO: json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"}
+
+
+def perfetto_of_schedules(graph: TileGraph, schedules: Mapping[str, Schedule]) -> str:
+    """The text of a trace with every schedule, by the name it is shown under. Raises `UserError` for more than `MOST_TILES` tiles in all,
+    and for a schedule that never ends.
+    """
+    tiles = int(graph.tile_base[-1]) * len(schedules)
+    if tiles > MOST_TILES:
+        raise UserError(
+            f"{len(schedules)} schedules of {int(graph.tile_base[-1]):,} tiles are more than the {MOST_TILES:,} that a browser shows; choose some with "
+            "--scheduler"
+        )
+    events: list[dict[str, Any]] = []
+    for number, (name, schedule) in enumerate(schedules.items()):
+        if schedule.deadlock:
+            raise UserError(f"{name} has no timeline: {schedule.deadlock}; leave it out of --scheduler")
+        events += _schedule_events(graph, name, schedule, 2 * number)
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"
+
+
+def _schedule_events(graph: TileGraph, name: str, schedule: Schedule, process: int) -> list[dict[str, Any]]:
+    lanes = recorded(schedule.sm, schedule.begin_ns, schedule.end_ns)
+    base, full = graph.tile_base, np.flatnonzero(np.diff(graph.tile_base))
+    begin = np.minimum.reduceat(schedule.begin_ns, base[full]) if len(full) else np.zeros(0)
+    end = np.maximum.reduceat(schedule.end_ns, base[full]) if len(full) else np.zeros(0)
+    rows = recorded(np.zeros(len(full), np.int32), begin, end).slot  # launches that overlap lie below each other
+    pairs = np.unique(np.stack([lanes.sm, lanes.slot], axis=1), axis=0)
+    events = [
+        _name("process_name", process, 0, f"{name}: launches"),
+        _name("process_name", process + 1, 0, f"{name}: SMs"),
+    ]
+    events += [_name("thread_name", process + 1, sm * _SLOTS + slot, f"SM {sm}.{slot}") for sm, slot in pairs.tolist()]
+    for place, launch in enumerate(full.tolist()):
+        row = graph.launches.iloc[launch]
+        title = str(row["module"]) or str(row["op"]) or str(row["kernel"])
+        facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": "simulated"}
+        events.append(_slice(title, "launch", process, int(rows[place]), begin[place], end[place], facts))
+        tiles = slice(int(base[launch]), int(base[launch + 1]))
+        columns = (lanes.sm[tiles], lanes.slot[tiles], lanes.begin_ns[tiles], lanes.end_ns[tiles])
+        for tile, (sm, slot, starts, stops) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            args = {"launch": launch, "tile": tile}
+            events.append(_slice(f"{title} {tile}", "tile", process + 1, sm * _SLOTS + slot, starts, stops, args))
+    return events
+
+
+def _slice(
+    name: str, kind: str, process: int, track: int, begin_ns: float, end_ns: float, args: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X", "name": name, "cat": kind, "pid": process, "tid": track, "ts": float(begin_ns) / 1000,
+        "dur": float(end_ns - begin_ns) / 1000, "args": args,
+    }  # fmt: skip
 
 
 def _begins(graph: TileGraph) -> NDArray[np.float64]:
@@ -91,20 +145,14 @@ def _launch_events(graph: TileGraph, launch: int, begin_ns: float, lanes: Lanes)
     row = graph.launches.iloc[launch]
     title = str(row["module"]) or str(row["op"])
     facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": str(row["timing"])}
-    events: list[dict[str, Any]] = [
-        {
-            "ph": "X", "name": title, "cat": "launch", "pid": _LAUNCHES, "tid": int(row["stream"]),
-            "ts": begin_ns / 1000, "dur": float(row["duration_ns"]) / 1000, "args": facts,
-        }
-    ]  # fmt: skip
+    end_ns = begin_ns + float(row["duration_ns"])
+    events = [_slice(title, "launch", _LAUNCHES, int(row["stream"]), begin_ns, end_ns, facts)]
     columns = (lanes.sm, lanes.slot, lanes.begin_ns, lanes.end_ns)
     for tile, (sm, slot, begin, end) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        args = {"launch": launch, "tile": tile}
         events.append(
-            {
-                "ph": "X", "name": f"{title} {tile}", "cat": "tile", "pid": _TILES, "tid": sm * _SLOTS + slot,
-                "ts": (begin_ns + begin) / 1000, "dur": (end - begin) / 1000, "args": {"launch": launch, "tile": tile},
-            }
-        )  # fmt: skip
+            _slice(f"{title} {tile}", "tile", _TILES, sm * _SLOTS + slot, begin_ns + begin, begin_ns + end, args)
+        )
     return events
 
 

@@ -72,7 +72,8 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
 
     ``grid`` is the stage's; raises `UserError` where the launch's tiles do not fill it.
     """
-    x, y, z = np.asarray(footprint.block, np.int64).T
+    # Tiles are counted: a tile that is a cluster stands at its first block.
+    x, y, z = (np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in np.asarray(footprint.block).T)
     number = x + grid[0] * (y + grid[1] * z)
     if not np.array_equal(np.sort(number), np.arange(grid[0] * grid[1] * grid[2])):
         raise UserError(f"the launch has {len(number)} tiles, which do not fill the stage's grid of {grid}")

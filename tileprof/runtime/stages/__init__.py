@@ -13,21 +13,24 @@ first; a transposed operand is one with other strides, a half of a tensor one wi
 input of the pipeline; one that is written and read by no later stage is an output. The grid that an operator computes from its
 shapes and its tile must be the stage's.
 
-========  =================================================  ==============================================================
-name      operands (``out`` is written, ``?`` optional)      parameters
-========  =================================================  ==============================================================
-gemm      a [(batch,) m, k], b [(batch,) k, n], out,         tile [rows, columns], epilogue (`epilogues.ACTIVATIONS`),
-          bias? [n], residual? as out                        split_k (then out is float32 [split_k, m, n])
-reduce    x [split, m, n], out [m, n], bias?, residual?      tile, epilogue
-conv2d    x [n, h, w, c], weight [k, r, s, c],               tile [pixels, channels], stride, padding, epilogue
-          out [n, p, q, k], bias? [k], residual? as out
-pointwise x [m, n], y? as x, out as x                        tile, function: copy relu gelu gelu_tanh silu add mul silu_mul
-norm      x [m, n], weight? [n], bias? [n], out as x         rows (a tile), kind: layer rms; epsilon
-softmax   x [m, n], out as x                                 rows (a tile), scale
-========  =================================================  ==============================================================
+===========  =================================================  ============================================================
+name         operands (``out`` is written, ``?`` optional)      parameters
+===========  =================================================  ============================================================
+gemm         a [(batch,) m, k], b [(batch,) k, n], out,         tile [rows, columns], epilogue (`epilogues.ACTIVATIONS`),
+             bias? [n], residual? as out                        split_k (then out is float32 [split_k, m, n])
+reduce       x [split, m, n], out [m, n], bias?, residual?      tile, epilogue
+conv2d       x [n, h, w, c], weight [k, r, s, c],               tile [pixels, channels], stride, padding, epilogue
+             out [n, p, q, k], bias? [k], residual? as out
+pointwise    x [m, n], y? as x, out as x                        tile, function: copy relu gelu gelu_tanh silu add mul silu_mul
+elementwise  x, y? as x, out as x, of any dimensions            run (elements a tile), function as pointwise's, number (times x);
+                                                                on the CPU only
+norm         x [m, n], weight? [n], bias? [n], out as x         rows (a tile), kind: layer rms; epsilon
+softmax      x [m, n], out as x                                 rows (a tile), scale
+attention    q [heads, m, d], k and v [groups, n, d], out as q  rows (a tile), causal, scale
+===========  =================================================  ============================================================
 
 Grids: x over columns (channels), y over rows (pixels), z over batches or splits of k; with ``"rows_along": "x"`` x and y change places. `norm` and
-`softmax` have one tile a block of rows, along x.
+`softmax` have one tile a block of rows, along x, `attention` along y with heads along z, `elementwise` one a run of elements.
 """
 
 from tileprof.runtime.stages.operator import Operator, Region, operator_of

@@ -15,7 +15,8 @@ from tileprof.runtime.stages.view import Spans, View
 Grid = tuple[int, int, int]
 
 _MODULES: Final = {
-    "gemm": "gemm", "reduce": "reduce", "conv2d": "conv", "pointwise": "pointwise", "norm": "rows", "softmax": "rows",
+    "gemm": "gemm", "reduce": "reduce", "conv2d": "conv", "pointwise": "pointwise", "elementwise": "elementwise", "norm": "rows",
+    "softmax": "rows", "attention": "attention",
 }  # fmt: skip
 
 

@@ -15,10 +15,10 @@ from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, writte
 from tileprof.runtime.stages.tiling import Tiling
 from tileprof.runtime.stages.view import View
 
-_ONE: Final[dict[str, Callable[[Any], Any]]] = {"copy": torch.clone} | {
+ONE: Final[dict[str, Callable[[Any], Any]]] = {"copy": torch.clone} | {
     name: function for name, function in ACTIVATIONS.items() if name != "none"
 }
-_TWO: Final[dict[str, Callable[[Any, Any], Any]]] = {
+TWO: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "add": torch.add, "mul": torch.mul, "silu_mul": lambda gate, up: functional.silu(gate) * up,
 }  # fmt: skip
 
@@ -37,7 +37,7 @@ class Pointwise(Operator):
     rows_along: str = "y"
 
     def __post_init__(self) -> None:
-        known = _ONE if self.y is None else _TWO
+        known = ONE if self.y is None else TWO
         if self.function not in known:
             raise UserError(
                 f"pointwise: no function {self.function!r} of {1 if self.y is None else 2} operands; known: {', '.join(known)}"
@@ -65,7 +65,7 @@ class Pointwise(Operator):
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - one matrix, no z
         part = self._tiling.spans(x, y)
         values = [cut(tensors[role], part).float() for role in ("x", "y") if role in tensors]
-        cut(tensors["out"], part).copy_((_ONE | _TWO)[self.function](*values))
+        cut(tensors["out"], part).copy_((ONE | TWO)[self.function](*values))
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
-        return (_ONE | _TWO)[self.function](*(tensors[role] for role in ("x", "y") if role in tensors))
+        return (ONE | TWO)[self.function](*(tensors[role] for role in ("x", "y") if role in tensors))

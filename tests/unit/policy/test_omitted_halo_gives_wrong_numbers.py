@@ -1,0 +1,66 @@
+"""cuSync's policies for convolutions omit the halo: executed with a tile held back, they compute something else than PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from recorded_modules import recorded
+
+from tileprof.policy.between import between
+from tileprof.policy.fuse import fuse
+from tileprof.policy.operators import describe
+from tileprof.policy.shipped import Shipped, shipped_policy
+from tileprof.policy.synthesise import synthesise
+from tileprof.runtime import Pipeline
+from tileprof.runtime.executor import delaying, stream
+from tileprof.runtime.executor.program import Program
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """Two 3 x 3 convolutions of one size with a ReLU between them, which is the first one's epilogue."""
+    module, x, whole = recorded("convolutions", tmp_path_factory.mktemp("halo") / "t.tileprof")
+    launches = [0, 2]
+    folded = between(whole, launches)
+    graph = fuse(whole, launches)
+    return module(x).detach(), x, module, whole, graph, launches, folded
+
+
+def outputs(pair, policy, order) -> torch.Tensor:
+    """The result of the policy's tiles in one order; memory that nobody has written yet holds NaN."""
+    wanted, x, module, *_ = pair
+    pipeline = Pipeline(policy)
+    known = dict(module.named_parameters())
+    given = {n: known.get(n, x).detach().as_strided(v.shape, v.strides) for n, v in pipeline.inputs.items()}
+    results, _ = pipeline.run(given, order(Program.of(policy)))
+    (name,) = pipeline.outputs
+    return results[name].as_strided(wanted.shape, wanted.stride())
+
+
+def wrong_pixels(pair, policy, order) -> int:
+    wanted = pair[0]
+    right = torch.isclose(outputs(pair, policy, order), wanted, rtol=1e-4, atol=1e-5)
+    return int((~right).any(dim=1).sum())
+
+
+@pytest.mark.parametrize("kind", ["conv2dtile", "rowsync", "tilesync"])
+def test_a_tile_held_back_makes_the_shipped_policies_wrong(pair, kind) -> None:
+    _, _, _, whole, graph, launches, folded = pair
+    policy = shipped_policy(Shipped(kind), graph, *launches)
+    policy = replace(policy, stages=describe(whole, policy.stages, folded))
+    assert wrong_pixels(pair, policy, stream) == 0, "in stream order the omission does not show"
+    held_back = policy.stages[0].tiles // 2
+    wrong = wrong_pixels(pair, policy, lambda program: delaying(program, held_back))
+    assert 0 < wrong < pair[0][:, 0].numel()
+    assert outputs(pair, policy, lambda program: delaying(program, held_back)).isnan().any(), (
+        "the halo was read before it was written"
+    )
+
+
+def test_the_policy_from_the_trace_is_right_whatever_tile_is_held_back(pair) -> None:
+    _, _, _, _, graph, launches, folded = pair
+    policy = synthesise(graph, launches, folded=folded)
+    for tile in range(policy.stages[0].tiles):
+        assert wrong_pixels(pair, policy, lambda program, tile=tile: delaying(program, tile)) == 0
