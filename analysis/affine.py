@@ -73,6 +73,8 @@ def _slopes(steps: I64, values: I64, top: int) -> list[tuple[int, int]]:
     slope = float(values[rows[-1]] - values[rows[0]]) / max(1, int(steps[rows[-1]] - steps[rows[0]]))
     sign = 1 if values[-1] > values[0] else -1
     slopes = [(round(slope), 1), (sign, longest)]
+    if len(inner) <= 1:  # one step up or down: any slope that is steep enough, clipped on both sides
+        slopes.append((sign * int(values.max()), 1))
     for d in range(1, min(_LARGEST_DIVISOR, run + 1) + 1):
         slopes += [(p, d) for p in range(int(slope * d) - 2, int(slope * d) + 3) if p and gcd(p, d) == 1]
     return [(p, d) for p, d in slopes if p]

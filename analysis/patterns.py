@@ -13,13 +13,14 @@
 | irregular | none of these |
 
 The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's (``p.y = c.y // 2``). It is
-written only where it reproduces every parent set exactly. *Tightness* is edges over the edges of the smallest boxes
+written only where it reproduces every parent set exactly. Tiles are counted: one that is a cluster stands at its first block,
+and its neighbour at the next cluster's. *Tightness* is edges over the edges of the smallest boxes
 around the parent sets: 1 where the parents are boxes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ class Pattern:
 
 def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint) -> Pattern:
     """The pattern of a block with at least one edge."""
+    producer, consumer = _counted(producer), _counted(consumer)
     sets = _Sets(block, producer)
     axes = _line_axes(sets, producer)
     stride = _stride(sets)
@@ -66,6 +68,12 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint) -> Patt
     covered = int((sets.volume * sets.uses).sum())
     tightness = float((sets.size * sets.uses).sum()) / covered
     return Pattern(name, _map(block, sets, stride, consumer), tightness if name != "strided" else 1.0)
+
+
+def _counted(footprint: Footprint) -> Footprint:
+    """Places in steps of 1 along each axis, where those of clusters are further apart."""
+    steps = np.maximum(np.gcd.reduce(footprint.block, axis=0), 1)
+    return footprint if (steps == 1).all() else replace(footprint, block=footprint.block // steps)
 
 
 class _Sets:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,6 +90,14 @@ def test_a_known_relation_gets_its_pattern_and_an_exact_map(case: str) -> None:
         ]  # fmt: skip
         assert inside == sorted(wanted), (pattern.map, tile)
     assert pattern.map == expected
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_tiles_that_are_clusters_have_the_pattern_of_tiles_that_are_blocks(case: str) -> None:
+    producer, consumer, parents, _ = CASES[case]
+    block = block_of([list(parents(i)) for i in range(consumer.tiles)])
+    apart = [replace(f, block=f.block * np.array([2, 1, 4], np.int32)) for f in (producer, consumer)]
+    assert classify(block, *apart) == classify(block, producer, consumer)
 
 
 def test_column_major_output_makes_the_other_axis_the_row() -> None:
