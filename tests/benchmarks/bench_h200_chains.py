@@ -87,7 +87,7 @@ def recorded_chains():
     results = json.loads((ROOT / "tests/gpu/results/runtime.json").read_text())["rows"]
     times = {}
     for row in results:
-        times.setdefault((row["chain"], row["instances"]), {})[row["scheduler"]] = row["us"]
+        times.setdefault((row["chain"], row["instances"]), {})[row["row"]] = row["us"]
     for (chain, instances), measured in times.items():
         if chain.startswith("copy pair"):
             kernels = copies_of(int(chain.split()[2]))
