@@ -10,6 +10,7 @@ from tileprof.analysis.report import Report
 from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, scheduler
 from tileprof.analysis.simulate.scheduler import Program, program_of
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
+from tileprof.analysis.simulate.words import counted, duration
 
 LADDER = ("pdl", "cusync")
 """Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is for neighbours alone."""
@@ -76,7 +77,7 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
     if report.program.launches < 2:
         return None
     stream, graph = (simulator.run(SCHEDULERS[name]) for name in ("stream", "graph"))
-    because = f"no tile runs for {stream.gap_ns / stream.time_ns:.0%} of the time: {report.program.launches:,} launches, a gap before each"
+    because = f"no tile runs for {stream.gap_ns / stream.time_ns:.0%} of the time: {counted(report.program.launches, 'launch')}, a gap before each"
     apart = simulator.run(scheduler(APART), APART)
     if stream.time_ns - apart.time_ns > (stream.time_ns - graph.time_ns) / ENOUGH:
         graph = apart
@@ -124,15 +125,17 @@ def _because(row: dict[Any, Any], graph: Schedule, prologue: float) -> str:
     reasons = []
     if row["early"] > 0:
         reasons.append(
-            f"{row['early']:.0%} of the consumer's tiles could start {row['lead_ns'] / 1e3:.3g} us early on average"
+            f"{row['early']:.0%} of the consumer's tiles could start {duration(row['lead_ns'])} early on average"
         )
     if prologue > 0:
         reasons.append(
             f"the consumer's tiles do {prologue:.0%} of their work before they need anything of an earlier launch"
         )
     if partial >= 0.1:
-        reasons.append(f"{row['stream_waves']} waves hold {row['overlapped_waves']:.2g} waves of tiles")
-    reasons.append(f"no tile runs for {graph.gap_ns / 1e3:.2g} us between the two in a graph")
+        reasons.append(
+            f"{counted(row['stream_waves'], 'wave')} {'holds' if row['stream_waves'] == 1 else 'hold'} {row['overlapped_waves']:.2g} waves of tiles"
+        )
+    reasons.append(f"no tile runs for {duration(graph.gap_ns)} between the two in a graph")
     return "; ".join(reasons)
 
 
@@ -143,5 +146,5 @@ def _held_back(row: dict[Any, Any], then: Schedule, stream: Schedule) -> str:
     if row["early"] == 0:
         return f"{row['pattern']}: no tile's inputs are complete before the producer's last wave ends"
     if then.waiting_ns > 0:
-        return f"tiles hold their slots for {then.waiting_ns / 1e3:.3g} us in sum while they wait"
+        return f"tiles hold their slots for {duration(then.waiting_ns)} in sum while they wait"
     return f"{1 - row['early']:.0%} of the consumer's tiles need the producer's last wave"

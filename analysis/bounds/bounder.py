@@ -45,6 +45,9 @@ ASSUMPTIONS: Final = {
 ANY: Final = ("area", "wait-inside path", "compute", "DRAM")
 """Bounds that no schedule can beat; the largest of them is *the* bound."""
 
+OF_LIVES: Final = ("area", "wait-inside path")
+"""Those of them that hold for a simulation whose tiles have given lives: it may move more bytes, or compute more, than the device can."""
+
 MOST_LISTED_TILES: Final = 100_000_000
 """Longest program that is list-scheduled whole: half a minute and 4 GB."""
 
@@ -55,7 +58,7 @@ class Bounds:
 
     ``ns`` maps each bound's name (see `ASSUMPTIONS`) to its time; ``resources_ns`` splits the area. ``listed_ns``
     and ``listed_reuse_ns`` are list schedules without and with hazards of recycled memory; None where the program is
-    too long.
+    too long. ``claimed`` names the bounds of which the largest is *the* bound: `ANY`, or `OF_LIVES` where lives were given.
     """
 
     recorded_ns: float
@@ -64,11 +67,12 @@ class Bounds:
     dram_bytes: int
     listed_ns: float | None
     listed_reuse_ns: float | None
+    claimed: tuple[str, ...] = ANY
 
     @property
     def binding(self) -> str:
         """The name of the largest bound that holds for any schedule."""
-        return max(ANY, key=lambda name: self.ns[name])
+        return max(self.claimed, key=lambda name: self.ns[name])
 
     @property
     def bound_ns(self) -> float:
@@ -115,7 +119,9 @@ class Bounder:
     """Bounds of any launches of one graph on one machine; what they share is computed once."""
 
     def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: Durations | None = None) -> None:
-        """``lives``: the shortest that tiles may have, where durations are not those of the trace."""
+        """``lives``: the shortest that tiles may have in a simulation, whose durations need not be those of the trace; then only bounds
+        that follow from lives are claimed (`OF_LIVES`).
+        """
         self.graph = graph
         self._lives = lives
         self.machine = machine or Machine(graph.trace.device)
@@ -181,6 +187,7 @@ class Bounder:
             dram_bytes=dram_bytes,
             listed_ns=listed,
             listed_reuse_ns=listed_reuse,
+            claimed=ANY if self._lives is None else OF_LIVES,
         )
 
     def _listed_ns(self, p: Problem) -> float:

@@ -16,6 +16,10 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from tileprof.trace import Trace
 
+MOST_SMS = 100_000
+"""Every SM costs the simulator memory; a hundred times the largest GPU."""
+MOST_BLOCKS = 10_000
+"""Of an SM."""
 RESOURCES = ("block slots", "threads", "registers", "shared memory")
 
 
@@ -35,8 +39,14 @@ class Machine:
     def __post_init__(self) -> None:
         if self.sms < 0:
             raise UserError(f"a GPU has at least one SM; --sms {self.sms} was given")
+        if self.sms > MOST_SMS:
+            raise UserError(f"GPUs of at most {MOST_SMS:,} SMs are simulated; --sms {self.sms} was given")
         if self.blocks_per_sm is not None and self.blocks_per_sm < 1:
             raise UserError(f"an SM holds at least one block; --occupancy {self.blocks_per_sm} was given")
+        if self.blocks_per_sm is not None and self.blocks_per_sm > MOST_BLOCKS:
+            raise UserError(
+                f"an SM holds at most {MOST_BLOCKS:,} blocks here; --occupancy {self.blocks_per_sm} was given"
+            )
         object.__setattr__(self, "sms", self.sms or self.device.sms)
 
     def blocks(self, launches: pd.DataFrame) -> NDArray[np.int64]:

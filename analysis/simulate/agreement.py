@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileprof.analysis.bounds.durations import MEASURED, SPREAD
 from tileprof.analysis.simulate.simulator import Schedule, covered_ns
 
 if TYPE_CHECKING:
+    from tileprof.analysis.bounds.durations import Durations
     from tileprof.analysis.graph import TileGraph
 
 CLOSE = 0.05
@@ -22,7 +24,8 @@ _TICK_NS = 64
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Times in ns. ``off``: launches whose simulated time is further than `CLOSE` from the recorded one; ``worst`` is the launch
-    furthest from it, by the share ``worst_off`` of its recorded time. ``*_running_ns``: time in which a kernel ran, ``*_between_ns``: in which none did, from the
+    furthest from it, by the share ``worst_off`` of its recorded time. ``by_construction``: launches whose tiles' lives were scaled or spread so that
+    each launch alone takes its recorded time: that they are reproduced says nothing about the simulator. ``*_running_ns``: time in which a kernel ran, ``*_between_ns``: in which none did, from the
     first begin to the last end; 0 where no begins were recorded.
     """
 
@@ -34,6 +37,7 @@ class Agreement:
     simulated_running_ns: float
     recorded_between_ns: float
     simulated_between_ns: float
+    by_construction: int = 0
 
     @property
     def reproduced(self) -> bool:
@@ -43,8 +47,8 @@ class Agreement:
         return asdict(self) | {"reproduced": self.reproduced}
 
 
-def agreement(graph: TileGraph, stream: Schedule) -> Agreement:
-    """How well the schedule of ``stream`` on the recorded device reproduces the recording."""
+def agreement(graph: TileGraph, stream: Schedule, recorded: Durations) -> Agreement:
+    """How well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the lives it was simulated from."""
     launches = graph.trace.launches
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     base = graph.tile_base
@@ -63,4 +67,5 @@ def agreement(graph: TileGraph, stream: Schedule) -> Agreement:
     return Agreement(
         len(full), int((share > CLOSE).sum()), int(full[worst]), float(share[worst]), recorded_running, running,
         recorded_span - recorded_running, float(last.max() - first.min()) - running,
+        sum(recorded.source[i] in (MEASURED, SPREAD) for i in full.tolist()),
     )  # fmt: skip

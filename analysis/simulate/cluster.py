@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tileprof.errors import UserError
@@ -62,13 +64,7 @@ def _named(address: str) -> str:
 @contextmanager
 def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
     if address:
-        try:
-            client = distributed.Client(address, timeout=CONNECT_S)
-        except (OSError, ValueError) as refused:  # TimeoutError is an OSError; ValueError: no address at all
-            raise UserError(
-                f"no Dask scheduler answers at {address} within {CONNECT_S:g} s ({type(refused).__name__}); start one with `dask scheduler`, or give "
-                "--dask without an address to use this machine"
-            ) from None
+        client = _connected(distributed, address)
         with client:
             yield client
         return
@@ -76,11 +72,56 @@ def _client(distributed: Any, address: str, jobs: int) -> Iterator[Any]:
 
     count = max(1, min(os.cpu_count() or 1, jobs))
     options = {"distributed.scheduler.allowed-failures": _DEATHS, "distributed.admin.log-length": 0}
-    with (
-        dask.config.set(options),
-        distributed.LocalCluster(
+    with dask.config.set(options):
+        cluster = distributed.LocalCluster(
             n_workers=count, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit=0, silence_logs=50
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+        )
+        try:
+            with distributed.Client(cluster) as client:
+                yield client
+        finally:
+            with suppress(AssertionError):  # Dask cannot join a worker that it is just starting in a dead one's place
+                cluster.close()
+
+
+def _connected(distributed: Any, address: str) -> Any:
+    """A client of the scheduler at the address, which has said who it is.
+
+    Whatever goes wrong while connecting is the address's fault: what answers there may be no Dask at all, and answer anything.
+    """
+    try:
+        _introduce(distributed, address)
+        return distributed.Client(address, timeout=CONNECT_S)
+    except Exception as refused:  # noqa: BLE001 - see above
+        raise UserError(
+            f"no Dask scheduler answers at {address} within {CONNECT_S:g} s ({type(refused).__name__}); start one with `dask scheduler`, or give "
+            "--dask without an address to use this machine"
+        ) from None
+
+
+def _introduce(distributed: Any, address: str) -> None:
+    """Ask the scheduler who it is, in `CONNECT_S` seconds: Dask itself waits for the answer to its greeting for ever.
+
+    The thread is a daemon with a loop of its own, so neither a loop that runs here already nor a peer that says nothing holds anything up.
+    """
+    failed: list[BaseException] = [TimeoutError()]
+
+    async def ask() -> None:
+        async with distributed.rpc(address) as peer:
+            await peer.identity()
+
+    async def bounded() -> None:
+        await asyncio.wait_for(ask(), CONNECT_S)
+
+    def talk() -> None:
+        try:
+            asyncio.run(bounded())
+            failed.clear()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            failed[:] = [error]
+
+    thread = Thread(target=talk, daemon=True)
+    thread.start()
+    thread.join(CONNECT_S + 1)
+    if failed:
+        raise failed[0]

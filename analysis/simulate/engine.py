@@ -3,7 +3,7 @@
 Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time; other events are
 ordered by time, then by number: launches that open (tiles + launch), tiles that learn that they are ready (tiles + launches + tile),
 decisions that arrive (2 tiles + launches + tile), servers that become free (3 tiles + launches + server), the end of a quantum (3 tiles
-+ launches + servers). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A block goes
++ launches + servers), tiles whose last wait is over (one more + tile). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A block goes
 to the SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks of a cluster are placed one
 by one, all or none.
 """
@@ -116,6 +116,20 @@ def _known_end(p: Problem, link: int, s: int, life: float, ends: Floats, signal_
 
 
 @internal
+def _rest(p: Problem, link: int, s: int, life: float, ends: Floats, signal_ns: float, earliest: float) -> float:
+    """Work after the wait that decides `_known_end`."""
+    r = p.relation[link]
+    base = p.tile_base[p.producer[link]]
+    rest = 0.0
+    for e in range(p.indptr[p.set_at[r] + s], p.indptr[p.set_at[r] + s + 1]):
+        entry = p.entry_at[r] + e
+        after = (1.0 - p.first[entry]) * life
+        if ends[base + p.parent[entry]] + signal_ns + after == earliest:
+            rest = max(rest, after)
+    return rest
+
+
+@internal
 def _best_freed_sm(z: State, demand: Ints) -> int:
     """As `_best_sm`, when no SM but those freed since can have room."""
     best, most = -1, -1
@@ -209,7 +223,10 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z
         now, item = z.keys[0], z.items[0]
         _pop(z.keys, z.items, z.n[EVENTS])
         z.n[EVENTS] -= 1
-        if item >= 3 * tiles + launches + plan.deciding.servers:
+        if item > 3 * tiles + launches + plan.deciding.servers:
+            tile = item - 3 * tiles - launches - plan.deciding.servers - 1
+            _work(room, sharing, z, now, z.known[tile], z.launch_of[tile], tile)
+        elif item == 3 * tiles + launches + plan.deciding.servers:
             _quantum_ends(plan, z, now)
         elif item >= 3 * tiles + launches:
             pass  # a server is free: it looks at the queue when this instant's events are over
@@ -364,6 +381,9 @@ def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
 def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float) -> None:
     while z.n[DISPATCHABLE] > 0:
         i = z.launch_of_key[z.ready[0]]
+        if z.running[i] >= room.at_most[i]:
+            _park(z, i)
+            continue
         t = p.tile_base[i] + z.ready[0] - z.first_key[i]
         row = z.rows[max(z.n[ROWS] - 1, 0)]
         if z.n[ROWS] == 0 or not _place(z, i, room.demand[i], room.cluster[i], z.places[row]):
@@ -374,18 +394,47 @@ def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, no
         z.row[t] = row
         z.sm[t] = z.places[row, 0]
         z.begin[t] = now
+        z.running[i] += 1
         if plan.gate[i] == GRID and plan.waits_for[i] >= 0:
             if z.grid_end[plan.waits_for[i]] == np.inf:
                 z.waits[t] = 1
             else:
                 life = _life(p, plan, i, t)
                 z.known[t] = z.grid_end[plan.waits_for[i]] + plan.signal_ns[i] + (1.0 - plan.prologue[i]) * life
+        if sharing.clocks > 0 and (z.waits[t] > 0 or _will_wait(p, plan, z, now, i, t)):
+            _work_before_waiting(p, plan, room, sharing, z, now, i, t)
         if z.waits[t] == 0:
             _end_is_known(p, plan, room, sharing, z, now, i, t)
-        elif sharing.clocks > 0:
-            _work_before_waiting(p, plan, room, sharing, z, now, i, t)
         if plan.trigger[i] == 0:
             _triggers(plan, z, now, i)
+
+
+@internal
+def _park(z: State, launch: int) -> None:
+    """The first ready tile goes on when another of its launch has ended."""
+    _push_tile(z.parked[z.first_key[launch] :], z.parked_count[launch], z.ready[0])
+    z.parked_count[launch] += 1
+    _pop_tile(z.ready, z.n[DISPATCHABLE])
+    z.n[DISPATCHABLE] -= 1
+
+
+@internal
+def _unparked(z: State, launch: int) -> None:
+    """A tile of a launch has ended: one that was held back is ready again."""
+    z.running[launch] -= 1
+    if z.parked_count[launch] > 0:
+        held = z.parked[z.first_key[launch] :]
+        _push_tile(z.ready, z.n[DISPATCHABLE], held[0])
+        z.n[DISPATCHABLE] += 1
+        _pop_tile(held, z.parked_count[launch])
+        z.parked_count[launch] -= 1
+
+
+@internal
+def _will_wait(p: Problem, plan: Plan, z: State, now: float, launch: int, tile: int) -> bool:
+    """Whether a tile that begins still has to wait for the signal of what has ended."""
+    inside = plan.gate[launch] == INSIDE or plan.gate[launch] == GRID
+    return bool(inside and z.known[tile] > now + _life(p, plan, launch, tile))
 
 
 @internal
@@ -405,12 +454,26 @@ def _end_is_known(
     """A running tile waits for nothing any more."""
     if sharing.clocks > 0 and z.part[tile]:
         return  # looked at again when this part of it ends
-    end = z.begin[tile] + z.late[tile] + _life(p, plan, launch, tile)
-    if plan.gate[launch] == INSIDE or plan.gate[launch] == GRID:
-        end = max(end, z.known[tile])
+    life = _life(p, plan, launch, tile)
+    end = z.begin[tile] + z.late[tile] + life
+    waits = (plan.gate[launch] == INSIDE or plan.gate[launch] == GRID) and z.known[tile] > end
+    if waits:
+        end = z.known[tile]
     if plan.trigger[launch] > 0:
-        _triggers(plan, z, end - (1.0 - plan.trigger[launch]) * _life(p, plan, launch, tile), launch)
-    _work(room, sharing, z, now, end, launch, tile)
+        _triggers(plan, z, end - (1.0 - plan.trigger[launch]) * life, launch)
+    if sharing.clocks == 0:
+        start(z.clocks, 0, now, end, tile)
+        return
+    goes_on = now
+    if waits:
+        rest = (1.0 - plan.prologue[launch]) * life if plan.gate[launch] == GRID else z.rest[tile]
+        goes_on = max(now, end - rest)
+    z.working[0] += max(0.0, life - z.done[tile] - (end - goes_on))
+    if goes_on > now:  # no work and no load on others until then
+        z.known[tile] = end
+        _schedule(z, goes_on, 3 * len(z.begin) + len(z.gates) + plan.deciding.servers + 1 + tile)
+    else:
+        _work(room, sharing, z, now, end, launch, tile)
 
 
 @_apart
@@ -420,7 +483,8 @@ def _work_before_waiting(
     share = plan.prologue[launch] if plan.gate[launch] == GRID else _first_need(p, launch, tile)
     if share > 0:
         z.part[tile] = True
-        z.late[tile] = now + share * _life(p, plan, launch, tile)
+        z.done[tile] = share * _life(p, plan, launch, tile)
+        z.late[tile] = now + z.done[tile]
         _work(room, sharing, z, now, z.late[tile], launch, tile)
 
 
@@ -438,9 +502,6 @@ def _first_need(p: Problem, launch: int, tile: int) -> float:
 
 @internal
 def _work(room: Room, sharing: Sharing, z: State, now: float, until: float, launch: int, tile: int) -> None:
-    if sharing.clocks == 0:
-        start(z.clocks, 0, now, until, tile)
-        return
     _add_load(room, sharing, z, launch, tile, 1)
     z.working[0] -= now
     start(z.clocks, clock_of(sharing, launch, z.sm[tile]), now, until, tile)
@@ -515,6 +576,7 @@ def _tile_ends(
         _free(z, z.places[z.row[tile], b], room.demand[i])
     z.rows[z.n[ROWS]] = z.row[tile]
     z.n[ROWS] += 1
+    _unparked(z, i)
     z.to_end[i] -= 1
     if z.to_end[i] == 0:
         _launch_ends(p, plan, room, sharing, z, now, i)
@@ -570,7 +632,7 @@ def _set_ends(
 ) -> None:
     """All parents of one set have ended: its tiles wait for one thing less."""
     r, c = p.relation[link], p.consumer[link]
-    last_life, last_known = -1.0, 0.0
+    last_life, last_known, last_rest = -1.0, 0.0, 0.0
     for m in range(s.member_indptr[p.set_at[r] + k], s.member_indptr[p.set_at[r] + k + 1]):
         tile = p.tile_base[c] + s.member[s.member_at[r] + m]
         z.waits[tile] -= 1
@@ -585,6 +647,10 @@ def _set_ends(
         life = _life(p, plan, c, tile)
         if life != last_life:
             last_life, last_known = life, _known_end(p, link, k, life, z.end, plan.signal_ns[c])
+            if sharing.clocks > 0:
+                last_rest = _rest(p, link, k, life, z.end, plan.signal_ns[c], last_known)
+        if sharing.clocks > 0 and last_known >= z.known[tile]:
+            z.rest[tile] = last_rest if last_known > z.known[tile] else max(z.rest[tile], last_rest)
         z.known[tile] = max(z.known[tile], last_known)
         if z.waits[tile] == 0 and z.begin[tile] < np.inf:
             _end_is_known(p, plan, room, sharing, z, now, c, tile)

@@ -7,7 +7,7 @@
 | ``shared-roofline`` | at least what the trace says; all tiles slow down together while those that work ask for more DRAM bandwidth or arithmetic than the GPU sustains |
 
 What a tile does before it first waits is done by the same rules; what it could do between its first and its last wait is done at
-rate 1 and puts no load on others.
+rate 1 and puts no load on others. While it waits, a signal on its way to it included, nothing is done, and others feel nothing of it.
 
 Which bounds hold: with ``recorded`` those that follow from lives (area, both paths, head and tail); nothing keeps such a run from moving
 more bytes than the DRAM can, so the roofline's do not. With ``co-residency-scaled`` the same, from the shortest lives that the model allows

@@ -53,6 +53,9 @@ class _Simulation:
         self.clocks = [_Clock() for _ in range(max(1, sharing.clocks))]
         self.part: set[int] = set()  # tiles that work up to their first wait
         self.late: dict[int, float] = {}
+        self.done: dict[int, float] = {}  # work of that part
+        self.until: dict[int, float] = {}  # tile whose last wait is not over: when it will end at rate 1
+        self.parked: list[list[int]] = [[] for _ in range(len(p.launch))]  # ready, but as many run as may
         self.working_ns = 0.0
         self.triggered: dict[int, float] = {}
         self.launches, self.tiles = len(p.launch), p.tiles
@@ -124,7 +127,10 @@ class _Simulation:
             if not self.events:
                 break
             self.now, item = heapq.heappop(self.events)
-            if item >= 3 * self.tiles + self.launches + self.plan.deciding.servers:
+            tick = 3 * self.tiles + self.launches + self.plan.deciding.servers
+            if item > tick:
+                self.work(item - tick - 1, self.until[item - tick - 1])
+            elif item == tick:
                 self.quantum_ends()
             elif item >= 3 * self.tiles + self.launches:
                 pass  # a server is free
@@ -332,6 +338,9 @@ class _Simulation:
         while self.ready:
             tile = self.ready[0][1]
             launch = self.launch_of[tile]
+            if sum(t in self.placed for t in self.members[launch]) >= self.room.at_most[launch]:
+                heapq.heappush(self.parked[launch], heapq.heappop(self.ready)[1])
+                continue
             places = self.place(launch)
             if places is None:
                 return
@@ -364,33 +373,58 @@ class _Simulation:
         if tile in self.part:
             return  # tried again when this part of it ends
         end = self.begin[tile] + self.late.get(tile, 0.0) + life
-        if plan.gate[launch] == INSIDE:
-            if not all(self.over[q] for q in self.parents[tile]):
-                self.work_before_waiting(tile, min(self.parents[tile].values()))
+        waits = self.waits_inside(tile)
+        known, rest = max(waits, default=(0.0, 0.0))
+        if known > end:
+            share = self.first_wait(tile)
+            if self.sharing.clocks and share > 0 and tile not in self.late:
+                self.work_before_waiting(tile, share)
                 return
-            waits = [
-                self.end[q] + plan.signal_ns[launch] + (1.0 - first) * life for q, first in self.parents[tile].items()
-            ]
-            end = max([end, *waits])
-        if plan.gate[launch] == GRID and plan.waits_for[launch] >= 0:
-            awaited = self.grid_end[plan.waits_for[launch]]
-            if awaited == math.inf:
-                self.work_before_waiting(tile, float(plan.prologue[launch]))
-                return
-            end = max(end, awaited + plan.signal_ns[launch] + (1.0 - plan.prologue[launch]) * life)
+        if known == math.inf:
+            return
+        resumes = max(self.now, known - rest) if known > end else self.now
+        end = max(end, known)
         if plan.trigger[launch] > 0:
             self.triggers(tile, end - (1.0 - plan.trigger[launch]) * life)
-        self.work(tile, end)
+        if not self.sharing.clocks:
+            self.work(tile, end)
+            return
+        self.working_ns += max(0.0, life - self.done.get(tile, 0.0) - (end - resumes))
+        if resumes > self.now:  # no work and no load on others until then
+            self.until[tile] = end
+            tick = 3 * self.tiles + self.launches + plan.deciding.servers
+            heapq.heappush(self.events, (resumes, tick + 1 + tile))
+        else:
+            self.work(tile, end)
+
+    def waits_inside(self, tile: int) -> list[tuple[float, float]]:
+        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the work after the wait."""
+        launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
+        signal_ns = float(plan.signal_ns[launch])
+        if plan.gate[launch] == INSIDE:
+            needs = [(self.end[q] if self.over[q] else math.inf, first) for q, first in self.parents[tile].items()]
+        elif plan.gate[launch] == GRID and plan.waits_for[launch] >= 0:
+            needs = [(self.grid_end[plan.waits_for[launch]], float(plan.prologue[launch]))]
+        else:
+            needs = []
+        return [(float(end + signal_ns + (1.0 - first) * life), (1.0 - first) * life) for end, first in needs]
+
+    def first_wait(self, tile: int) -> float:
+        """Share of its work that a tile does before it waits."""
+        launch = self.launch_of[tile]
+        if self.plan.gate[launch] == GRID:
+            return float(self.plan.prologue[launch])
+        return min(self.parents[tile].values())
 
     def work(self, tile: int, until: float) -> None:
         self.clock_of(tile).start(tile, self.now, until)
         self.working_ns -= self.now if self.sharing.clocks else 0.0
 
     def work_before_waiting(self, tile: int, share: float) -> None:
-        if self.sharing.clocks and share > 0 and tile not in self.late:
-            self.part.add(tile)
-            self.late[tile] = self.now + share * self.life[tile]
-            self.work(tile, self.late[tile])
+        self.part.add(tile)
+        self.done[tile] = share * self.life[tile]
+        self.late[tile] = self.now + self.done[tile]
+        self.work(tile, self.late[tile])
 
     def tile_stops(self, tile: int) -> None:
         del self.clock_of(tile).stops[tile]
@@ -408,6 +442,8 @@ class _Simulation:
         self.over[tile] = True
         for sm in self.placed.pop(tile):
             self.give(sm, [int(x) for x in self.room.demand[launch]])
+        if self.parked[launch]:
+            self.make_ready(heapq.heappop(self.parked[launch]))
         if all(self.over[t] for t in self.members[launch]):
             self.launch_ends(launch)
         if self.plan.nodes.resident:

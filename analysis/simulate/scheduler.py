@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -187,6 +186,8 @@ class Options:
             key, text = plain_key(who, given, value, known)
             if key not in known:
                 raise UserError(f"{who} has no option {key!r}{close(key, known)}; it has {_listed(known)}")
+            if key in changed:
+                raise UserError(f"{who}: {key} is given twice, once with its unit; give it once")
             changed[key] = _number(who, known[key], text)
         return replace(self, **changed)
 
@@ -195,32 +196,51 @@ class Options:
         return {f.name: f.metadata["whole"] for f in fields(self)}
 
 
+LONGEST_NS: Final = 1e12
+"""A quarter of an hour: what options may ask for of a time, and more than any program takes that is simulated here."""
+
+MOST_COUNTED: Final = 1_000_000
+"""Of windows, threads, queues, nodes."""
+
+
 def option(
-    default: float | None, meaning: str, *, least: float = 0.0, most: float = math.inf, whole: bool | None = None
+    default: float | None, meaning: str, *, least: float = 0.0, most: float | None = None, whole: bool | None = None
 ) -> Any:
-    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole default."""
+    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole default. Limits are
+    `LONGEST_NS` or `MOST_COUNTED` unless given.
+    """
     whole = isinstance(default, int) if whole is None else whole
+    most = (MOST_COUNTED if whole else LONGEST_NS) if most is None else most
     return field(default=default, metadata={"meaning": meaning, "least": least, "most": most, "whole": whole})
 
 
 def _check(who: str, given: Field[Any], value: Any) -> None:
     least, most = given.metadata["least"], given.metadata["most"]
-    if value is not None and not (least <= value <= most and value < math.inf):
-        upper = "" if most == math.inf else f" and at most {most:g}"
-        raise UserError(f"{who}: {given.name} is {value:g}, expected at least {least:g}{upper}")
+    if value is not None and not least <= value <= most:
+        raise UserError(f"{who}: {given.name} is {short(value)}, expected at least {least:g} and at most {short(most)}")
+
+
+def short(value: float) -> str:
+    """As typed where that is short; whole numbers may be too large for floating point."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= len(str(MOST_COUNTED)) + 6 else f"{text[:6]}… ({len(text)} digits)"
 
 
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
 
 
 def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]:
-    """``name:key=value,…`` in parts. Raises UserError for what is not key=value."""
-    name, _, rest = text.partition(":")
-    options = {}
-    for part in filter(None, rest.split(",")):
+    """``name:key=value,…`` in parts. Raises UserError for what is not key=value, and for an option given twice."""
+    name, colon, rest = text.partition(":")
+    options: dict[str, str] = {}
+    for part in rest.split(",") if colon else ():
         key, equals, value = part.partition("=")
         if not equals:
-            raise UserError(f"{kind} {name}: {part!r} is not key=value")
+            raise UserError(
+                f"{kind} {text}: {part!r} is not key=value; write {name}:key=value,key=value or {name} alone"
+            )
+        if key in options:
+            raise UserError(f"{kind} {name}: {key} is given twice, as {options[key]} and {value}; give it once")
         options[key] = value
     return name, options
 

@@ -22,6 +22,8 @@ from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Sc
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tileprof.analysis.graph import TileGraph
 
 
@@ -32,7 +34,7 @@ class Schedule:
     ``waiting_ns``: time that tiles held their slots and waited, summed; ``gap_ns``: time in which no tile ran, from 0 to the end;
     ``busy``: mean share of the GPU that running tiles took up (in slots of their launch's occupancy); ``boundary_ns``: idle share
     of the GPU, as time, while all dispatched launches have dispatched all their tiles and the next one has not begun; ``overheads_ns``: time
-    of each kind of overhead, summed over launches, tiles or servers (they overlap); ``notes``: sentences; ``deadlock``: "" or a
+    of each kind of overhead, summed over launches, tiles or servers (they overlap; ``slowed``: what tiles worked longer than recorded); ``notes``: sentences; ``deadlock``: "" or a
     sentence that names who waits for whom, and then ``time_ns`` is infinite.
     """
 
@@ -68,7 +70,7 @@ class Simulator:
     """Runs schedulers on one graph and machine; tile durations follow from those of the trace by a model (see
     `tileprof.analysis.simulate.lives`).
 
-    Raises UserError where a block is too large for a foreign machine.
+    Raises UserError where a block is too large for a foreign machine, or a cluster for one so small.
     """
 
     def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: LifeModel = RECORDED) -> None:
@@ -79,9 +81,25 @@ class Simulator:
         self._links = Links.of(graph)
         self.recorded = tile_durations(trace, Machine(trace.device).slots(trace.launches))
         self._durations, self._sharing = lives.shared(trace, self.machine, self.recorded)
+        self._recorded_ns = self.recorded.sums(trace.launches["tiles"].to_numpy(np.int64))
         self._demand = self.machine.demands(trace.launches)
         self._cluster = product(trace.launches, "cluster")
+        self._at_most = _at_most(trace.launches)
         self._units, self._pool = self.machine.units(trace.launches)
+        self._refuse_what_never_fits(np.arange(len(trace.launches)), self.machine.sms)
+
+    def _refuse_what_never_fits(self, launches: NDArray[np.int64], sms: int) -> None:
+        """Raises UserError where so many SMs do not hold one tile of a launch."""
+        if not len(launches):
+            return
+        resident = (self.machine.capacity // np.maximum(self._demand[launches], 1)).min(axis=1)
+        needed = -(-self._cluster[launches] // np.maximum(resident, 1))
+        at = int(needed.argmax())
+        if needed[at] > sms:
+            raise UserError(
+                f"a cluster of {self._cluster[launches[at]]} blocks of launch {launches[at]} needs {needed[at]} SMs "
+                f"({resident[at]} of its blocks fit on one); the machine holds {sms}; give it more SMs"
+            )
 
     @property
     def narrow(self) -> float:
@@ -106,8 +124,11 @@ class Simulator:
         )
         draft = scheduler.draft(program_of(self.graph, launches, self.machine.sms))
         notes = list(draft.notes)
+        in_the_loop_ns = 0.0
         if isinstance(scheduler, Rewires):
+            as_was = p
             p, said = scheduler.rewired(self.graph, p)
+            in_the_loop_ns = float((launch_lives(p) - launch_lives(as_was)).sum())
             notes += said
         plan = draft.plan()
         sms = self.machine.sms - draft.reserved_sms
@@ -116,8 +137,15 @@ class Simulator:
             raise UserError(
                 f"{name} reserves {draft.reserved_sms} SMs, but the GPU has {self.machine.sms}; reserve fewer"
             )
-        room = Room(sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity)
+        self._refuse_what_never_fits(p.launch, sms)
+        room = Room(
+            sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity, self._at_most[p.launch]
+        )
         if isinstance(scheduler, RunsAlone):
+            if self.lives.name != RECORDED.name:
+                raise UserError(
+                    f"{name} runs tiles as long as recorded, whatever runs beside them; it knows no --durations {self.lives.name}"
+                )
             found, said = scheduler.alone(p, room)
             notes += said
         else:
@@ -137,6 +165,8 @@ class Simulator:
         sums = np.add.reduceat(held, p.tile_base[:-1]) if p.tiles else np.zeros(0)
         work_ns = float((launch_lives(p) + plan.overhead_ns * counts).sum())
         working_ns = found.working_ns if self._sharing.clocks else work_ns
+        recorded_ns = float((self._recorded_ns[p.launch] + plan.overhead_ns * counts).sum()) + in_the_loop_ns
+        slowed_ns = _difference(working_ns, recorded_ns) if self._sharing.clocks else 0.0
         busy = float((sums * self._units[p.launch]).sum() / (self._pool * time_ns)) if time_ns > 0 else 0.0
         return Schedule(
             scheduler=name,
@@ -149,9 +179,17 @@ class Simulator:
             end_ns=found.end_ns,
             sm=found.sm,
             boundary_ns=boundary_ns(p.tile_base, found, self._units[p.launch], self._pool),
-            overheads_ns=_overheads(plan, counts, found, _difference(working_ns, work_ns)),
+            overheads_ns=_overheads(plan, counts, found, in_the_loop_ns, slowed_ns),
             notes=tuple(notes),
         )
+
+
+def _at_most(launches: pd.DataFrame) -> NDArray[np.int64]:
+    """``[launches]`` tiles that a launch runs at a time, however large the GPU: a persistent one (more tiles than blocks or clusters) has a
+    grid of its own; others have as many as they have tiles.
+    """
+    grid = np.maximum(product(launches, "grid") // product(launches, "cluster"), 1)
+    return np.asarray(np.minimum(grid, np.maximum(launches["tiles"].to_numpy(np.int64), 1)), dtype=np.int64)
 
 
 def _difference(held_ns: float, worked_ns: float) -> float:
@@ -159,12 +197,17 @@ def _difference(held_ns: float, worked_ns: float) -> float:
     return held_ns - worked_ns if held_ns - worked_ns > 1e-9 * held_ns else 0.0
 
 
-def _overheads(plan: Plan, tiles: NDArray[np.int64], found: Outcome, slowed_ns: float) -> dict[str, float]:
-    """By kind, those that cost anything: gaps before launches, what tiles do besides their work, decisions, what others beside them cost tiles."""
+def _overheads(
+    plan: Plan, tiles: NDArray[np.int64], found: Outcome, looped_ns: float, slowed_ns: float
+) -> dict[str, float]:
+    """By kind, those that cost anything: gaps before launches, what tiles do besides their work (posts, waits in their loops), decisions, what others
+    beside them cost tiles.
+    """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
         "host": float(plan.issue_ns.max(initial=0.0)),
         "posts": float((plan.overhead_ns * tiles).sum()),
+        "waits in the loop": looped_ns,
         "decisions": found.deciding_ns,
         "slowed": slowed_ns,
     }

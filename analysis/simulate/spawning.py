@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.bounds.listing import _pop, _push
+from tileprof.analysis.simulate.scheduler import LONGEST_NS, MOST_COUNTED, short
 from tileprof.errors import UserError
 
 FLAT, ALWAYS, THRESHOLD, SPAWN = range(4)
@@ -80,11 +81,11 @@ class Spawning:
 
     def __post_init__(self) -> None:
         for f in self.__dataclass_fields__.values():
-            value, most = getattr(self, f.name), f.metadata.get("most", np.inf)
-            if not (f.metadata["least"] <= value <= most and value < np.inf):
-                upper = "" if most == np.inf else f" and at most {most}"
+            value = getattr(self, f.name)
+            most = f.metadata.get("most", LONGEST_NS if f.name.endswith("_ns") else MOST_COUNTED)
+            if not f.metadata["least"] <= value <= most:
                 raise UserError(
-                    f"spawn: {f.name} is {value:g}, expected at least {f.metadata['least']}{upper} ({f.metadata['meaning']})"
+                    f"spawn: {f.name} is {short(value)}, expected at least {f.metadata['least']} and at most {short(most)} ({f.metadata['meaning']})"
                 )
         if self.resident < max(self.parent, self.child):
             raise UserError(

@@ -28,6 +28,8 @@ class Room(NamedTuple):
     """``[launches]`` blocks a tile."""
     capacity: Ints
     """``[resources]`` of an SM."""
+    at_most: Ints
+    """``[launches]`` tiles at a time: the grid of a persistent launch."""
 
 
 class Outcome(NamedTuple):
@@ -100,6 +102,15 @@ class State(NamedTuple):
     """``[tiles]`` works up to its first wait only."""
     late: Floats
     """``[tiles]`` how much longer that part took than at rate 1; while it runs, when it would end at rate 1."""
+    done: Floats
+    """``[tiles]`` work in that part."""
+    rest: Floats
+    """``[tiles]`` of INSIDE launches: work after the wait that ``known`` counts from."""
+    running: Ints
+    """``[launches]`` tiles that run."""
+    parked: Ints
+    """Keys of ready tiles beyond their launch's ``at_most``: a heap of each launch's, from its first key on."""
+    parked_count: Ints
 
 
 EVENTS, DISPATCHABLE, OPENED, ROWS, ENTERED, UNDER_WAY, ENDED, BLOCKED, FREED = range(9)
@@ -131,7 +142,7 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
         gates[i] += 1
     free = np.empty((room.sms, len(room.capacity)), np.int64)
     free[:] = room.capacity
-    running = room.sms * room.capacity[0]
+    running = min(room.sms * room.capacity[0], tiles)
     widest = max(1, room.cluster.max()) if launches else 1
     opened = np.empty(launches + 1, np.int64)
     n = np.zeros(SCALARS, np.int64)
@@ -148,7 +159,8 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
         if gates[i] == 0:
             opened[n[OPENED]] = i
             n[OPENED] += 1
-    clocks = _stopped_clocks(max(1, sharing.clocks), running, room.sms if sharing.by_sm else sharing.loads.shape[1])
+    a_clock = min(running, room.capacity[0]) if sharing.by_sm and _by_slots(room) else running
+    clocks = _stopped_clocks(max(1, sharing.clocks), a_clock, room.sms if sharing.by_sm else sharing.loads.shape[1])
     parts = tiles if sharing.clocks > 0 else 0
     return State(
         n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
@@ -157,7 +169,17 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
         np.empty(2 * tiles + launches + 2 + plan.deciding.servers), np.empty(2 * tiles + launches + 2 + plan.deciding.servers, np.int64),
         np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
         np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_), np.zeros(tiles),
+        np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64), np.zeros(launches, np.int64),
     )  # fmt: skip
+
+
+@internal
+def _by_slots(room: Room) -> bool:
+    """Whether an SM holds no more blocks than it has of its first resource."""
+    least = 1
+    for i in range(len(room.demand)):
+        least = min(least, room.demand[i, 0])
+    return least == 1
 
 
 @internal

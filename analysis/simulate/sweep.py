@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tileprof.analysis.simulate.lives import life_model
 from tileprof.analysis.simulate.scheduler import close, plain_key
 from tileprof.analysis.simulate.schedulers import SCHEDULERS, scheduler
 from tileprof.analysis.simulate.simulator import Simulator
+from tileprof.analysis.simulate.workers import in_processes
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SMS = "sms"
 MOST_POINTS = 10_000
+MOST_SMS = 100_000
+"""Of a GPU that one may ask for; the largest there are have some hundreds."""
 
 _WORTH_S = 4.0
 """Processes take about two seconds to begin; below twice that one process does all."""
@@ -61,6 +63,7 @@ class Source:
 
 def sweep_of(text: str) -> Sweep:
     """``key=a:b:n``: n values from a to b, both included; for keys of time a and b may carry a unit (``gap=0us:5us:11``).
+    Values of whole-number options are rounded, and each is there once.
 
     Raises UserError for anything else.
     """
@@ -68,7 +71,7 @@ def sweep_of(text: str) -> Sweep:
     parts = rest.split(":")
     if not equals or len(parts) != 3 or not parts[2].isdecimal() or not 2 <= int(parts[2]) <= MOST_POINTS:
         raise UserError(f"--sweep {text!r} is not key=a:b:n, such as gap_ns=0:5000:11 (n from 2 to {MOST_POINTS:,})")
-    known = {name for chosen in SCHEDULERS.values() for name in chosen.options()} | {SMS}
+    known = {name: whole for chosen in SCHEDULERS.values() for name, whole in chosen.options().items()} | {SMS: True}
     pairs = [plain_key("--sweep", key, part, known) for part in parts[:2]]
     key = pairs[0][0]
     if key not in known:
@@ -77,11 +80,22 @@ def sweep_of(text: str) -> Sweep:
         low, high = (float(value) for _, value in pairs)
     except ValueError:
         raise UserError(f"--sweep {text!r}: {rest!r} does not begin with two numbers") from None
-    return Sweep(key, tuple(np.linspace(low, high, int(parts[2])).tolist()))
+    if not (math.isfinite(low) and math.isfinite(high) and math.isfinite(high - low)):
+        raise UserError(f"--sweep {text!r}: {rest!r} does not begin with two finite numbers")
+    values = np.linspace(low, high, int(parts[2])).tolist()
+    if key == SMS:
+        _check_sms(low, high)
+    return Sweep(key, tuple(dict.fromkeys(map(round, values) if known[key] else values)))
+
+
+def _check_sms(*asked: float) -> None:
+    for sms in asked:
+        if not 1 <= sms <= MOST_SMS:
+            raise UserError(f"--sweep sms: a GPU has from 1 to {MOST_SMS:,} SMs, not {sms:g}")
 
 
 Point = list[dict[str, Any]]
-"""Schedules as `Schedule.to_json` gives them, in order of the schedulers."""
+"""Schedules as `Schedule.to_json` gives them, in order of the schedulers; with None for its figures, and the reason as ``refused``, where one cannot run."""
 
 
 def fleet(
@@ -91,8 +105,14 @@ def fleet(
 
     ``dask`` is the address of a Dask scheduler, "" for one on this machine, None for none: then processes of this one share the work. On Dask each
     pair of source and value is a job of its own, and traces must lie under the same path everywhere. Raises UserError as `curve` and
-    `on_dask` do.
+    `on_dask` do, and where nothing of it can run.
     """
+    found = _fleet(sources, texts, sweep, dask)
+    _check_any([point for points in found for point in points])
+    return found
+
+
+def _fleet(sources: Sequence[Source], texts: Sequence[str], sweep: Sweep | None, dask: str | None) -> list[list[Point]]:
     jobs = [(tuple(texts), 0)] if sweep is None else [_job(texts, sweep.key, value) for value in sweep.values]
     if dask is not None:
         found = iter(on_dask(dask, _anywhere, [(source, job) for source in sources for job in jobs]))
@@ -102,16 +122,24 @@ def fleet(
     cores = os.cpu_count() or 1
     if cores == 1:
         return [_points(source, jobs, None) for source in sources]
-    with ProcessPoolExecutor(min(cores, len(sources)), get_context("spawn")) as pool:
-        return list(pool.map(_whole, [(source, jobs) for source in sources]))
+    return in_processes(min(cores, len(sources)), _whole, [(source, jobs) for source in sources])
 
 
 def curve(source: Source, texts: Sequence[str], sweep: Sweep, graph: TileGraph | None = None) -> list[Point]:
     """``[values]`` points of one source, on all cores.
 
-    Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, or a value is out of its range.
+    Values of whole-number options are rounded. Raises UserError where a scheduler has no such option, a value is out of its range, or
+    nothing can run at any value.
     """
-    return _points(source, [_job(texts, sweep.key, value) for value in sweep.values], graph)
+    points = _points(source, [_job(texts, sweep.key, value) for value in sweep.values], graph)
+    _check_any(points)
+    return points
+
+
+def _check_any(points: Sequence[Point]) -> None:
+    refusals = [schedule.get("refused") for point in points for schedule in point]
+    if refusals and all(refusals):
+        raise UserError(str(refusals[0]))
 
 
 def _points(source: Source, jobs: Sequence[_Job], graph: TileGraph | None) -> list[Point]:
@@ -121,8 +149,7 @@ def _points(source: Source, jobs: Sequence[_Job], graph: TileGraph | None) -> li
     left, cores = jobs[1:], os.cpu_count() or 1
     if cores == 1 or (time.monotonic() - begin) * len(left) < _WORTH_S:
         return done + [_point(simulator, source, job) for job in left]
-    with ProcessPoolExecutor(min(cores, len(left)), get_context("spawn"), _begin, (source,)) as pool:
-        return done + list(pool.map(_in_process, left))
+    return done + in_processes(min(cores, len(left)), _in_process, left, _begin, (source,))
 
 
 _Job = tuple[tuple[str, ...], int]
@@ -131,25 +158,49 @@ _Job = tuple[tuple[str, ...], int]
 
 def _job(texts: Sequence[str], key: str, value: float) -> _Job:
     if key == SMS:
-        if value < 1:
-            raise UserError(f"--sweep sms: a GPU has at least one SM, not {value:g}")
+        _check_sms(value)
         return tuple(texts), round(value)
     return tuple(with_value(text, key, value) for text in texts), 0
 
 
 def with_value(text: str, key: str, value: float) -> str:
-    """A scheduler's text with one more option. Raises UserError where it has no such option or the value is out of range."""
+    """A scheduler's text with an option instead of the one that it may have. Raises UserError where it has no such option or the value is out of range."""
     kinds = scheduler(text).options()
     shown = str(round(value)) if kinds.get(key) else repr(value)
-    asked = f"{text}{',' if ':' in text else ':'}{key}={shown}"
+    rest = without(text, key)
+    asked = f"{rest}{',' if ':' in rest else ':'}{key}={shown}"
     scheduler(asked)
     return asked
 
 
+def without(text: str, key: str) -> str:
+    """A scheduler's text without an option, however its unit is written."""
+    name, _, options = text.partition(":")
+    kept = [
+        part for part in options.split(",") if part and part.partition("=")[0] not in (key, key.removesuffix("_ns"))
+    ]
+    return f"{name}:{','.join(kept)}" if kept else name
+
+
 def _point(simulator: Simulator, source: Source, job: _Job) -> Point:
     texts, sms = job
-    chosen = source.simulator(sms, simulator.graph) if sms else simulator
-    return [chosen.run(scheduler(text), text).to_json() for text in texts]
+    try:
+        chosen = source.simulator(sms, simulator.graph) if sms else simulator
+    except UserError as refused:  # a launch does not fit on such a GPU
+        return [_refusal(text, refused) for text in texts]
+    return [_ran(chosen, text) for text in texts]
+
+
+def _ran(simulator: Simulator, text: str) -> dict[str, Any]:
+    try:
+        return simulator.run(scheduler(text), text).to_json()
+    except UserError as refused:
+        return _refusal(text, refused)
+
+
+def _refusal(text: str, refused: UserError) -> dict[str, Any]:
+    figures = dict.fromkeys(("time_ns", "waiting_ns", "gap_ns", "busy", "boundary_ns"))
+    return {"scheduler": text, **figures, "overheads_ns": {}, "notes": [], "deadlock": "", "refused": str(refused)}
 
 
 _here: dict[Source, Simulator] = {}

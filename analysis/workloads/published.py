@@ -25,7 +25,7 @@ from tileprof.devices import get
 from tileprof.trace import load
 
 NEAR = 1.5
-"""Means within this factor of each other count as of the same size."""
+"""A published mean within this factor of our range is said to be near."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,40 @@ class Comparison:
         return low / self.mean if self.mean < low else min(high / self.mean, 1.0)
 
     @property
+    def inside(self) -> bool:
+        """Theirs lies in our range."""
+        return self.ratio == 1.0
+
+    @property
+    def apart(self) -> float:
+        """The factor between their mean and the nearest end of our range; 1 inside."""
+        return max(self.ratio, 1 / self.ratio)
+
+    @property
+    def near(self) -> bool:
+        """Theirs is within a factor of `NEAR` of the nearest end of our range, or inside."""
+        return self.apart <= NEAR
+
+    @property
+    def same_direction(self) -> bool | None:
+        """All of our means are gains where theirs is one, or losses; None where theirs is 1, which has no direction."""
+        if self.mean == 1.0:
+            return None
+        return all((mean > 1.0) == (self.mean > 1.0) and mean != 1.0 for mean in self.means)
+
+    @property
     def verdict(self) -> str:
         """A sentence about direction and size."""
         low, high = self.means
-        if self.mean == 1.0:
-            near = "as published, near" if max(self.ratio, 1 / self.ratio) <= NEAR else "not near"
-            return f"{near}: {low:.2f}x to {high:.2f}x"
-        if (low - 1) * (self.mean - 1) <= 0:
-            return f"direction not certain: {low:.2f}x to {high:.2f}x"
-        if self.ratio == 1.0:
-            return "same direction; the published mean lies in our range"
-        how = "above" if self.ratio > 1 else "below"
-        apart = max(self.ratio, 1 / self.ratio)
-        size = "about the same size" if apart <= NEAR else "not the same size"
-        return f"same direction, {size}: {how} by a factor of {apart:.2f}"
+        towards = {None: "published without a direction", True: "same direction", False: "not the same direction"}
+        if self.inside:
+            size = "the published mean lies in our range"
+        else:
+            how = "above" if self.ratio > 1 else "below"
+            size = f"ours {how} by a factor of {self.apart:.2f}"
+        return f"{towards[self.same_direction]}; {size}" + (
+            "" if self.same_direction else f" ({low:.2f}x to {high:.2f}x)"
+        )
 
 
 AMPERE_SMS, LAUNCH_NS = 46, 3600.0
@@ -201,7 +221,7 @@ def spawn(scale: int = 16) -> list[Comparison]:
     def over(place: int) -> dict[str, dict[str, float]]:
         return {said: {n: _over(rules, place) for n, rules in by_name.items()} for said, by_name in found.items()}
 
-    why = "8 of 13 programs, on generated inputs; flat is slow where one thread has a hub's edges, and where all threads are alike the rule decides before it has seen a child end"
+    why = "ours are 8 of their 13 programs, on generated inputs, and how long items take is ours"
     return [
         Comparison("spawn", "over flat", 1.69, None, over(0), why),
         Comparison("spawn", "over dynamic parallelism as written", 1.57, None, over(2), why),

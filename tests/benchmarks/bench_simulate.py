@@ -52,7 +52,7 @@ def measure(tiles):
     g = graph([each] * LAUNCHES, [(i, i + 1, relation) for i in range(LAUNCHES - 1)])
     p = problem(g, durations([[1.0 + t % 7 for t in range(each)]] * LAUNCHES), reuse=True)
     ones = np.ones(LAUNCHES, np.int64)
-    room = Room(132, ones[:, None], ones, np.array([1], np.int64))
+    room = Room(132, ones[:, None], ones, np.array([1], np.int64), each * ones)
     before = [set(), *({i} for i in range(LAUNCHES - 1))]
     plans = (
         Draft(LAUNCHES, gate=[READY] * LAUNCHES),

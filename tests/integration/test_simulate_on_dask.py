@@ -3,6 +3,9 @@
 import builtins
 import json
 import os
+import socket
+import time
+from threading import Thread
 
 import pytest
 
@@ -56,6 +59,29 @@ def test_nothing_at_the_address_is_said_within_bounded_time(monkeypatch):
     for address in ("tcp://127.0.0.1:9", "nowhere://at.all"):
         with pytest.raises(UserError, match="no Dask scheduler answers at"):
             cluster.on_dask(address, abs, [1])
+
+
+def test_a_port_that_accepts_and_says_nothing_or_nonsense_is_said_within_bounded_time(monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_S", 1.0)
+    for answer in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            kept = []
+            Thread(target=_answer, args=(server, answer, kept), daemon=True).start()
+            begin = time.monotonic()
+            with pytest.raises(UserError, match="no Dask scheduler answers at"):
+                cluster.on_dask(f"tcp://127.0.0.1:{server.getsockname()[1]}", abs, [1])
+            assert time.monotonic() - begin < 10
+        for connection in kept:
+            connection.close()
+
+
+def _answer(server, answer, kept):
+    try:
+        while True:
+            kept.append(server.accept()[0])
+            kept[-1].sendall(answer)
+    except OSError:
+        pass  # closed: the test is over
 
 
 def test_a_cluster_without_workers_is_said(monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tileprof.cli import simulate_fleet, spawning
+from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from tileprof.analysis.simulate.triggers import Trigger
 
 SCHEMA, VERSION = "tileprof simulation", 1
+
+_MOST_SMS, _MOST_BLOCKS = 100_000, 1024
+"""Of a GPU that one may ask for; the largest there are have some hundreds of SMs, of at most 32 blocks."""
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -62,9 +67,10 @@ def _prepare(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
-    if options.sms is not None and options.sms < 1:
-        raise UserError(f"--sms {options.sms}: a GPU has at least one SM")
+    _check_machine(options)
     _check_export(options)
+    if options.page is not None and not options.advice:
+        raise UserError("--page names the page that --advice links into; give both")
     traces = options.trace
     if any(trace.startswith(spawning.PREFIX) for trace in traces):
         _check_workload(options)
@@ -73,6 +79,15 @@ def _run(options: Namespace) -> int:
     if options.sweep is not None or options.dask is not None or len(traces) > 1:
         return simulate_fleet.run(options)
     return _one(options, traces[0])
+
+
+def _check_machine(options: Namespace) -> None:
+    for given, flag, most, what in (
+        (options.sms, "--sms", _MOST_SMS, "SMs"),
+        (options.occupancy, "--occupancy", _MOST_BLOCKS, "resident blocks an SM"),
+    ):
+        if given is not None and not 1 <= given <= most:
+            raise UserError(f"{flag} {given}: expected from 1 to {most:,} {what}")
 
 
 def _check_export(options: Namespace) -> None:
@@ -84,10 +99,7 @@ def _check_export(options: Namespace) -> None:
         raise UserError("--export perfetto needs the file to write: -o timeline.json")
     if options.sweep is not None or len(options.trace) > 1:
         raise UserError("--export shows one trace at one setting, without --sweep")
-    if options.output.exists() and not options.force:
-        raise UserError(f"Will not overwrite {options.output} without --force")
-    if not options.output.resolve().parent.is_dir():
-        raise UserError(f"There is no folder {options.output.parent} to write {options.output.name} into")
+    check_file(options.output, force=options.force)
 
 
 def _check_workload(options: Namespace) -> None:
@@ -124,7 +136,7 @@ def _one(options: Namespace, path: str) -> int:
     stream = simulator.run(SCHEDULERS["stream"])
     schedules = _schedules(simulator, wanted, all_asked=bool(options.scheduler))
     bounds = bounder.of(stream.time_ns)
-    agrees = None if bounder.replayed else agreement(graph, stream)
+    agrees = None if bounder.replayed else agreement(graph, stream, simulator.recorded)
     pairs = triggers(simulator) if any(text.split(":")[0] == "pdl" for text in options.scheduler) else None
     advice = _advice(graph, machine, simulator) if options.advice else None
     if options.export:
@@ -132,7 +144,16 @@ def _one(options: Namespace, path: str) -> int:
     if options.json:
         _print_json(path, machine, simulator, schedules, bounds, agrees, pairs, advice)
     else:
-        _print(path, options.page, simulator, schedules, stream, bounds, agrees, pairs, advice)
+        _print(
+            _page(options, path) if options.advice else None,
+            simulator,
+            schedules,
+            stream,
+            bounds,
+            agrees,
+            pairs,
+            advice,
+        )
     return 1 if any(s.deadlock for s in schedules) else 0
 
 
@@ -159,7 +180,11 @@ def _advice(graph: TileGraph, machine: Machine, simulator: Simulator) -> list[Op
 def _export(target: Path, graph: TileGraph, schedules: list[Schedule]) -> None:
     from tileprof.policy.emit.perfetto import perfetto_of_schedules  # noqa: PLC0415 - heavy
 
-    text = perfetto_of_schedules(graph, {s.scheduler: s for s in schedules})
+    named: dict[str, Schedule] = {}
+    for s in schedules:
+        again = sum(n == s.scheduler or n.startswith(f"{s.scheduler} (") for n in named)
+        named[f"{s.scheduler} ({again + 1})" if again else s.scheduler] = s
+    text = perfetto_of_schedules(graph, named)
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -177,10 +202,13 @@ def _print_json(
     pairs: list[Trigger] | None,
     advice: list[Opportunity] | None,
 ) -> None:
+    from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
+
     answer: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
         "trace": path,
+        **standing_of(simulator.graph.trace),
         "device": {"name": machine.device.name, "sms": machine.sms},
         "durations": simulator.lives.name,
         "stream_ns": bounds.recorded_ns,
@@ -198,7 +226,6 @@ def _print_json(
 
 
 def _print(
-    path: str,
     page: str | None,
     simulator: Simulator,
     schedules: list[Schedule],
@@ -211,18 +238,27 @@ def _print(
     from tileprof.cli import simulate_text as text  # noqa: PLC0415 - heavy, and not needed for --help
 
     console = text.wide_terminal()
+    text.print_standing(console, simulator.graph.trace)
     text.print_schedules(console, schedules, stream, bounds)
     text.print_notes(console, simulator, schedules, stream, bounds, agrees)
     if pairs is not None:
         text.print_triggers(console, pairs)
     if advice is not None:
-        text.print_advice(console, advice, page or _page_of(path))
+        text.print_advice(console, advice, page)
 
 
-def _page_of(path: str) -> str | None:
-    """The page that `tileprof view` writes for a trace, where it has."""
-    page = Path(Path(path).resolve().name).with_suffix(".html")
-    return str(page) if page.is_file() else None
+def _page(options: Namespace, path: str) -> str | None:
+    """The page to link into: what was asked for, or what `tileprof view` wrote for the trace, where it has."""
+    if options.page is None:
+        page = Path(Path(path).resolve().name).with_suffix(".html")
+        return str(page) if page.is_file() else None
+    if not Path(options.page).exists():
+        command = shlex.join(["tileprof", "view", path, "-o", options.page])
+        print(
+            f"tileprof: {options.page}, which the advice links into, is not written yet; type: {command}",
+            file=sys.stderr,
+        )
+    return str(options.page)
 
 
 VERB = Verb("simulate", "run schedulers on a recorded program", _prepare, _run)

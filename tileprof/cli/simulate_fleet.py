@@ -52,9 +52,12 @@ def run(options: Namespace) -> int:
 
 
 def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
+    from tileprof.cli.simulate_text import standing_of  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
     answers: list[dict[str, Any]] = []
     for trace, points in zip(traces, found, strict=True):
-        answer: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "trace": trace}
+        answer: dict[str, Any] = {"schema": SCHEMA, "version": VERSION, "trace": trace, **standing_of(load(trace))}
         if swept is None:
             answer["schedules"] = points[0]
         else:
@@ -66,28 +69,45 @@ def _print_json(traces: list[str], swept: Sweep | None, found: list[list[Point]]
 
 
 def _print(traces: list[str], names: list[str], swept: Sweep | None, found: list[list[Point]]) -> None:
-    from tileprof.cli.simulate_text import wide_terminal  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.analysis.simulate.sweep import without  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.simulate_text import print_standing, wide_terminal  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     console = wide_terminal()
     if swept is None:
+        for trace in traces:
+            print_standing(console, load(trace), Path(trace).name)
         _table(console, "trace", names, [Path(trace).name for trace in traces], [points[0] for points in found])
         return
+    heads = [without(name, swept.key) for name in names]
     for trace, points in zip(traces, found, strict=True):
         if len(traces) > 1:
             console.print(f"\n{Path(trace).name}", style="bold", markup=False)
-        _table(console, swept.key, names, [f"{value:g}" for value in swept.values], points)
+        print_standing(console, load(trace))
+        _table(console, swept.key, heads, [f"{value:.10g}" for value in swept.values], points)
 
 
 def _table(console: Console, key: str, names: list[str], rows: Sequence[str], points: Sequence[Point]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - likewise
 
-    from tileprof.cli.report_text import duration, plain  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate.words import duration  # noqa: PLC0415 - likewise
+    from tileprof.cli.report_text import plain  # noqa: PLC0415 - likewise
+    from tileprof.cli.simulate_text import print_table  # noqa: PLC0415 - likewise
 
     table = Table(box=None, pad_edge=False)
     for name in (key, *names):
-        table.add_column(Text(plain(name)), justify="right", no_wrap=True)
+        table.add_column(Text(plain(name)), justify="right", overflow="fold")
+    refused: dict[str, list[str]] = {}
     for row, schedules in zip(rows, points, strict=True):
-        cells = ["deadlock" if s["deadlock"] else duration(s["time_ns"]) for s in schedules]
-        table.add_row(Text(plain(row)), *cells)
-    console.print(table)
+        cells = []
+        for name, s in zip(names, schedules, strict=True):
+            if s.get("refused"):
+                refused.setdefault(s["refused"], []).append(f"{name} at {row}")
+            cells.append("-" if s.get("refused") else "deadlock" if s["deadlock"] else duration(s["time_ns"]))
+        table.add_row(Text(plain(row)), *map(Text, cells))
+    print_table(console, table)
+    if refused:
+        count, why = sum(map(len, refused.values())), next(iter(refused))
+        more = f" (of {count:,} that cannot run, --json has all reasons)" if count > 1 else ""
+        console.print(Text(plain(f"- {refused[why][0]}: {why}{more}"), style="dim"))

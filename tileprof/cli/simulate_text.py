@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
+from tileprof.analysis.simulate.lives import SharedRoofline
+from tileprof.analysis.simulate.words import counted, duration, signed_percent
 from tileprof.cli.console import terminal
-from tileprof.cli.report_text import duration, percent, plain
+from tileprof.cli.report_text import percent, plain
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from tileprof.analysis.simulate import Schedule, Simulator
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.triggers import Trigger
+    from tileprof.trace import Trace
 
+_TRIGGER_COLUMNS = ("launches", "producer → consumer", "safe trigger", "prologue", "saved")
 _MOST_ADVICE, _MOST_TRIGGERS = 6, 20
+_COLUMN_NAMES = ("time", "saved", "busy", "idle ends", "waits")
+_NAMES = len("bound, any schedule¹")
 _READY = ("ready-gated path", "head and tail")
 _COLUMNS = (
     "saved: against stream order as simulated. busy: of the GPU's slots. idle ends: time of the whole GPU left empty between the last "
@@ -46,29 +52,86 @@ def wide_terminal() -> Console:
     return console
 
 
+def print_standing(console: Console, trace: Trace, name: str = "") -> None:
+    """What keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of which of several traces."""
+    whose = f"{plain(name)}: " if name else ""
+    standing = standing_of(trace)
+    if not standing["complete"]:
+        why = f" ({plain(standing['reason'])})" if standing["reason"] else ""
+        console.print(
+            Text(
+                f"{whose}PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.",
+                style="bold yellow",
+            )
+        )
+    unsure = standing["conservative_launches"]
+    if unsure:
+        console.print(
+            Text(
+                f"{whose}{unsure:,} of {counted(len(trace.launches), 'launch')} {'is' if unsure == 1 else 'are'} conservative: what they touch is a superset, so some dependencies that are "
+                "kept here may not exist.",
+                style="bold yellow",
+            )
+        )
+
+
+def standing_of(trace: Trace) -> dict[str, Any]:
+    """Whether the trace is complete, why not, and of how many launches it knows only a superset of what they touch."""
+    return {
+        "complete": trace.complete,
+        "reason": str(trace.manifest.get("reason") or ""),
+        "conservative_launches": int((trace.launches["coverage"] == "conservative").sum()),
+    }
+
+
 def print_schedules(console: Console, schedules: list[Schedule], stream: Schedule, bounds: Bounds) -> None:
-    """One row a scheduler, then the bounds."""
+    """One row a scheduler, then the bounds. A time of overhead stands below its kind where the line has no room for both."""
+    rows = [_row(s, stream) for s in schedules if not s.deadlock]
+    others = sum(2 + max(map(len, column)) for column in zip(*rows, _COLUMN_NAMES, strict=True))
+    names = min(max([len(plain(s.scheduler)) for s in schedules] + [_NAMES]), 2 * _NAMES)
+    room = console.width - others - names - 2
     table = Table(box=None, pad_edge=False)
-    table.add_column("scheduler", no_wrap=True, max_width=console.width - 54)
-    for name in ("time", "saved", "busy", "idle ends", "waits", "overheads"):
-        table.add_column(name, justify="right", no_wrap=name != "overheads")
+    table.add_column("scheduler", overflow="fold")
+    for name in _COLUMN_NAMES:
+        table.add_column(name, justify="right")
+    table.add_column("overheads", justify="right", max_width=max(room, len("overheads")))
     for s in schedules:
         if s.deadlock:
             table.add_row(Text(plain(s.scheduler)), Text("deadlock", style="bold red"))
             continue
         kind = max(s.overheads_ns, key=s.overheads_ns.__getitem__, default="")
         most = f"{kind} {duration(s.overheads_ns[kind])}" if kind else "-"
-        saved = _saved(s.time_ns, stream)
-        cells = (duration(s.time_ns), saved, percent(s.busy), duration(s.boundary_ns), duration(s.waiting_ns), most)
-        table.add_row(*map(Text, (plain(s.scheduler), *cells)))
+        if kind and len(most) > room:
+            most = f"{kind}\n{duration(s.overheads_ns[kind])}"
+        table.add_row(*map(Text, (plain(s.scheduler), *_row(s, stream), most)))
     for mark, name in zip("¹²", _bound_names(bounds), strict=False):
         whose = "ready-gated" if name in _READY else "any schedule"
         table.add_row(f"bound, {whose}{mark}", duration(bounds.ns[name]), _saved(bounds.ns[name], stream), style="dim")
-    console.print(table)
+    print_table(console, table)
+
+
+def _row(s: Schedule, stream: Schedule) -> tuple[str, ...]:
+    return (
+        duration(s.time_ns),
+        _saved(s.time_ns, stream),
+        percent(s.busy),
+        duration(s.boundary_ns),
+        duration(s.waiting_ns),
+    )
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print it with every value whole: columns but the first are as wide as their cells, even beyond the terminal's edge; names and headers fold."""
+    for column in table.columns[1:]:
+        column.overflow = "fold"
+        column.min_width = max(
+            (len(line) for cell in column.cells for line in str(cell).splitlines()[1:] or [str(cell)]), default=0
+        )
+    console.print(table, crop=False)
 
 
 def _saved(ns: float, stream: Schedule) -> str:
-    return f"{100 * (1 - ns / stream.time_ns):.1f}%" if stream.time_ns > 0 else "-"
+    return signed_percent(1 - ns / stream.time_ns) if stream.time_ns > 0 else "-"
 
 
 def _bound_names(bounds: Bounds) -> list[str]:
@@ -95,12 +158,13 @@ def print_notes(
     lines += [f"{mark} {name}: {ASSUMPTIONS[name]}." for mark, name in zip("¹²", _bound_names(bounds), strict=False)]
     lines += _below_the_bound(schedules, bounds)
     if bounds.listed_ns is not None and bounds.listed_reuse_ns is not None:
-        lines.append(
-            f"The optimum of ready-gated schedules without costs lies between {duration(bounds.ready_ns)} and {duration(bounds.listed_ns)} (list "
-            f"schedule), with hazards of recycled memory at most {duration(bounds.listed_reuse_ns)}."
-        )
+        least, most, reused = map(duration, (bounds.ready_ns, bounds.listed_ns, bounds.listed_reuse_ns))
+        lies = f"is {most}" if least == most else f"lies between {least} and {most} (list schedule, slots as one pool)"
+        recycled = "" if most == reused else f", with hazards of recycled memory at most {reused}"
+        lines.append(f"The optimum of ready-gated schedules without costs {lies}{recycled}.")
     if agrees is not None:
         lines += _agreement(simulator, stream, agrees)
+    lines += _without_flops(simulator)
     lines.append(
         f"{simulator.lives.says} Costs of signals, posts and checks are assumed where no source is named: tileprof.analysis.simulate.schedulers "
         "lists each scheduler's options and sources."
@@ -119,30 +183,34 @@ def _below_the_bound(schedules: list[Schedule], bounds: Bounds) -> list[str]:
     ]
 
 
+def _without_flops(simulator: Simulator) -> list[str]:
+    """Where the model of lives needs FLOPs that the recorder did not see."""
+    launches = simulator.graph.trace.launches
+    unknown = int((launches["flops"] <= 0).sum())
+    if simulator.lives.name != SharedRoofline.name or not unknown:
+        return []
+    if unknown == len(launches):
+        return ["The trace has no FLOPs: its launches share DRAM bandwidth alone here, and no arithmetic."]
+    of_all = f"Of {counted(len(launches), 'launch')} {unknown:,}"
+    return [f"{of_all} have no FLOPs in the trace: they share DRAM bandwidth alone here, and no arithmetic."]
+
+
 def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> list[str]:
     calibrated = simulator.recorded.calibration
     lines = []
     unknown = simulator.recorded.source.count(ROOFLINE)
     if unknown:
         lines.append(
-            f"{unknown:,} launches have no recorded duration: they are taken to last as a roofline of the recorded device says."
+            f"No duration was recorded of {counted(unknown, 'launch')}: taken to last as a roofline of the recorded device says."
         )
     if not agrees.launches:
         return lines
-    if agrees.reproduced:
-        lines.append(
-            f"Stream order as simulated reproduces the recorded time of all {agrees.launches:,} launches within 5%."
-        )
-    else:
-        lines.append(
-            f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of {agrees.launches:,} launches, the most for "
-            f"launch {agrees.worst} ({agrees.worst_off:.0%}): dispatched SM by SM or beside others, its tiles take another time together than they did."
-        )
+    lines.append(_reproduced(agrees))
     if calibrated:
         least, most = min(calibrated.values()), max(calibrated.values())
         lines.append(
-            f"Blocks of {len(calibrated):,} launches were timed in a slower pass: their lives are scaled, by {least:.2f} to {most:.2f}, so that each launch "
-            "alone takes its uninstrumented time."
+            f"Blocks of {counted(len(calibrated), 'launch')} were timed in a slower pass: their lives are scaled, by "
+            f"{f'{least:.2f}' if f'{least:.2f}' == f'{most:.2f}' else f'{least:.2f} to {most:.2f}'}, so that each launch alone takes its uninstrumented time."
         )
     recorded = agrees.recorded_running_ns + agrees.recorded_between_ns
     said = f"Recorded were {duration(recorded)}"
@@ -152,31 +220,50 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
             "simulated host is never late (stream:issue=5us makes it so)"
         )
     lines.append(
-        f"{said}; as simulated it is {duration(stream.time_ns)} ({stream.time_ns / max(recorded, 1e-9) - 1:+.1%})."
+        f"{said}; as simulated it is {duration(stream.time_ns)} ({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)})."
     )
     return lines
+
+
+def _reproduced(agrees: Agreement) -> str:
+    made, free = agrees.by_construction, agrees.launches - agrees.by_construction
+    if agrees.off:
+        return (
+            f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of {counted(agrees.launches, 'launch')}, the most for "
+            f"launch {agrees.worst} ({agrees.worst_off:.0%}): dispatched SM by SM or beside others, its tiles take another time together than they did."
+        )
+    fitted = f"{counted(made, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes its recorded time)"
+    if not free:
+        return f"Stream order as simulated takes the recorded time of its {fitted}."
+    known = f"Stream order as simulated reproduces the recorded time of {counted(free, 'launch')} within 5%"
+    return f"{known}, and of {fitted}." if made else f"{known}."
 
 
 def print_triggers(console: Console, pairs: list[Trigger]) -> None:
     """Programmatic dependent launch, one row a kind of neighbours."""
     console.print(Text("\nDependent launch, pair by pair", style="bold"))
+    rows = [_trigger(t) for t in pairs[:_MOST_TRIGGERS]]
+    others = sum(2 + max(len(row[i]) for row in [*rows, _TRIGGER_COLUMNS]) for i in (0, 2, 3, 4))
     table = Table(box=None, pad_edge=False)
-    table.add_column("launches", no_wrap=True)
-    table.add_column("producer → consumer", no_wrap=True, width=console.width - 58, overflow="ellipsis")
-    for name in ("safe trigger", "prologue", "saved"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for t in pairs[:_MOST_TRIGGERS]:
-        times = f" ×{t.times}" if t.times > 1 else ""  # noqa: RUF001 - the sign
-        share = "?" if t.last_store is None else percent(t.last_store)
-        safe = f"{share} ({duration(t.last_store_ns)})" if t.dependent else "at once"
-        prologue = "?" if t.prologue is None else f"{percent(t.prologue)} ({duration(t.prologue_ns)})"
-        names = " → ".join(plain(name) for name in t.names)
-        table.add_row(*map(Text, (f"{t.producer} → {t.consumer}{times}", names, safe, prologue, duration(t.saves_ns))))
-    console.print(table)
+    for i, name in enumerate(_TRIGGER_COLUMNS):
+        names = {"width": max(console.width - others, 12), "overflow": "ellipsis"} if i == 1 else {}
+        table.add_column(name, no_wrap=True, justify="left" if i < 2 else "right", **names)  # type: ignore[arg-type]  # of two kinds
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table, crop=False)
     unknown = sum(t.prologue is None for t in pairs)
     more = f"{len(pairs) - _MOST_TRIGGERS:,} more kinds of pairs are in --json. " if len(pairs) > _MOST_TRIGGERS else ""
     of_all = f"Of {len(pairs):,} kinds {unknown:,} have no recorded prologue. " if unknown else ""
     console.print(Text(more + of_all + _TRIGGERS, style="dim"))
+
+
+def _trigger(t: Trigger) -> tuple[str, ...]:
+    times = f" ×{t.times}" if t.times > 1 else ""  # noqa: RUF001 - the sign
+    share = "?" if t.last_store is None else percent(t.last_store)
+    safe = f"{share} ({duration(t.last_store_ns)})" if t.dependent else "at once"
+    prologue = "?" if t.prologue is None else f"{percent(t.prologue)} ({duration(t.prologue_ns)})"
+    names = " → ".join(plain(name) for name in t.names)
+    return f"{t.producer} → {t.consumer}{times}", names, safe, prologue, duration(t.saves_ns)
 
 
 def print_advice(console: Console, advice: list[Opportunity], page: str | None) -> None:

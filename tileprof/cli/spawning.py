@@ -61,7 +61,8 @@ def _spawning(text: str, kind: type[Spawning]) -> Spawning:
     return kind(**values)
 
 
-SCALES = range(4, 21)
+SCALES = range(4, 18)
+"""Of the largest a breadth-first search takes half a minute and 1 GB."""
 
 
 def _workload(text: str) -> Spawns:
@@ -75,12 +76,16 @@ def _workload(text: str) -> Spawns:
             raise UserError(f"{text}: options of a workload follow a colon; write {PREFIX}{plain}:{rest or 'scale=14'}")
         raise UserError(f"there is no workload {name!r}{close(name, SPAWNS)}; there are {', '.join(SPAWNS)}")
     given = {"scale": "14", "seed": "0"}
+    chosen: set[str] = set()
     for part in filter(None, options.split(",")):
         key, equals, value = part.partition("=")
         if not equals:
             raise UserError(f"{text}: {part!r} is not key=value; write {PREFIX}{name}:scale=14,seed=0")
         if key not in given:
             raise UserError(f"{text}: a workload takes scale and seed, not {key!r}{close(key, given)}")
+        if key in chosen:
+            raise UserError(f"{text}: {key} is given twice; give it once")
+        chosen.add(key)
         given[key] = value
     scale, seed = (int(_number(f"{text}: {key}", value, whole=True)) for key, value in given.items())
     if scale not in SCALES:
@@ -103,10 +108,11 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - likewise
 
-    from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
-    from tileprof.cli.report_text import duration, percent, plain  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate.words import counted, duration  # noqa: PLC0415 - likewise
+    from tileprof.cli.report_text import percent, plain  # noqa: PLC0415 - likewise
+    from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - likewise
 
-    console = terminal()
+    console = wide_terminal()
     table = Table(box=None, pad_edge=False)
     for name in ("rule", "time", "over flat", "launched", "inline", "estimate off by"):
         table.add_column(name, justify="left" if name == "rule" else "right", no_wrap=True)
@@ -114,10 +120,10 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
         gain = f"{found[0].time_ns / f.time_ns:.2f}x" if f.time_ns else "-"
         error = percent(f.estimate_error) if f.estimate_error == f.estimate_error else "-"  # NaN is not itself
         table.add_row(*map(Text, (f.policy, duration(f.time_ns), gain, f"{f.launched:,}", f"{f.inlined:,}", error)))
-    console.print(table)
+    print_table(console, table)
     said = (
-        f"{plain(work.name)}: {len(work.round_at) - 1:,} rounds of {len(work.items):,} threads with {int(work.items.sum()):,} items. "
-        f"program launches from {work.threshold} items; threshold is the best static one. estimate: of the queue model, against what then "
+        f"{plain(work.name)}: {counted(len(work.round_at) - 1, 'round')} of {counted(len(work.items), 'thread')} with "
+        f"{counted(int(work.items.sum()), 'item')}. program launches from {counted(work.threshold, 'item')}; threshold is the best static one. estimate: of the queue model, against what then "
         "happened. Costs that were not given are a K20c's, see tileprof.analysis.simulate.spawning."
     )
     console.print(Text(said, style="dim"))

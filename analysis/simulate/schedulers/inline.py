@@ -12,6 +12,7 @@ from tileprof.analysis.simulate.engine import Outcome, Room
 from tileprof.analysis.simulate.inlining import INLINE, Inlining, run
 from tileprof.analysis.simulate.plan import READY, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds.problem import Problem
@@ -23,11 +24,11 @@ class Inline(Options):
     workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see `tileprof.analysis.simulate.inlining`. With ``policy`` 0
     the rule after that paper's decides, with 1 every tile is spawned, with 2 every tile is run inline by the worker of its last parent.
 
-    A worker is as large as the largest tile, so there are as many as blocks reside of the launch with fewest. ``spawn_ns``, from the end
+    A worker is as large as the largest tile, so there are as many as tiles (whole clusters) fit at once of the launch with fewest. ``spawn_ns``, from the end
     of a tile through its event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499);
     ``fetch_ns``, a worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its input is
     still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that count on recorded
-    lives. Tiles last as recorded, whatever duration model is asked for.
+    lives. Tiles last as recorded: asked for another duration model, the simulator refuses.
     """
 
     name: ClassVar[str] = "inline"
@@ -42,9 +43,7 @@ class Inline(Options):
 
     def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
         """Every tile's times, and a sentence about how many ran inline."""
-        fits = room.capacity // np.maximum(room.demand, 1)
-        on_an_sm = max(1, int((fits.min(axis=1) // room.cluster).min(initial=np.iinfo(np.int64).max)))
-        costs = Inlining(room.sms * on_an_sm, self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
+        costs = Inlining(workers(p, room), self.policy, self.spawn_ns, self.fetch_ns, self.reload_ns)
         found = run(p, successors(p), costs)
         first = np.zeros(len(p.launch))
         filled = np.flatnonzero(np.diff(p.tile_base))
@@ -53,3 +52,21 @@ class Inline(Options):
         fetching_ns = self.fetch_ns * float((~found.inline).sum())
         sm = (found.worker % room.sms).astype(np.int32)
         return Outcome(found.begin_ns, found.end_ns, sm, first, p.tiles, fetching_ns, 0), [said]
+
+
+def workers(p: Problem, room: Room) -> int:
+    """Tiles that fit on the machine at once, of the launch with fewest; none where there are no tiles. The blocks of a cluster
+    may lie on several SMs, as the engine places them.
+
+    Raises UserError where not one tile fits.
+    """
+    filled = np.flatnonzero(np.diff(p.tile_base))
+    if not len(filled):
+        return 0
+    blocks = room.sms * (room.capacity // np.maximum(room.demand[filled], 1)).min(axis=1)
+    fits = blocks // room.cluster[filled]
+    if fits.min() < 1:
+        raise UserError(
+            f"inline: a worker as large as a tile of launch {p.launch[filled[fits.argmin()]]} does not fit on the GPU"
+        )
+    return int(fits.min())

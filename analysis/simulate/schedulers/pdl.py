@@ -34,6 +34,7 @@ class Pdl(Options):
     def draft(self, program: Program) -> Draft:
         draft = Draft(program.count, signal_ns=self.signal_ns)
         early = []
+        unsafe = 0
         stream = program.launches["stream"].tolist()
         for launch, before in enumerate(program.stream_predecessor()):
             draft.gap_ns[launch] = self.gap_ns
@@ -44,6 +45,7 @@ class Pdl(Options):
             draft.started[launch] = {before}
             draft.gate[launch], draft.waits_for[launch] = GRID, before
             draft.prologue[launch] = self.prologue_of(program, launch)
+            unsafe += draft.prologue[launch] > _safe_prologue(program, launch)
             draft.trigger[before] = program.written[launch].get(before, 0.0) if self.recorded else self.trigger
             if draft.prologue[launch] > 0:
                 early.append(draft.prologue[launch])
@@ -52,12 +54,18 @@ class Pdl(Options):
                 f"{len(early):,} of {program.count:,} launches have work before they must wait, {sum(early) / len(early):.0%} of a tile's on average. "
                 "Triggering at the entry of the launch before is safe, since all wait for its end."
             )
+        if unsafe:
+            draft.notes.append(
+                f"No valid schedule of the program as recorded: with prologue={self.prologue:g} tiles of {unsafe:,} of {program.count:,} launches go on "
+                "beyond what is known to need nothing of earlier launches. It says what kernels written so would gain."
+            )
         return draft
 
     def prologue_of(self, program: Program, launch: int) -> float:
         """Share of the work of a launch's tiles that needs nothing of any launch before it."""
-        if self.prologue is not None:
-            return self.prologue
-        if program.recycled[launch]:
-            return 0.0
-        return min(program.parents[launch].values(), default=1.0)
+        return _safe_prologue(program, launch) if self.prologue is None else self.prologue
+
+
+def _safe_prologue(program: Program, launch: int) -> float:
+    """As recorded; 0 where unknown."""
+    return 0.0 if program.recycled[launch] else min(program.parents[launch].values(), default=1.0)

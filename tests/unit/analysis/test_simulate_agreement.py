@@ -20,7 +20,7 @@ GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.tileprof"))
 def test_stream_order_reproduces_the_recorded_time_of_every_launch(path):
     recorded = build_graph(load(path))
     simulator = Simulator(recorded)
-    found = agreement(recorded, simulator.run(scheduler("stream")))
+    found = agreement(recorded, simulator.run(scheduler("stream")), simulator.recorded)
     assert found.launches == int((np.diff(recorded.tile_base) > 0).sum())
     assert found.reproduced, found
     assert found.simulated_running_ns == pytest.approx(found.recorded_running_ns, rel=0.05)
@@ -31,10 +31,22 @@ def test_a_launch_that_took_longer_than_its_tiles_do_is_named():
     g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
     g.trace.launches["duration_ns"] = [1000, 1100]
     g.trace.launches["begin_ns"] = [0, 5000]
-    found = agreement(g, Simulator(g).run(scheduler("stream")))
+    simulator = Simulator(g)
+    found = agreement(g, simulator.run(scheduler("stream")), simulator.recorded)
     assert (found.off, found.worst, found.reproduced) == (1, 1, False)
     assert found.worst_off == pytest.approx(100 / 1100)
     assert (found.recorded_between_ns, found.simulated_between_ns) == (4000, 100)
+
+
+def test_launches_whose_lives_were_made_to_fit_are_told_apart():
+    # The first launch's tiles have lives of their own; of the second only its time is known, and spread over its tiles.
+    g = with_trace(graph([2, 2], []), [[1000.0] * 2] * 2)
+    g.trace.launches["duration_ns"] = 1000
+    g.trace.launches["timing"] = ["modelled", "launch"]
+    simulator = Simulator(g)
+    found = agreement(g, simulator.run(scheduler("stream")), simulator.recorded)
+    assert (found.launches, found.by_construction, found.reproduced) == (2, 1, True)
+    assert found.to_json()["by_construction"] == 1
 
 
 def test_a_pair_says_when_to_trigger_and_what_comes_before_the_wait():

@@ -52,8 +52,13 @@ def cases(draw):
     plan = draft.plan()._replace(rank=np.array(draw(st.permutations(range(n))), np.int64))
     demand = [[1, draw(st.integers(1, 4))] for _ in range(n)]
     clusters = [draw(st.sampled_from([1, 1, 1, 2])) for _ in range(n)]
+    grids = [draw(st.sampled_from([1, 2, 3, 7, 7])) for _ in range(n)]
     room = engine.Room(
-        draw(st.integers(1, 3)), np.array(demand, np.int64), np.array(clusters, np.int64), np.array([2, 6], np.int64)
+        draw(st.integers(1, 3)),
+        np.array(demand, np.int64),
+        np.array(clusters, np.int64),
+        np.array([2, 6], np.int64),
+        np.array(grids, np.int64),
     )
     load = st.sampled_from([0, FULL // 3, FULL // 2, FULL, 2 * FULL])
     width, clocks = draw(st.sampled_from([(1, 0), (1, room.sms), (1, 2), (2, 4)]))
@@ -79,7 +84,7 @@ def test_the_compiled_engine_equals_the_plain_one(case):
 
 def room_of(slots, launches):
     ones = np.ones(launches, np.int64)
-    return engine.Room(1, ones[:, None], ones, np.array([slots], np.int64))
+    return engine.Room(1, ones[:, None], ones, np.array([slots], np.int64), 1000 * ones)
 
 
 @settings(deadline=None)
@@ -141,3 +146,38 @@ def test_the_signal_and_the_gap_delay_what_waits():
     assert ready.begin_ns[1] == 7.0
     stream = simulate(g, [[5.0], [1.0]], Draft(2, after=[set(), {0}], gap_ns=[0.0, 3.0]), 9)
     assert stream.begin_ns[1] == pytest.approx(8.0)
+
+
+def persistent(lives, at_most, slots=4, gates=None):
+    """Launches without dependencies on one SM of so many slots, in both engines; begins of all tiles."""
+    g = graph([len(x) for x in lives], [])
+    n = len(lives)
+    p = problem(g, durations(lives), reuse=True, unknown_first=0.0)
+    room = room_of(slots, n)._replace(at_most=np.array(at_most, np.int64))
+    plan = Draft(n, gate=gates or [FREE] * n).plan()
+    fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
+    assert fast.begin_ns.tolist() == plain.begin_ns.tolist()
+    return fast.begin_ns.tolist()
+
+
+def test_a_persistent_launch_runs_no_wider_than_its_grid():
+    assert persistent([[1.0] * 6], [2]) == [0, 0, 1, 1, 2, 2]
+
+
+def test_work_items_that_wait_for_their_grid_hold_back_nobody():
+    assert persistent([[2.0] * 3, [1.0] * 3], [1, 9]) == [0, 2, 4, 0, 0, 0]
+    # In one slot they come in order of rank all the same.
+    assert persistent([[2.0] * 2, [1.0]], [1, 9], slots=1) == [0, 2, 4]
+
+
+def test_ready_tiles_beyond_the_grid_go_on_by_number():
+    assert persistent([[3.0, 1.0, 1.0, 1.0]], [2], gates=[READY]) == [0, 0, 1, 2]
+
+
+def test_a_launch_that_opens_by_a_dispatch_comes_after_what_was_ready_then():
+    # The consumer (rank 1) opens when its producer's tiles have begun, at 0 too; the branch (rank 2) was ready before.
+    g = graph([1, 1, 1], [(0, 1, one_to_one(1))])
+    draft = Draft(3, gate=[INSIDE] * 3, started=[set(), {0}, set()])
+    p = problem(g, durations([[5.0], [5.0], [5.0]]), reuse=True, unknown_first=0.0)
+    found = engine.run(p, successors(p), draft.plan(), room_of(2, 3))
+    assert found.begin_ns.tolist() == [0, 5, 0]

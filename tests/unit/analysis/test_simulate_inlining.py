@@ -86,7 +86,7 @@ def test_a_tile_is_run_by_the_worker_of_its_last_parent():
 
 def test_there_are_as_many_workers_as_blocks_reside_of_the_largest_tile():
     p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
-    room = Room(2, np.array([[1, 64], [1, 100]]), np.ones(2, np.int64), np.array([8, 256]))
+    room = Room(2, np.array([[1, 64], [1, 100]]), np.ones(2, np.int64), np.array([8, 256]), np.full(2, 9))
     found, said = scheduler("inline:policy=1").alone(p, room)
     assert "0 of 4 tiles run inline" in said[0]
     assert "4 workers" in said[0]
@@ -101,3 +101,21 @@ def test_options_out_of_range_are_refused():
         scheduler("inline:policy=3")
     with pytest.raises(UserError, match="no option 'polcy'; did you mean policy"):
         scheduler("inline:polcy=1")
+
+
+def test_a_worker_holds_a_whole_cluster():
+    p = problem(CHAIN, durations([[10.0, 10.0], [5.0, 5.0]]), reuse=True)
+    room = Room(3, np.ones((2, 1), np.int64), np.array([1, 4]), np.array([2]), np.full(2, 9))
+    # Six blocks fit on the GPU, on three SMs: one cluster of four.
+    found, said = scheduler("inline").alone(p, room)
+    assert "1 workers" in said[0]
+    assert found.end_ns.max() >= 30
+    with pytest.raises(UserError, match="as large as a tile of launch 1 does not fit"):
+        scheduler("inline").alone(p, room._replace(sms=1))
+
+
+def test_nothing_runs_in_no_time():
+    p = problem(graph([], []), durations([]), reuse=True)
+    none = np.zeros(0, np.int64)
+    found, _ = scheduler("inline").alone(p, Room(2, np.zeros((0, 1), np.int64), none, np.array([2]), none))
+    assert found.ended == 0

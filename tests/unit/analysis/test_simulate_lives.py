@@ -98,3 +98,28 @@ def test_other_models_are_answered_with_what_there_is(text, says):
     with pytest.raises(UserError) as raised:
         life_model(text)
     assert says in str(raised.value)
+
+
+def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
+    # Alone on its SM each tile is as slow as recorded; half of the consumer comes before its wait, half after the signal.
+    simulator = Simulator(independent(0, first=0.5), lives=life_model("co-residency-scaled:sensitivity=2"))
+    found = simulator.run(scheduler("pdl:signal=90us"))
+    assert found.time_ns == pytest.approx(1000 + 90_000 + 500, rel=1e-6)
+    assert found.waiting_ns == pytest.approx(500 + 90_000, rel=1e-6)
+    assert "slowed" not in found.overheads_ns
+
+
+def test_a_tile_that_waits_takes_no_bandwidth():
+    # The producer is slowed by the consumer's first half only, and nobody by the signal.
+    simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
+    found = simulator.run(scheduler("pdl:signal=5us"))
+    assert found.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
+    assert found.waiting_ns == pytest.approx(5500, rel=1e-6)
+    assert found.overheads_ns["slowed"] == pytest.approx(1000, rel=1e-6)
+
+
+def test_polls_inside_a_tile_are_no_work():
+    simulator = Simulator(independent(10**6, first=0.5), lives=life_model("shared-roofline"))
+    found = simulator.run(scheduler("cusync:inside=1,post_ns=0,wait_ns=0,poll_ns=5000"))
+    assert found.end_ns.tolist() == pytest.approx([1500, 7000], rel=1e-6)
+    assert found.waiting_ns == pytest.approx(5500, rel=1e-6)

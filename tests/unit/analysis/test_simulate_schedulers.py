@@ -314,6 +314,10 @@ def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm,
     simulator = Simulator(g, machine, life_model(model))
     bounds = Bounder(g, machine, simulator.lives.shortest(g.trace, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
+        if model != "recorded" and name.startswith("inline"):
+            with pytest.raises(UserError, match="knows no --durations"):
+                simulator.run(scheduler(name))
+            continue
         schedule = simulator.run(scheduler(name))
         assert not schedule.deadlock, name
         assert schedule.time_ns >= bounds.bound_ns - 1e-9, name
@@ -332,7 +336,7 @@ def test_what_schedulers_ask_for_is_the_same_in_both_engines(case):
         p = problem(g, durations(lives), reuse=not chosen.renames, unknown_first=0.0)
         plan = chosen.draft(program_of(g)).plan()
         ones = np.ones(len(lives), np.int64)
-        room = engine.Room(2, ones[:, None], ones, np.array([2], np.int64))
+        room = engine.Room(2, ones[:, None], ones, np.array([2], np.int64), 1000 * ones)
         fast, plain = engine.run(p, successors(p), plan, room), reference.run(p, plan, room)
         assert fast.end_ns.tolist() == plain.end_ns.tolist(), name
 
@@ -413,6 +417,15 @@ def test_a_foreign_device_has_its_own_occupancy():
         ("strem", "did you mean stream?"),
         ("pdl:prolog=1", "did you mean prologue?"),
         ("pdl:prologue=2", "at most 1"),
+        ("cusync:window=2,window=3", "window is given twice, as 2 and 3"),
+        ("cusync:poll=1us,poll_ns=5", "poll_ns is given twice"),
+        ("cusync:", "cusync alone"),
+        ("cusync:window=2,", "is not key=value"),
+        ("pdl:signal=1e300us", "at most 1e+12"),
+        ("pdl:signal_ns=nan", "signal_ns is nan"),
+        ("cusync:window=" + "9" * 400, "window is 999999… (400 digits)"),
+        ("acs-sw:threads=1000001", "at most 1000000"),
+        ("wireframe:nodes=1000001", "at most 1000000"),
         ("stream:gap_ns=-1", "at least 0"),
         ("streams:queues=1.5", "whole number"),
         ("stream:gap_ns=fast", "is not a number"),
@@ -447,3 +460,56 @@ def test_every_scheduler_cites_its_source():
 def test_covered_time_is_the_length_of_the_union(intervals):
     begin, end = (np.array([i[k] for i in intervals], np.float64) for k in (0, 1))
     assert covered_ns(begin, end) == len({x for a, b in intervals for x in range(a, b)})
+
+
+def test_a_cluster_that_never_fits_is_refused_with_its_launch():
+    g = with_trace(graph([1, 2], []), [[1.0], [1.0] * 2], cluster_x=4, blocks_per_sm=1, grid_x=8)
+    with pytest.raises(UserError, match=r"cluster of 4 blocks of launch 0 needs 4 SMs .* the machine holds 2"):
+        Simulator(g)
+    assert not Simulator(g, Machine(g.trace.device, sms=4)).run(scheduler("stream")).deadlock
+
+
+def test_sms_set_apart_are_missing_for_a_cluster():
+    g = with_trace(graph([1], []), [[1.0]], cluster_x=2, blocks_per_sm=1, grid_x=2)
+    with pytest.raises(UserError, match="needs 2 SMs"):
+        Simulator(g).run(scheduler("persistent:scheduler_sms=1"))
+
+
+def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():
+    g = with_trace(graph([6], []), [[10.0] * 6], grid_x=2)
+    assert Simulator(g, Machine(g.trace.device, sms=6)).run(scheduler("list")).time_ns == 30
+
+
+def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
+    def said(text):
+        return " ".join(Simulator(chain(first=0.5)).run(scheduler(text)).notes)
+
+    assert "No valid schedule of the program as recorded: with prologue=0.75 tiles of 2 of 3" in said(
+        "pdl:prologue=0.75"
+    )
+    assert "No valid schedule" not in said("pdl:prologue=0.5")
+    assert "No valid schedule" not in said("pdl")
+
+
+def test_waits_in_the_loop_are_an_overhead_of_their_own():
+    relation = block([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0])
+    g = with_trace(graph([2, 2], [(0, 1, relation)]), [[10.0] * 2] * 2)
+    found = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
+    assert found.overheads_ns == {"posts": 4.0, "waits in the loop": 12.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [({"sms": 10**9}, "at most 100,000 SMs"), ({"blocks_per_sm": 10**9}, "at most 10,000 blocks")],
+)
+def test_machines_beyond_any_gpu_are_refused(given, says):
+    with pytest.raises(UserError, match=says):
+        Machine(chain().trace.device, **given)
+
+
+def test_what_a_simulation_claims_follows_from_its_lives():
+    g = with_trace(graph([1], []), [[1.0]], flops=10**12)
+    claimed = Bounder(g, None, Simulator(g).recorded).of(1.0)
+    assert claimed.ns["compute"] > claimed.bound_ns
+    assert claimed.binding in ("area", "wait-inside path")
+    assert Bounder(g).of(1.0).binding == "compute"

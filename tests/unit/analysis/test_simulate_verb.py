@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from argparse import ArgumentParser
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis.simulate import bloom
+from tileprof.analysis.simulate.words import counted, duration, signed_percent
 from tileprof.cli.simulate import VERB
+from tileprof.cli.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError
+from tileprof.trace import load
 
 
 @pytest.fixture(scope="module")
@@ -140,10 +144,78 @@ def test_timelines_are_written_once_and_not_over_each_other(mlp, tmp_path, capsy
     simulate(mlp, *chosen, "--force")
 
 
+def test_a_scheduler_that_is_asked_for_twice_is_exported_twice(mlp, tmp_path):
+    target = tmp_path / "timeline.json"
+    simulate(mlp, "--scheduler", "list", "--scheduler", "list", "--export", "perfetto", "-o", target)
+    events = json.loads(target.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {"list: launches", "list: SMs", "list (2): launches", "list (2): SMs"}
+
+
+def test_what_is_not_the_whole_program_or_not_exactly_it_is_said_first(mlp, tmp_path, capsys):
+    partial = tmp_path / "partial.tileprof"
+    shutil.copytree(mlp, partial)
+    manifest = json.loads((partial / "manifest.json").read_text())
+    (partial / "manifest.json").write_text(json.dumps(manifest | {"complete": False, "reason": "killed"}))
+    simulate(partial, "--scheduler", "list")
+    assert capsys.readouterr().out.startswith("PARTIAL TRACE (killed)")
+    for asked in ((partial, "--scheduler", "list"), (partial, "--scheduler", "list", "--sweep", "sms=4:8:2")):
+        simulate(*asked, "--json")
+        found = json.loads(capsys.readouterr().out)
+        assert (found["complete"], found["reason"], found["conservative_launches"]) == (False, "killed", 0)
+    simulate(mlp, "--scheduler", "list")
+    assert "PARTIAL" not in capsys.readouterr().out
+
+
+def test_conservative_launches_are_counted(mlp, capsys):
+    trace = load(mlp)
+    trace.launches["coverage"] = "conservative"
+    many = len(trace.launches)
+    assert standing_of(trace) == {"complete": True, "reason": "", "conservative_launches": many}
+    print_standing(wide_terminal(), trace)
+    assert f"{many} of {many} launches are conservative" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_no_value_is_broken_or_cut(mlp, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    simulate(mlp)
+    for line in capsys.readouterr().out.splitlines():
+        assert not re.fullmatch(r" +(s|ms|us|ns)", line)
+        assert len(line) <= int(width)
+        if line.startswith("saved:"):
+            break
+        assert "…" not in line
+
+
+def test_what_the_arithmetic_of_a_roofline_cannot_know_is_said(capsys):
+    golden = Path(__file__).parents[2] / "golden" / "gemm_pair.tileprof"
+    simulate(golden, "--scheduler", "list", "--durations", "shared-roofline")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "The trace has no FLOPs" in text
+    assert "recorded time of its 2 launches by construction" in text
+    assert "ready-gated schedules without costs is 7.3 us." in text
+    simulate(golden, "--scheduler", "list")
+    assert "FLOPs" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ns", "said"), [(999_700, "1 ms"), (999_400, "999 us"), (0, "0 ns"), (5e12, "5,000 s"), (1e300, "1e+291 s")]
+)
+def test_times_have_three_figures_and_never_fill_a_line(ns, said):
+    assert duration(ns) == said
+
+
+def test_one_is_not_many_and_nothing_is_not_negative():
+    assert [counted(1, "launch"), counted(2, "launch"), counted(1, "round")] == ["1 launch", "2 launches", "1 round"]
+    assert [signed_percent(-1e-9), signed_percent(1e-9, plus=True), signed_percent(-0.5)] == ["0.0%", "+0.0%", "-50.0%"]
+
+
 def test_advice_links_into_a_page(mlp, tmp_path, capsys):
     golden = Path(__file__).parents[2] / "golden" / "gpt2.tileprof"
     simulate(golden, "--scheduler", "list", "--advice", "--page", tmp_path / "page.html")
-    text = capsys.readouterr().out
+    text, warned = capsys.readouterr()
+    assert warned.count("is not written yet; type: tileprof view") == 1
     first = re.search(r"launches (\d+) → (\d+)", text)
     assert f"page.html#pair={first[1]},{first[2]}&beside=" in text
     simulate(mlp, "--scheduler", "list", "--advice")
@@ -167,7 +239,7 @@ def test_rules_for_child_grids_are_compared_on_a_workload(capsys):
     [
         (["workload:bsf"], "did you mean bfs?"),
         (["workload:bfs:size=3"], "takes scale and seed"),
-        (["workload:bfs:scale=99"], "expected 4 to 20"),
+        (["workload:bfs:scale=99"], "expected 4 to 17"),
         (["workload:bfs:scale=x"], "is not a whole number"),
         (["workload:bfs:scal=9"], "did you mean scale?"),
         (["workload:bfs:9"], "'9' is not key=value; write workload:bfs:scale=14,seed=0"),
@@ -201,6 +273,9 @@ def test_workloads_that_do_not_exist_are_answered_with_what_there_is(arguments, 
         ["--export", "perfetto", "-o", "x.json", "--scheduler", "list", "--sweep", "sms=1:2:2"],
         ["--dask", "--advice"],
         ["--occupancy", "2", "--scheduler", "list", "--sweep", "sms=1:2:2"],
+        ["--sms", "999999999"],
+        ["--occupancy", "9000000000000000000"],
+        ["--page", "page.html"],
     ],
 )
 def test_bad_usage_is_a_user_error(mlp, bad):
