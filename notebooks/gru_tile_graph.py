@@ -49,21 +49,24 @@ columns = ["producer", "consumer", "pattern", "map", "edges", "bytes"]
 graph.pairs.loc[~graph.pairs["reuse_only"], columns].head(15)
 
 # %% [markdown]
-# Every block of the first two time steps. Orange blocks need nothing that is computed here: they could run at
-# once.
+# Every block of the first time step, and of the two products that begin the second. Orange blocks need nothing that is computed here: they could
+# run at once. Where blocks all need the same blocks, their dependencies are drawn as one line between two squares.
 
 # %%
 products = graph.launches.loc[graph.launches["op"].astype(str) == "aten::addmm", "launch"]
-STEPS = range(int(products.iloc[2 * len(products) // 3]))
+STEPS = range(int(products.iloc[len(products) // 3 + 1]) + 1)
 inside = graph.links[~graph.links["reuse"] & graph.links["producer"].isin(STEPS) & graph.links["consumer"].isin(STEPS)]
 shown = int(graph.tile_base[len(STEPS)])
-bound = np.zeros(shown, bool)
-for consumer, block in inside[["consumer", "block"]].itertuples(index=False):
+bound, needed = np.zeros(shown, bool), set()
+for producer, consumer, block in inside[["producer", "consumer", "block"]].itertuples(index=False):
     bound[graph.tile_base[consumer] : graph.tile_base[consumer + 1]] |= graph.blocks[block].set_of >= 0
+    parent, child, _ = graph.blocks[block].edges()
+    needed |= {(producer, consumer, p, c) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
 tile_graph(
     graph,
     STEPS,
-    title=f"Two steps of a GRU: {shown} blocks, {int(inside['edges'].sum()):,} dependencies; {int((~bound).sum())} blocks could start at once",
+    title=f"A step of a GRU and the products of the next: {shown} blocks, {len(needed):,} dependent pairs of blocks; "
+    f"{int((~bound).sum())} blocks (orange) could start at once",
 )
 
 # %% [markdown]

@@ -142,12 +142,10 @@ def below(rows: pd.DataFrame, bound: float = 0.5) -> float:
 
 
 half = {key: below(rows) for key, rows in modelled.groupby(["family", "device"])}
+of = {f: " and ".join(f"{half[f, d]:.0%} on the {d}" for d in devices) for f in ("RNN product", "convolution")}
 title = (
-    "Below half full: "
-    + ", ".join(f"{half['RNN product', device]:.0%} of the recurrent products on the {device}" for device in devices)
-    + ",<br>"
-    + ", ".join(f"{half['convolution', device]:.0%} of the convolutions on the {device}" for device in devices)
-    + f" (modelled), {below(recorded):.0%} of those recorded"
+    f"Below half full, modelled: recurrent products {of['RNN product']},<br>convolutions {of['convolution']}; "
+    f"recorded on an H200: {below(recorded):.0%} of all kernels"
 )
 level_bars(bars, title=title, what="slots filled")
 

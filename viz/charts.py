@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil
+from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -23,25 +24,30 @@ _MARKERS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star")
 _LEVEL_COLOURS = ("#D55E00", "#F0B670", "#9CCBEA", "#0072B2")
 _FONT_PX, _TITLE_PX, _LABEL_PX = 15, 19, 13
 _MOST_TICKS = 10
-_LEAST_LABELLED = 0.055
+_TITLE_CHARACTERS = 95
+"""What a line of a title holds in a notebook of 900 pixels."""
+_LINES_UP_PX = 13
+"""By how much plotly raises a title of several lines."""
+_LEAST_LABELLED = 0.075
 """Share of a bar below which a number does not fit."""
 
 
 def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend: str = "") -> go.Figure:
-    """The figure in the look that all share, with its finding as title; ``top``: pixels between title and picture, with room for a
-    legend named ``legend``.
+    """The figure in the look that all share, with its finding as title, in lines that a notebook can hold; ``top``: pixels between title
+    and picture, with room for a legend named ``legend``.
     """
-    used = 22 + 26 * (title.count("<br>") + 1)
+    lines = [part for line in title.split("<br>") for part in wrap(line, _TITLE_CHARACTERS) or [""]]
+    used = 22 + 26 * len(lines)
     figure.update_layout(
         template="plotly_white",
         title={
-            "text": title,
+            "text": "<br>".join(lines),
             "x": 0.01,
             "xanchor": "left",
             "y": 1,
             "yanchor": "top",
             "yref": "container",
-            "pad": {"t": 14},
+            "pad": {"t": 14 + _LINES_UP_PX * (len(lines) > 1)},
             "font": {"size": _TITLE_PX},
         },
         font={"size": _FONT_PX, "color": "#222222"},
@@ -84,7 +90,7 @@ def level_bars(table: pd.DataFrame, *, title: str, what: str, bounds: Sequence[f
     """
     groups = list(dict.fromkeys(table["group"]))
     panels = ("share of kernels", "share of their time")
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=panels)
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.1, subplot_titles=panels)
     names = [f"{low:.0%} to {high:.0%}" for low, high in zip((0, *bounds), (*bounds, 1), strict=True)]
     for column in range(2):
         shares = np.array([_of_group(table[table["group"] == group], column == 1, bounds) for group in groups])
@@ -209,12 +215,16 @@ def curves(
     ranges: Mapping[str, tuple[float, float]] | None = None,
     guides: Mapping[str, float] | None = None,
     columns: int = 2,
+    even_x: bool = False,
 ) -> go.Figure:
     """Lines of column ``y`` over column ``x``, one for each value of ``by``, in a panel for each value of ``panel``.
 
     ``levels``: by panel, named values of y that do not depend on x, drawn across. ``guides``: named values of x, drawn upright in every
-    panel. ``ranges``: by panel, what of y is shown. ``percent``: y are shares of 1.
+    panel. ``ranges``: by panel, what of y is shown. ``percent``: y are shares of 1. ``even_x``: values of x stand at equal distances,
+    each with its tick; not with ``log_x`` or ``guides``, which need an axis of numbers.
     """
+    if even_x and (log_x or guides):
+        raise UserError("values of x at equal distances leave no axis for log_x or guides: choose one of them")
     panels = list(dict.fromkeys(table[panel])) if panel else [""]
     names = list(dict.fromkeys(table[by]))
     columns = min(columns, len(panels))
@@ -225,7 +235,7 @@ def curves(
         subplot_titles=[str(name) for name in panels] if panel else None,
         shared_xaxes=True,
         horizontal_spacing=0.09,
-        vertical_spacing=0.22 / rows,
+        vertical_spacing=(0.36 if even_x else 0.22) / rows,
     )
     marks: dict[str, int] = {}
     for place, name in enumerate(panels):
@@ -242,6 +252,8 @@ def curves(
         for key, value in (guides or {}).items():
             figure.add_vline(value, line={"color": "#aaaaaa", "width": 1}, layer="below", **at)
             figure.add_annotation(_guide_label(key, np.log10(value) if log_x else value), **at)
+        if even_x:
+            figure.update_xaxes(_even_ticks(inside[x]), **at)
         if str(name) in (ranges or {}):
             figure.update_yaxes(range=(ranges or {})[str(name)], **at)
     figure.update_xaxes(showticklabels=True)
@@ -255,7 +267,15 @@ def curves(
         figure.update_yaxes(tickformat=".0%")
     figure.update_xaxes(title=x_title, row=rows)
     figure.update_yaxes(title=y_title, col=1)
-    return dressed(figure, title, height=180 + 270 * rows, top=78 if panel else 56)
+    return dressed(figure, title, height=180 + (310 if even_x else 270) * rows, top=78 if panel else 56)
+
+
+def _even_ticks(x: pd.Series) -> dict[str, object]:
+    """A place for every value, in ascending order."""
+    values = sorted(set(x.tolist()))
+    places = {"type": "category", "categoryorder": "array", "categoryarray": values}
+    labels = {"tickvals": values, "ticktext": [f"{v:,g}" for v in values], "tickangle": -90, "tickfont": {"size": 12}}
+    return places | labels
 
 
 def _guide_label(name: str, x: float) -> dict[str, object]:

@@ -14,17 +14,46 @@ def comparison(mean, *ours):
     ("mean", "ours", "says"),
     [
         (1.5, [{"a": 1.2}, {"a": 1.8}], "same direction; the published mean lies in our range"),
-        (1.5, [{"a": 1.8, "b": 1.8}], "same direction, about the same size: above by a factor of 1.20"),
-        (1.5, [{"a": 3.0}, {"a": 4.0}], "same direction, not the same size: above by a factor of 2.00"),
-        (1.8, [{"a": 1.2}], "same direction, about the same size: below by a factor of 1.50"),
-        (1.5, [{"a": 0.9}, {"a": 1.8}], "direction not certain: 0.90x to 1.80x"),
-        (1.0, [{"a": 0.8}, {"a": 0.9}], "as published, near: 0.80x to 0.90x"),
-        (1.0, [{"a": 0.5}, {"a": 0.9}], "as published, near: 0.50x to 0.90x"),
-        (1.0, [{"a": 0.5}], "not near: 0.50x to 0.50x"),
+        (1.5, [{"a": 1.8, "b": 1.8}], "same direction; ours above by a factor of 1.20"),
+        (1.8, [{"a": 1.2}], "same direction; ours below by a factor of 1.50"),
+        (
+            1.5,
+            [{"a": 0.9}, {"a": 1.8}],
+            "not the same direction; the published mean lies in our range (0.90x to 1.80x)",
+        ),
+        (
+            1.0,
+            [{"a": 0.8}, {"a": 0.9}],
+            "published without a direction; ours below by a factor of 1.11 (0.80x to 0.90x)",
+        ),
     ],
 )
 def test_a_verdict_names_direction_and_size(mean, ours, says):
     assert comparison(mean, *ours).verdict == says
+
+
+@pytest.mark.parametrize(
+    ("mean", "ours", "same", "inside", "near"),
+    [
+        (1.5, (1.2, 1.8), True, True, True),
+        (1.5, (1.5, 1.8), True, True, True),
+        (1.5, (2.2, 9.0), True, False, True),
+        (1.5, (2.3, 9.0), True, False, False),
+        (1.5, (1.01, 1.02), True, False, True),
+        (1.8, (1.1, 1.1), True, False, False),
+        (1.5, (0.9, 1.8), False, True, True),
+        (1.5, (1.0, 1.8), False, True, True),
+        (1.5, (0.5, 0.6), False, False, False),
+        (0.8, (0.7, 0.9), True, True, True),
+        (0.8, (0.7, 1.1), False, True, True),
+        (1.0, (0.46, 0.89), None, False, True),
+        (1.0, (0.46, 0.6), None, False, False),
+        (1.0, (0.9, 1.1), None, True, True),
+    ],
+)
+def test_direction_range_and_nearness_are_counted_apart(mean, ours, same, inside, near):
+    found = comparison(mean, *({"a": gain} for gain in ours))
+    assert (found.same_direction, found.inside, found.near) == (same, inside, near)
 
 
 def test_means_are_geometric_and_over_programs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.policy.graphs import graph_of
@@ -22,12 +22,85 @@ def chain(tiles: int = 6):
     return graph_of([(tiles, 1, 1), (tiles, 1, 1)], {(0, 1): {(i, i) for i in range(1, tiles)}})
 
 
-def test_every_edge_is_a_line_and_tiles_without_parents_are_marked() -> None:
-    figure = tile_graph(chain(), [0, 1])
-    assert sum(v is None for v in figure.data[0].x) == 5
-    colours = [set(np.asarray(d.marker.color).tolist()) for d in figure.data[1:]]
-    assert colours[0] == {"#E69F00"}
-    assert np.asarray(figure.data[2].marker.color).tolist().count("#E69F00") == 1
+def drawn_lines(figure):
+    """Ends of every line: (column, height) pairs, from left to right."""
+    ends = []
+    for trace in figure.data:
+        if trace.mode != "lines":
+            continue
+        x, y = list(trace.x), list(trace.y)
+        start = 0
+        for at, value in enumerate(x):
+            if value is None:
+                ends.append(((x[start], y[start]), (x[at - 1], y[at - 1])))
+                start = at + 1
+    return ends
+
+
+def connected(figure, columns: list[int]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs of nodes that lines lead from the one to the other, through squares but not through other nodes."""
+    after = {}
+    for start, end in drawn_lines(figure):
+        after.setdefault(start, set()).add(end)
+
+    def reached(at):
+        for end in after.get(at, ()):
+            if float(end[0]).is_integer():
+                yield end
+            else:
+                yield from reached(end)
+
+    def tile(node):
+        return int(node[0]), round(node[1] * columns[int(node[0])] - 0.5)
+
+    return {(tile(a), tile(b)) for a in after if float(a[0]).is_integer() for b in reached(a)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_lines_lead_from_every_tile_to_all_that_need_it(data) -> None:
+    tiles = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3))
+    cells = {(a, b): [(p, c) for p in range(tiles[a]) for c in range(tiles[b])] for a, b in ((0, 1), (1, 2), (0, 2))}
+    needed = {key: data.draw(st.sets(st.sampled_from(of))) for key, of in cells.items()}
+    graph = graph_of([(n, 1, 1) for n in tiles], {key: pairs for key, pairs in needed.items() if pairs})
+    wanted = {((a, p), (b, c)) for (a, b), pairs in needed.items() for p, c in pairs}
+    assert connected(tile_graph(graph, [0, 1, 2]), tiles) >= wanted
+
+
+def test_all_that_need_all_share_one_line() -> None:
+    graph = graph_of([(8, 1, 1), (8, 1, 1)], {(0, 1): {(p, c) for p in range(8) for c in range(8)}})
+    figure = tile_graph(graph, [0, 1])
+    assert len(drawn_lines(figure)) == 17
+    assert connected(figure, [8, 8]) == {((0, p), (1, c)) for p in range(8) for c in range(8)}
+
+
+def test_lines_over_other_launches_are_bent_and_coloured() -> None:
+    figure = tile_graph(graph_of([(2, 1, 1)] * 3, {(0, 1): {(0, 0)}, (0, 2): {(1, 1)}}), [0, 1, 2])
+    near, far = (next(t for t in figure.data if (t.name or "").startswith(name)) for name in ("needed by", "passes"))
+    assert near.line.color != far.line.color
+    assert list(near.y) == [0.25, 0.25, None]
+    assert (far.y[0], far.y[-2]) == (0.75, 0.75)
+    assert all(height < 0.75 for height in far.y[1:-2])
+
+
+def test_tiles_without_parents_are_marked() -> None:
+    colours = [set(np.asarray(d.marker.color).tolist()) for d in tile_graph(chain(), [0, 1]).data if d.text]
+    assert colours == [{"#E69F00"}, {"#E69F00", "#0072B2"}]
+
+
+def test_titles_break_before_they_leave_the_page() -> None:
+    title = tile_graph(chain(), [0, 1], title="word " * 40 + "<br>end").layout.title.text
+    assert title.replace("<br>", " ").split() == ["word"] * 40 + ["end"]
+    assert max(map(len, title.split("<br>"))) < 100
+    assert title.endswith("<br>end")
+
+
+def test_values_at_equal_distances_stand_in_order_each_with_its_tick() -> None:
+    how = {"x": "x", "y": "y", "by": "variant", "panel": "program", "title": "t", "x_title": "us", "y_title": "gain"}
+    axis = curves(swept(), even_x=True, **how).layout.xaxis
+    assert (axis.type, list(axis.categoryarray), list(axis.ticktext)) == ("category", [1, 2, 4], ["1", "2", "4"])
+    with pytest.raises(UserError, match="no axis for log_x"):
+        curves(swept(), even_x=True, log_x=True, **how)
 
 
 def test_the_matrix_counts_each_edge_once_whatever_the_bins() -> None:
