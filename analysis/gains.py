@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     recorded = np.array([b.recorded_ns for b in bounds], np.float64)
     bound = np.array([b.bound_ns for b in bounds], np.float64)
     listed = np.array([b.listed_ns if b.listed_ns is not None else np.nan for b in bounds], np.float64)
-    duration = graph.trace.launches["duration_ns"].to_numpy(np.float64)
-    own = np.minimum(duration[producers] + duration[consumers], recorded)
+    own = np.minimum(bounder.launch_ns[producers] + bounder.launch_ns[consumers], recorded)
     return pairs.assign(
         direct=direct(len(graph.tile_base) - 1, _true_parents(graph), producers.tolist(), consumers.tolist()),
         apart=consumers - producers - 1,
@@ -272,6 +271,13 @@ def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
     worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
     known = (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
     return np.asarray(worth & known, dtype=np.bool_)
+
+
+def described_edges(row: Mapping[Any, Any]) -> int:
+    """Dependencies of a pair that its pattern and bytes speak of: RAW, or where there are none the hazards that renaming leaves, or
+    those of recycled memory.
+    """
+    return int(row["raw"] or row["war"] + row["waw"] or row["edges"]) if "raw" in row else int(row["edges"])
 
 
 def common_name(names: Sequence[str]) -> str:

@@ -8,16 +8,19 @@ nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     trace         path, recorder, command, complete, granule
     device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one, and
                   "recorded" times below are stream order on it, tile durations as recorded
-    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread},
-                  launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns,
+    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread, roofline (launches
+                  without a duration: modelled from FLOPs and bytes, and part of recorded_ns)},
+                  launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns (no kernel ran),
                   waves, last_wave (mean fullness, weighed by time), idle (share of slot-time without a tile, likewise),
                   bytes_read, bytes_written (summed over tiles), flops
     bounds        of the program: recorded_ns, bounds_ns {name: ns}, area_by_resource_ns, compulsory_dram_bytes, bound_ns,
                   binding, ready_gated_bound_ns, gain, list_schedule_ns, list_schedule_with_reuse_ns, achievable_gain
+    dependencies_known  false where the trace holds no accesses: bounds then know of no dependency, and what a schedule achieves is null
     unknown_lags  share of edges of which it is not known when in the tiles' lives the bytes are touched
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
-                  consumer {...}, pattern, map, edges, bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
+                  consumer {...}, pattern, map, edges (all
+                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
                   overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage]
                   sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
     conservative  [op, kernel, launches, tiles, notes]
@@ -29,14 +32,14 @@ nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
-from tileprof.analysis.bounds import ASSUMPTIONS, Bounder, Bounds, Machine
-from tileprof.analysis.gains import direct_and_known, fold, pair_gains
+from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE, Bounder, Bounds, Machine
+from tileprof.analysis.gains import described_edges, direct_and_known, fold, pair_gains
 from tileprof.analysis.layers import Layer, repeated_layers
 from tileprof.analysis.waves import launch_waves
 
@@ -85,6 +88,7 @@ class Source:
 class Report:
     """All answers about one trace on one machine.
 
+    ``dependencies_known``: false for a trace without accesses, of which nothing may be concluded from launches being independent;
     ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are touched;
     ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs`` as `tileprof.analysis.gains.pair_gains` (one
     row a dependent pair of launches); ``groups`` as `tileprof.analysis.gains.fold` (repeated layers folded, the best direct
@@ -98,6 +102,7 @@ class Report:
     replayed: bool
     program: Program
     bounds: Bounds
+    dependencies_known: bool
     unknown_lags: float
     layers: list[Layer]
     launch_waves: pd.DataFrame
@@ -132,6 +137,7 @@ class Report:
             "device": {"name": self.device, "sms": self.sms, "replayed": self.replayed},
             "program": {name: getattr(self.program, name) for name in Program.__slots__},
             "bounds": self.bounds.to_json(),
+            "dependencies_known": self.dependencies_known,
             "unknown_lags": self.unknown_lags,
             "layers": [_layer_json(layer) for layer in self.layers],
             "pairs": [_pair_json(row, self.program.recorded_ns) for row in self.groups.to_dict("records")],
@@ -149,15 +155,18 @@ def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
     waves = launch_waves(trace.launches, bounder.slots, bounder.durations)
     program = _program(trace, bounder, waves)
     gains = pair_gains(bounder)
+    known = not program.tiles or program.bytes_read + program.bytes_written > 0
+    bounds = bounder.of(program.recorded_ns)
     return Report(
         source=_source(trace),
         device=bounder.machine.device.name,
         sms=bounder.machine.sms,
         replayed=bounder.replayed,
         program=program,
-        bounds=bounder.of(program.recorded_ns),
+        bounds=bounds if known else replace(bounds, listed_ns=None, listed_reuse_ns=None),
+        dependencies_known=known,
         unknown_lags=_unknown_lags(graph),
-        layers=repeated_layers(bounder),
+        layers=repeated_layers(bounder) if known else [],
         launch_waves=waves,
         pairs=gains,
         groups=fold(gains, trace.launches),
@@ -171,6 +180,16 @@ def recorded_ns(launches: pd.DataFrame) -> float:
     if not len(launches):
         return 0.0
     return float((begin + took).max() - begin.min()) if begin.any() else float(took.sum())
+
+
+def quiet_ns(launches: pd.DataFrame) -> float:
+    """How much of the recorded time no kernel ran, between the first launch's begin and the last one's end; 0 without begins."""
+    begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
+    if not begin.any():
+        return 0.0
+    order = np.argsort(begin, kind="stable")
+    reached = np.maximum.accumulate((begin + took)[order])
+    return float(np.maximum(begin[order][1:] - reached[:-1], 0.0).sum())
 
 
 def _source(trace: Trace) -> Source:
@@ -188,14 +207,14 @@ def _source(trace: Trace) -> Source:
 
 def _program(trace: Trace, bounder: Bounder, waves: pd.DataFrame) -> Program:
     launches = trace.launches
-    took = launches["duration_ns"].to_numpy(np.float64)
     alone = waves["alone_ns"].to_numpy(np.float64)
     weight = alone if alone.sum() > 0 else np.ones(len(alone))
     footprint_bytes = trace.tiles.groupby("footprint")[["bytes_read", "bytes_written"]].sum()
     moved = footprint_bytes.reindex(launches["footprint"], fill_value=0).sum()
     sources = pd.Series(bounder.durations.source, dtype=object)
     total = recorded_ns(launches)
-    gap_ns = max(0.0, total - float(took.sum()))
+    gap_ns = quiet_ns(launches)
+    total += float(bounder.launch_ns[(sources == ROOFLINE).to_numpy(bool)].sum())
     if bounder.replayed:
         total = float(alone.sum()) + gap_ns
     return Program(
@@ -257,6 +276,7 @@ def _pair_json(row: dict[Any, Any], program_ns: float) -> dict[str, Any]:
         "producers": [int(i) for i in row["producers"]],
         "consumers": [int(i) for i in row["consumers"]],
         **{name: int(row[name]) for name in ("times", "edges", "bytes", "apart", "stream_waves")},
+        "described_edges": described_edges(row),
         **sides,
         **{name: str(row[name]) for name in ("pattern", "map", "binding", "coverage")},
         **{name: bool(row[name]) for name in ("direct", "reuse_only")},

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 class Lanes:
     """Tiles on lanes: columns ``[tiles]`` of SM, slot within the SM, begin and end from the launch's begin.
 
-    ``slots`` is the number of lanes an SM has.
+    ``slots`` is the number of lanes an SM has. A tile in a cluster of ``cluster`` blocks holds as many lanes: its own and the ones
+    that follow in the order of `dispatch` (the same slot of the next SMs, after the last SM the next slot of the first).
     """
 
     sm: NDArray[np.int32]
@@ -26,24 +27,40 @@ class Lanes:
     begin_ns: NDArray[np.float64]
     end_ns: NDArray[np.float64]
     slots: int
+    cluster: int = 1
 
 
-def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int) -> Lanes:
+def dispatch(tile_ns: ArrayLike, *, sms: int, blocks_per_sm: int, cluster: int = 1, most: int = 0) -> Lanes:
     """Hand tiles out in order over ``sms * blocks_per_sm`` slots, breadth first over the SMs.
 
-    ``tile_ns`` ``[tiles]`` is each tile's life in ns.
+    ``tile_ns`` ``[tiles]`` is each tile's life in ns; ``cluster``: blocks of a tile, each in a slot; ``most`` (0: as many as fit):
+    tiles at a time (see `Machine.slots`).
     """
     durations = np.asarray(tile_ns, dtype=np.float64)
     if sms < 1 or blocks_per_sm < 1:
         raise ValueError(f"a device with {sms} SMs and {blocks_per_sm} blocks an SM runs nothing")
-    slots = sms * blocks_per_sm
+    slots = max(sms * blocks_per_sm // cluster, 1)
+    slots = min(slots, most) if most else slots
     if len(durations) == 0 or np.all(durations == durations[0]):
         index = np.arange(len(durations))
         lane, begin = index % slots, index // slots * (durations[0] if len(durations) else 0.0)
     else:
         lane, begin = _first_free(durations, slots)
-    sm, slot = (lane % sms).astype(np.int32), (lane // sms).astype(np.int32)
-    return Lanes(sm, slot, begin.astype(np.float64), begin + durations, blocks_per_sm)
+    first = lane * cluster
+    sm, slot = (first % sms).astype(np.int32), (first // sms).astype(np.int32)
+    return Lanes(
+        sm, slot, begin.astype(np.float64), begin + durations, blocks_per_sm, min(cluster, sms * blocks_per_sm)
+    )
+
+
+def blocks_of(lanes: Lanes, sms: int) -> Lanes:
+    """One row a block instead of one a tile: the lanes that clusters hold, block after block of all tiles."""
+    if lanes.cluster == 1:
+        return lanes
+    lane = lanes.sm.astype(np.int64) + np.arange(lanes.cluster)[:, None]
+    begin, end = (np.tile(ns, lanes.cluster) for ns in (lanes.begin_ns, lanes.end_ns))
+    slot = lanes.slot + lane // sms
+    return Lanes((lane % sms).ravel().astype(np.int32), slot.ravel().astype(np.int32), begin, end, lanes.slots)
 
 
 def recorded(sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> Lanes:

@@ -25,14 +25,14 @@ class Curves:
         self._source = LaneSource(graph.trace, graph.trace.launches)
 
     def busy(self, bins: int) -> NDArray[np.float64]:
-        """``[bins]`` share of the GPU's slots that hold a tile, from the first launch's begin to the last one's end; empty without
+        """``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's launch), from the first launch's begin to the last one's end; empty without
         launches.
         """
-        launches = self._graph.trace.launches
+        launches = self._source.timed(self._graph.trace.launches)
         if not len(launches):
             return np.zeros(0)
         begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
-        begin = begin - begin.min() if begin.any() else np.cumsum(took) - took
+        begin = begin - begin.min()
         edges = np.linspace(0.0, max(float((begin + took).max()), 1.0), bins + 1)
         used = np.zeros(bins + 1)
         first, place = self._source.shared()
@@ -46,7 +46,10 @@ class Curves:
         """Times from a launch's begin, and the GPU-time in use up to each."""
         begin, end = self._source.spans(launch)
         one = np.zeros(len(end), np.int32)
-        share = busy_share(Lanes(one, one, begin, end, self._source.slots(launch)), sms=1, bins=_STEPS)[0]
+        source = self._source
+        share = busy_share(
+            Lanes(one, one, begin, end, source.capacity), sms=1, bins=_STEPS, weight=float(source.units[launch])
+        )[0]
         span = float(end.max(initial=0.0))
         return np.linspace(0.0, span, _STEPS + 1), np.concatenate(([0.0], np.cumsum(share))) * span / _STEPS
 

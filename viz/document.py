@@ -14,9 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds import ROOFLINE, Machine
 from tileprof.trace.schema import COVERAGES, TIMINGS
 from tileprof.viz.fold import fold_launches
-from tileprof.viz.lanes import lane_tables
+from tileprof.viz.lanes import LaneSource, lane_tables
 from tileprof.viz.overlay import Overlay, overlay_table
 from tileprof.viz.pack import Packed, pack, packed_bytes, printable
 from tileprof.viz.relations import relation_tables
@@ -72,20 +73,30 @@ def document(
     launches = graph.trace.launches
     notes: list[str] = []
     strings = Strings()
-    shown = _timed(launches.head(MOST_LAUNCHES), notes)
+    source = LaneSource(graph.trace, launches)
+    shown = source.timed(launches).head(MOST_LAUNCHES)
+    notes += _untimed(launches, source.lives.source)
     if len(shown) < len(launches):
         notes.append(f"Only the first {len(shown):,} of {len(launches):,} launches are in this page.")
     pairs = _important_pairs(graph.pairs, len(shown), notes)
     value: dict[str, Any] = {
-        "summary": _summary(graph) | _bounds(report),
-        "launches": _launches(shown, strings),
+        "summary": _summary(graph, source.timed(launches)) | _bounds(report),
+        "launches": _launches(shown, strings) | {"slots": pack(Machine(graph.trace.device).slots(shown))},
         "fold": fold_launches(shown),
         "pairs": _pairs(pairs, strings, report),
+        "groups": _groups(report),
         "strings": strings.texts,
         "notes": notes,
     }
-    value |= use_tables(graph.trace, shown, strings.codes, notes) | variant_tables(variants)
+    value |= use_tables(graph.trace, shown, strings.codes, notes) | variant_tables(
+        variants if report is None or report.dependencies_known else ()
+    )
     left = PAGE_BYTES - _size(value)
+    if report is not None and not report.dependencies_known:
+        notes.append(
+            "The trace has no accesses: which launches depend on each other is unknown, so there are no gains."
+        )
+        study = None
     value |= gain_tables(graph, report, study or Study((), (), ()), budget=left // 4, notes=notes)
     if policy is not None:
         tiles = np.diff(graph.tile_base).tolist()
@@ -95,13 +106,17 @@ def document(
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
 
 
-def _timed(launches: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Launches that have begins: where none was recorded, one after another."""
-    if len(launches) < 2 or launches["begin_ns"].to_numpy().any():
-        return launches
-    notes.append("The trace does not say when its launches began: they are drawn one after another, without gaps.")
-    ends = launches["duration_ns"].cumsum()
-    return launches.assign(begin_ns=ends - launches["duration_ns"])
+def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
+    """What `LaneSource.timed` had to assume."""
+    notes = []
+    if len(launches) > 1 and not launches["begin_ns"].to_numpy().any():
+        notes.append("The trace does not say when its launches began: they are drawn one after another, without gaps.")
+    if unknown := sources.count(ROOFLINE):
+        notes.append(
+            f"{unknown:,} of {len(launches):,} launches have no durations: their times are modelled by a roofline (FLOPs or bytes "
+            "at the rates that the GPU sustains), and so are gains."
+        )
+    return notes
 
 
 def _size(value: Any) -> int:
@@ -115,9 +130,9 @@ def _size(value: Any) -> int:
     return len(value.encode("ascii", "backslashreplace")) + 2 if isinstance(value, str) else 8
 
 
-def _summary(graph: TileGraph) -> dict[str, Any]:
+def _summary(graph: TileGraph, launches: pd.DataFrame) -> dict[str, Any]:
     trace = graph.trace
-    launches, manifest, device = trace.launches, trace.manifest, trace.device
+    manifest, device = trace.manifest, trace.device
     coverage = launches["coverage"].value_counts()
     timing = launches["timing"].value_counts()
     begin, duration = launches["begin_ns"].to_numpy(), launches["duration_ns"].to_numpy()
@@ -135,9 +150,7 @@ def _summary(graph: TileGraph) -> dict[str, Any]:
         "pairs": len(graph.pairs),
         "edges": int(links["edges"].sum()) if len(links) else 0,
         "busy_ns": int(duration.sum()),
-        "span_ns": int(max((begin + duration).max() - begin.min(), duration.sum() * (not begin.any())))
-        if len(launches)
-        else 0,
+        "span_ns": int((begin + duration).max() - begin.min()) if len(launches) else 0,
         "timing": {name: int(timing.get(name, 0)) for name in TIMINGS},
         "coverage": {name: int(coverage.get(name, 0)) for name in COVERAGES},
         "measured_tiles": len(trace.times),
@@ -182,19 +195,44 @@ def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
     """What the report says of each pair: gain in ns, share of tiles that could start early (NaN unknown), direct."""
     if report is None:
         unknown = np.full(len(pairs), np.nan)
-        return {"gain_ns": pack(unknown), "early": pack(unknown), "direct": pack(np.ones(len(pairs), np.int64))}
+        alone = np.full(len(pairs), -1)
+        direct = np.ones(len(pairs), np.int64)
+        return {"gain_ns": pack(unknown), "early": pack(unknown), "direct": pack(direct), "group": pack(alone)}
     keys = ["producer", "consumer"]
     said = pairs[keys].merge(report.pairs[[*keys, "gain_ns", "early", "direct"]], how="left", on=keys)
+    groups = enumerate(zip(report.groups["producers"], report.groups["consumers"], strict=True))
+    group_of = {pair: number for number, sides in groups for pair in zip(*sides, strict=True)}
+    found = [
+        group_of.get(pair, -1) for pair in zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)
+    ]
     return {
+        "group": pack(np.array(found, np.int64)),
         "gain_ns": pack(said["gain_ns"].to_numpy(np.float64)),
         "early": pack(said["early"].to_numpy(np.float64)),
         "direct": pack(said["direct"].to_numpy(bool).astype(np.int64)),
     }
 
 
+def _groups(report: Report | None) -> dict[str, Packed]:
+    """The pairs to look at first, in the order of `fold`, which the report prints too: ``pairs.group`` is a pair's place here. What overlap
+    of all copies could gain, what list scheduling saves beyond the launch gap, and how many copies there are.
+    """
+    if report is None:
+        return {}
+    numbers = {name: report.groups[name].to_numpy(np.float64) for name in ("gain_ns", "overlap_ns", "times")}
+    return {name: pack(values) for name, values in numbers.items()}
+
+
 def _bounds(report: Report | None) -> dict[str, Any]:
     """The program's bracket: no schedule is faster than ``bound_ns``, list scheduling reaches ``listed_ns``."""
     if report is None:
         return {}
-    bounds = report.bounds
-    return {"recorded_ns": report.program.recorded_ns, "bound_ns": bounds.bound_ns, "listed_ns": bounds.listed_ns}
+    bounds, known = report.bounds, report.dependencies_known
+    if not known:
+        return {"recorded_ns": report.program.recorded_ns, "dependencies_known": known}
+    return {
+        "recorded_ns": report.program.recorded_ns,
+        "bound_ns": bounds.bound_ns,
+        "listed_ns": bounds.listed_ns,
+        "dependencies_known": known,
+    }

@@ -85,8 +85,11 @@ def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
 
 
 def _gain(report: Report | None, work_ns: float) -> dict[str, Any]:
-    """The recorded time in parts, and every bound. Empty without a report."""
-    if report is None or not report.program.launches:
+    """The recorded time in parts, and every bound. Empty without a report, or where dependencies are unknown.
+
+    ``gap_ns`` is the recorded time in which no kernel ran: launch gaps, and waits for the host.
+    """
+    if report is None or not report.program.launches or not report.dependencies_known:
         return {}
     program, bounds = report.program, report.bounds
     waves = report.launch_waves

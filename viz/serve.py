@@ -166,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
             value = asked(of)
         except UserError as error:
             self._send(HTTPStatus.BAD_REQUEST, "text/plain", str(error))
+        except (OverflowError, MemoryError):  # numbers that no option forbids and no machine word holds
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", f"{of[:80]!r} holds a number that cannot be worked with")
         else:
             self._send(HTTPStatus.OK, "application/json", json.dumps(value, allow_nan=False))
 

@@ -232,7 +232,8 @@ def test_the_page_takes_the_systems_theme_and_changes_it_on_demand(tab, scheme):
 
 
 @pytest.mark.parametrize(
-    "address", ["#pair=1,99999", "#launch=-1", "#tile=2,1e9", "#open=9.9.9", "#pair=<b>", "#launch=x&pair=,"]
+    "address",
+    ["#pair=1,99999", "#launch=-1", "#tile=2,1e9", "#tile=5,1.5", "#open=9.9.9", "#pair=<b>", "#launch=x&pair=,"],
 )
 def test_an_address_that_names_nothing_selects_nothing(tab, address):
     assert tab(address).ask("() => [tileprof.state.launch, tileprof.state.pair, tileprof.state.tile]") == [
@@ -306,7 +307,7 @@ def _measured(program):
         (_empty, "The trace holds no launches"),
         (_one_tile, "One launch: there is nothing that it could depend on."),
         (_one_launch, "One launch: there is nothing that it could depend on."),
-        (_no_times, "The trace holds no times"),
+        (_no_times, "modelled"),
         (_no_accesses, "The trace holds no accesses"),
         (_hostile, "2 launches are conservative"),
         (_measured, "measured tiles"),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from small_programs import transformer
@@ -42,6 +43,27 @@ def test_a_place_that_takes_no_page_is_named(trace, tmp_path, place):
     assert done.returncode == 2
     assert "folder" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("/dev/null", "no plain file"), ("-", "stdout is not written to"), ("TRACE/manifest.json", "lies in the trace")],
+)
+def test_even_force_replaces_plain_files_only_and_nothing_of_a_trace(trace, tmp_path, place, says):
+    kept = (trace / "manifest.json").read_bytes()
+    done = view("--force", "-o", place.replace("TRACE", str(trace)), trace, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert (trace / "manifest.json").read_bytes() == kept
+    assert not Path("/dev/null").is_file()
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_may_stand_between_the_trace_and_the_policy(trace, tmp_path):
+    done = view(trace, "--quick", "-o", "page.html", "no-such-policy.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no-such-policy.json" in done.stderr
+    assert "unrecognized" not in done.stderr
 
 
 def test_a_path_that_is_no_trace_is_refused_before_anything_is_written(tmp_path):

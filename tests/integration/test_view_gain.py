@@ -62,9 +62,33 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
     )
     longest = max(gain["recorded_ns"], *(s.time_ns for s in studied.schedules))
     best = min(s.time_ns for s in studied.schedules)
-    scale = 704 / longest
+    scale = sum(width for _, width in zones) / longest
+    assert scale * longest > 500
     assert zones[0] == pytest.approx([8, gain["bound_ns"] * scale], rel=0.01)
     assert zones[1] == pytest.approx([8 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
+
+
+def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, studied):
+    view = tab("#view=gain")
+    names = view.page.inner_text("#bracket")
+    assert all(s.scheduler in names for s in studied.schedules)
+    assert view.ask("""() => { const boxes = [...document.querySelectorAll('#bracket text')].map((t) => t.getBoundingClientRect());
+        return boxes.flatMap((a, i) => boxes.slice(i + 1).filter((b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 3 && b.top < a.bottom - 3)).length; }""") == 0  # fmt: skip
+
+
+def test_gains_are_against_simulated_stream_order_and_shown_whole(tab, studied):
+    view = tab("#view=gain")
+    stream = next(s.time_ns for s in studied.schedules if s.scheduler == "stream")
+    assert "against simulated stream order" in view.page.inner_text("#against")
+    cells = view.ask("() => [...document.querySelectorAll('#schedulers > *')].map((e) => e.textContent)")
+    for schedule in studied.schedules:
+        share = round(100 * (schedule.time_ns / stream - 1))
+        shown = cells[cells.index(schedule.scheduler) + 3].replace("\N{MINUS SIGN}", "-")
+        assert shown == (f"{share:+}%" if share else "±0%")
+    assert any(cell.startswith("recorded (idle") for cell in cells)
+    assert view.ask(
+        "() => [...document.querySelectorAll('#schedulers .number')].every((e) => e.scrollWidth <= e.clientWidth)"
+    )
 
 
 def test_the_chosen_schedulers_time_falls_into_parts_too(tab, studied):
@@ -144,7 +168,19 @@ def test_views_without_anything_to_show_say_so(tab, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "address", ["#view=toString", "#beside=nobody", "#time=-4", "#chain=1,2", "#pair=2,3&chain=9999,1"]
+    "address",
+    [
+        "#view=toString",
+        "#beside=nobody",
+        "#time=-4",
+        "#chain=1,2",
+        "#pair=2,3&chain=9999,1",
+        "#pair=2,3&chain=3,4,5",
+        "#if=__proto__@132,0",
+        "#if=toString:x=1@1,1",
+        "#if=constructor@132,0",
+        "#beside=__proto__",
+    ],
 )
 def test_an_address_that_asks_for_what_is_not_there_changes_nothing(tab, address):
     state = tab(address).ask(

@@ -101,12 +101,15 @@ def test_a_scheduler_with_options_is_simulated(server):
         ("block?of=99999", "no relation"),
         ("size?of=0,1", "1 to"),
         ("size?of=7", "no size"),
+        ("variant?of=acs-sw:window=99999999999999999999@132,0", ""),
+        ("simulate?of=acs-sw:window=99999999999999999999", ""),
     ],
 )
 def test_what_cannot_be_answered_is_said(server, asked, says):
     status, body = get(server, f"/{server.secret}/{asked}")
     assert status == 400
     assert says in body
+    assert "Traceback" not in body
 
 
 @pytest.fixture

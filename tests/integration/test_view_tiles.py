@@ -1,5 +1,6 @@
 """The tile graph of a chain of launches, in a real browser."""
 
+import numpy as np
 import pytest
 from small_programs import Program, pointwise, tile_grid, transformer
 
@@ -126,3 +127,111 @@ def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
     path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
     view = tab("#pair=0,1&view=tiles", path=path)
     assert "too many" in view.ask("() => tileprof.chain.problem")
+
+
+@pytest.fixture
+def recycled(tmp_path):
+    """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the first one's input was."""
+    program = Program(tmp_path / "t")
+    at = np.arange(8)
+    grid = tile_grid(8, 1)
+
+    def moved(to):
+        reads = Boxes.of(tile=at, operand=0, mode=READ, offset=at * 1024, length=1024)
+        return Footprint(grid, Boxes.concat([reads, Boxes.of(tile=at, operand=1, mode=WRITE, offset=to * 1024, length=1024)]), np.full(8, 900.0))  # fmt: skip
+
+    base = 1 << 30
+    freed = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
+    between = program.writer.add_buffer(base=base + 65536, bytes=8192, kind="activation")
+    program.launch("first", moved(at), (freed, between))
+    program.writer.free_buffer(freed)
+    again = program.writer.add_buffer(base=base, bytes=8192, kind="activation")
+    program.launch("second", moved(7 - at), (between, again))
+    graph = build_graph(load(program.writer.close()))
+    assert sorted(graph.links["reuse"]) == [False, True]
+    path = tmp_path / "page.html"
+    path.write_text(page(graph, build_report(graph), study(graph)), encoding="utf-8")
+    return path
+
+
+def test_no_view_counts_or_draws_memory_reuse_until_it_is_asked_for(tab, recycled):
+    view = tab("#pair=0,1&tile=1,2", path=recycled, color_scheme="light")
+    counts = "() => [tileprof.flow.parents.length, tileprof.flow.ready]"
+    view.until("() => tileprof.flow.ready && tileprof.matrix.parts.length > 0")
+    assert view.ask(counts) == [1, True]
+    said = view.page.inner_text("#pair").replace("\n", " ")
+    assert "edges 8" in said
+    assert "memory reuse" not in said
+    green = "95,143,58"
+    assert green not in view.palette("matrix")
+    view.page.keyboard.press("4")
+    view.until(READY)
+    assert view.ask("() => tileprof.chain.parents[1][2]") == 1
+    view.ask("() => tileprof.select({ pair: [0, 1], tile: [1, 2] })")
+    view.page.keyboard.press("2")
+    view.page.click("#legend button:has-text('memory reuse')")
+    view.until("() => tileprof.flow.ready && tileprof.flow.parents.length === 2")
+    assert "memory reuse 8" in view.page.inner_text("#pair")
+    assert view.palette("matrix").get(green, 0) > 20
+    view.page.keyboard.press("4")
+    view.until("() => tileprof.chain.parents && tileprof.chain.parents[1][2] === 2")
+
+
+@pytest.mark.parametrize(
+    ("key", "steps"), [("2", ["ArrowRight"] * 2), ("4", ["ArrowDown"] * 2), ("3", ["ArrowRight"] * 2)]
+)
+def test_arrows_move_a_tile_cursor_and_enter_selects_it(tab, key, steps):
+    view = tab(f"#pair={GEMM},{ATTENTION}")
+    view.until("() => tileprof.matrix.parts.length > 0")
+    view.page.keyboard.press(key)
+    view.until("([key, i]) => key !== '4' || tileprof.chain.parents !== null", [key, GEMM])
+    view.page.keyboard.press("Enter")
+    for step in steps:
+        view.page.keyboard.press(step)
+    assert view.ask("() => tileprof.state.tile") is None
+    view.page.keyboard.press("Enter")
+    assert view.ask("() => tileprof.state.tile") == {"2": [ATTENTION, 2], "4": [GEMM, 2], "3": [ATTENTION, 2]}[key]
+    view.page.keyboard.press("Escape")  # the cursor first, then what was selected
+    assert view.ask("() => tileprof.state.tile") is not None
+    view.page.keyboard.press("Escape")
+    assert view.ask("() => tileprof.state.tile") is None
+
+
+def test_back_undoes_a_selection_but_not_each_step_of_scrubbing(tab):
+    view = tab()
+    view.ask("(launch) => tileprof.select({ launch })", GEMM)
+    view.ask("(pair) => tileprof.select({ pair })", [GEMM, ATTENTION])
+    for _ in range(3):
+        view.page.keyboard.press(".")
+    view.page.go_back()
+    view.until("() => tileprof.state.pair === null")
+    assert view.ask("() => tileprof.state.launch") == GEMM
+
+
+def test_zooming_out_ends_where_the_content_fills_a_quarter(tab):
+    view = tab(f"#pair={GEMM},{ATTENTION}")
+    view.until("() => tileprof.matrix.parts.length > 0")
+    shown = """() => { for (let i = 0; i < 40; i++) for (const v of [tileprof.views.matrix, tileprof.views.lanes]) v.zoom(0.5);
+        const { matrix: m, lanes: l } = tileprof.views; const end = Math.max(...Array.from(tileprof.launches.tiles, (_, i) => tileprof.startOf(i)));
+        return [tileprof.matrix.consumers * m.view.kx / m.plotWidth, tileprof.matrix.producers * m.view.ky / m.plotHeight, end * l.view.kx / l.plotWidth]; }"""
+    assert all(0.2 < share < 0.3 for share in view.ask(shown))
+
+
+def test_a_long_column_opens_where_its_tiles_can_be_told_apart(tab, tmp_path):
+    program = Program(tmp_path / "t")
+    buffers = [program.buffer(wide=8) for _ in range(3)]
+    for a, b in ((0, 1), (1, 2)):
+        program.launch("many", pointwise(1, 8, tiles=1024), (buffers[a], buffers[b]))
+    path = tmp_path / "page.html"
+    path.write_text(page(build_graph(load(program.writer.close()))), encoding="utf-8")
+    view = tab("#pair=0,1&view=tiles&tile=1,700", path=path)
+    view.until(READY)
+    place = (
+        "() => [tileprof.views.tiles.view.ky, tileprof.views.tiles.toScreen(0, 700.5)[1] / tileprof.views.tiles.height]"
+    )
+    apart, middle = view.ask(place)
+    assert apart >= 4
+    assert 0.2 < middle < 0.8
+    view.page.keyboard.press("4")
+    view.page.keyboard.press("0")
+    assert view.ask(place)[0] < 1

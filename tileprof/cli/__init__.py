@@ -84,7 +84,8 @@ def _run(arguments: list[str]) -> int:
     verb = _load(first)
     parser = argparse.ArgumentParser(prog=f"tileprof {verb.name}", description=verb.help, allow_abbrev=False)
     verb.prepare(parser)
-    return verb.run(parser.parse_args(arguments[1:]))
+    parse = parser.parse_intermixed_args if verb.options_anywhere else parser.parse_args
+    return verb.run(parse(arguments[1:]))
 
 
 def _load(name: str) -> Verb:

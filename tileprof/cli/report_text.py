@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from tileprof.analysis.bounds import ANY, ASSUMPTIONS
+from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
+from tileprof.analysis.gains import described_edges
 from tileprof.analysis.report import Report
 from tileprof.cli.console import sparkline, terminal
 
@@ -31,6 +32,8 @@ _NAMES = {"ready-gated path": "critical path, ready-gated", "wait-inside path": 
 bound on any schedule.
 """
 _BUSY_BINS = 60
+_ROUNDING = 1e-6
+"""Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -48,13 +51,14 @@ def print_report(
     for line in _warnings(report, recording=recording):
         console.print(Text(line, style="bold yellow"))
     console.print(_program(report, curves))
-    if report.program.launches:
+    if report.program.launches and report.dependencies_known:
         console.print()
         console.print(_bounds(report))
         if report.layers:
             console.print()
             console.print(_layers(report))
         _print_pairs(report, top, console, curves)
+    if report.program.launches:
         console.print(_conservative(report))
     for note in report.source.notes:
         console.print(Text(f"Note from the recorder: {plain(note)}"))
@@ -100,9 +104,16 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
     elif not source.complete:
         why = f" ({plain(source.reason)})" if source.reason else ""
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
-    if report.program.launches and report.program.recorded_ns <= 0:
-        lines.append("The trace has no durations: patterns and waves are right, gains cannot be computed.")
-    elif report.bounds.bound_ns > report.bounds.recorded_ns:
+    if assumed := report.program.tile_times.get(ROOFLINE, 0):
+        lines.append(
+            f"{assumed:,} of {report.program.launches:,} launches have no durations: patterns and waves are right, their times are "
+            "modelled by a roofline (FLOPs or bytes at the rates that the GPU sustains), and so are gains."
+        )
+    if not report.dependencies_known:
+        lines.append(
+            "The trace has no accesses: which launches depend on each other is unknown, so there are no patterns and no gains."
+        )
+    elif report.bounds.bound_ns > (1 + _ROUNDING) * report.bounds.recorded_ns + report.program.launches:
         b = report.bounds
         lines.append(
             f"The recorded {duration(b.recorded_ns)} is less than the bound {b.binding} allows ({duration(b.bound_ns)}): the recorded "
@@ -126,22 +137,18 @@ def _program(report: Report, curves: Curves | None) -> Table:
     if not p.launches:
         lines.append(("launches", "none: nothing that runs on a GPU was recorded"))
         return _listed(lines)
+    if not report.dependencies_known:
+        return _listed([*lines, *_shape(report, curves), ("dependencies", "unknown: no bound, no gain")])
     moved = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
     lines += [
-        ("launches", f"{p.launches:,} with {p.tiles:,} tiles in {p.waves:,} waves"),
-        (
-            "last waves",
-            f"{percent(p.last_wave)} full on average; {percent(p.idle)} of slot-time has no tile while launches run",
-        ),
-        *_busy(report, curves),
-        ("time", _time(report)),
+        *_shape(report, curves),
         ("work", f"{quantity(p.flops)}FLOP; {moved}"),
         (
             "memory",
             f"{quantity(report.bounds.dram_bytes)}B in and out, of which an L2's worth each may stay on the chip",
         ),
     ]
-    if p.recorded_ns > 0:
+    if p.recorded_ns > 0 and report.dependencies_known:
         b = report.bounds
         lines.append(("bound", f"{duration(b.bound_ns)} ({b.binding}): no schedule saves more than {percent(b.gain)}"))
         if b.achievable_gain is not None and b.listed_ns is not None:
@@ -154,6 +161,18 @@ def _program(report: Report, curves: Curves | None) -> Table:
         else:
             lines.append(("achievable", "not computed: too many tiles to list-schedule whole; the pairs below are"))
     return _listed(lines)
+
+
+def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
+    """What needs no accesses: launches, waves and time."""
+    p = report.program
+    idle = f"{percent(p.idle)} of slot-time has no tile while launches run"
+    return [
+        ("launches", f"{p.launches:,} with {p.tiles:,} tiles in {p.waves:,} waves"),
+        ("last waves", f"{percent(p.last_wave)} full on average; {idle}"),
+        *_busy(report, curves),
+        ("time", _time(report)),
+    ]
 
 
 def _busy(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
@@ -169,6 +188,8 @@ def _time(report: Report) -> str:
     timing = " and ".join(
         f"{word} for {count:,} launches" if len(p.timing) > 1 else word for word, count in sorted(p.timing.items())
     )
+    if p.tile_times.get(ROOFLINE, 0):
+        timing = "modelled: roofline" if p.tile_times[ROOFLINE] == p.launches else f"{timing}, some by roofline"
     gaps = f", {duration(p.gap_ns)} of it between launches" if p.gap_ns > 0.005 * p.recorded_ns else ""
     return f"{duration(p.recorded_ns)} ({timing}){gaps}"
 
@@ -266,8 +287,7 @@ def _pair_cells(row: dict[Any, Any], program_ns: float, width: int, curves: Curv
     names.append(f"→ {launch_name(row, 'consumer', width - 2)}", style="not bold")
     mark = " (recycled)" if row["reuse_only"] else " (conservative)" if row["coverage"] == "conservative" else ""
     pattern = Text(f"{plain(str(row['pattern']))}{mark}\n")
-    described = row.get("raw") or row.get("war", 0) + row.get("waw", 0) or row["edges"]
-    pattern.append(f"{quantity(described).strip()} edges {quantity(row['bytes'])}B\n")
+    pattern.append(f"{quantity(described_edges(row)).strip()} edges {quantity(row['bytes'])}B\n")
     pattern.append(plain(str(row["map"])), style="dim")
     early = Text(percent(row["early"]))
     if curves is not None and row["early"] > 0:
@@ -317,17 +337,21 @@ def _footnotes(report: Report) -> list[str]:
     p = report.program
     if not p.launches:
         return []
-    lines = [
-        "early: share of the consumer's tiles whose inputs from the producer are complete before the producer ends.",
-        "The blocks below it: the share of them that is ready, over the producer's time.",
-        f"gain: recorded time of the two launches less the largest bound on the two alone, summed over repetitions ({_TIMES}).",
-        "Below it what list scheduling of the two saves. Gains of different pairs overlap: do not add them.",
-    ]
-    if "modelled" in p.timing or "spread" in p.tile_times:
+    lines = (
+        []
+        if not report.dependencies_known
+        else [
+            "early: share of the consumer's tiles whose inputs from the producer are complete before the producer ends.",
+            "The blocks below it: the share of them that is ready, over the producer's time.",
+            f"gain: recorded time of the two launches less the largest bound on the two alone, summed over repetitions ({_TIMES}).",
+            "Below it what list scheduling of the two saves. Gains of different pairs overlap: do not add them.",
+        ]
+    )
+    if "modelled" in p.timing or {"spread", ROOFLINE} & p.tile_times.keys():
         lines.append(
             "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on the model."
         )
-    if "measured" in p.timing:
+    if "measured" in p.timing and p.tile_times.get(ROOFLINE, 0) < p.launches:
         lines.append("Tiles are taken to last as long as they did when recorded; beside other tiles they may not.")
     if p.launch_ns > 0 and abs(p.alone_ns - p.launch_ns) > 0.05 * p.launch_ns:
         lines.append(
@@ -341,6 +365,8 @@ def _footnotes(report: Report) -> list[str]:
         )
     if report.source.granule > 1:
         lines.append(f"The recorder worked in units of {report.source.granule} bytes: the graph is a superset.")
+    if not report.dependencies_known:
+        return lines
     lines.append(f"* {_NAMES.get(report.bounds.binding, report.bounds.binding)}: {ASSUMPTIONS[report.bounds.binding]}.")
     return lines
 

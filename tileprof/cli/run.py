@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -76,8 +77,8 @@ def _compare(options: Namespace) -> int:
     from tileprof.cli.compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
 
-    if options.csv and options.csv.exists() and not options.force:
-        raise UserError(f"{options.csv} exists; choose another name or give --force")
+    if options.csv:
+        check_file(options.csv, force=options.force)
     found = compare([load_policy(path) for path in options.policy])
     report(found, as_json=options.json)
     if options.csv:

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -42,7 +43,7 @@ def _run(options: Namespace) -> int:
     if options.serve:
         _check_served(options)
     else:
-        _check_target(target, force=options.force)
+        check_file(target, force=options.force)
     if options.policy is None and (options.launches or options.pair):
         raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
 
@@ -95,15 +96,6 @@ def _serve(options: Namespace, answers: Answers) -> int:
     return 0
 
 
-def _check_target(target: Path, *, force: bool) -> None:
-    if target.is_dir():
-        raise UserError(f"{target} is a folder; name the page to write, for example -o {target / 'page.html'}")
-    if target.exists() and not force:
-        raise UserError(f"Will not overwrite {target} without --force")
-    if not target.resolve().parent.is_dir():
-        raise UserError(f"There is no folder {target.parent} to write {target.name} into")
-
-
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.coverage import pair_waits  # noqa: PLC0415 - likewise
@@ -150,4 +142,4 @@ def _write(target: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-VERB = Verb("view", "write a page that shows the trace in a browser", _prepare, _run)
+VERB = Verb("view", "write a page that shows the trace in a browser", _prepare, _run, options_anywhere=True)

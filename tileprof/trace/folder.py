@@ -77,6 +77,13 @@ def refuse_existing(whole: Path, *, force: bool) -> None:
         raise UserError(f"will not overwrite {whole} without --force")
 
 
+def refuse_inside(path: Path) -> None:
+    """Raise UserError for a path within a trace, by its own name or through links: nothing but a recording writes there."""
+    for folder in (path, *path.absolute().parents, *path.resolve().parents):
+        if manifest.is_trace(folder):
+            raise UserError(f"{path} lies in the trace {folder}: will not write there; choose another place")
+
+
 def _refuse_foreign(path: Path) -> None:
     if not manifest.is_trace(path):
         raise UserError(f"will not replace {path}: it is not a trace; move it away or choose another name with -o")

@@ -5,7 +5,7 @@ const PALETTE = {
   light: {
     page: "#ffffff", ink: "#1b2330", soft: "#5c6675", line: "#d9dde3", box: "#f3f5f8", node: "#ffffff", idle: "#f1e7d8", gap: "#fafbfc",
     focus: "#0b62a8", found: "#ffe08a", muted: "#c3cad4", missing: "#c8102e", excess: "#8d96a3", free: "#007a5a", producer: "#0072b2", consumer: "#d55e00", arrow: "#1b2330",
-    RAW: "#0072b2", WAR: "#e08a00", WAW: "#b0558b",
+    RAW: "#0072b2", WAR: "#e08a00", WAW: "#b0558b", reuse: "#5f8f3a",
     kernels: ["#8fb3d1", "#e3b778", "#8dc3ae", "#c9a3bd", "#b5b98a", "#a9aebb"],
     parts: { work: "#0072b2", wait: "#b0558b", idle: "#f0c987", gap: "#c3cad4", beside: "#6d7684" },
     patterns: {
@@ -16,7 +16,7 @@ const PALETTE = {
   dark: {
     page: "#191f28", ink: "#e6eaf0", soft: "#98a4b3", line: "#3d4856", box: "#1f2731", node: "#262f3b", idle: "#332e28", gap: "#161b23",
     focus: "#6cb6ff", found: "#6a5410", muted: "#56616f", missing: "#ff5d6c", excess: "#7d8896", free: "#3fd0a0", producer: "#4aa8e8", consumer: "#ff8a3d", arrow: "#e6eaf0",
-    RAW: "#4aa8e8", WAR: "#f0a73a", WAW: "#d58ab8",
+    RAW: "#4aa8e8", WAR: "#f0a73a", WAW: "#d58ab8", reuse: "#9cc46a",
     kernels: ["#6396c0", "#c0914a", "#5fa68c", "#b083a3", "#9a9e63", "#858d9c"],
     parts: { work: "#4aa8e8", wait: "#d58ab8", idle: "#8a6b34", gap: "#4b5664", beside: "#98a4b3" },
     patterns: {
@@ -78,6 +78,7 @@ class Surface {
       c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
       c.clearRect(0, 0, this.width, this.height);
       this.draw(c);
+      this.over?.(c);
     });
   }
 
@@ -94,14 +95,22 @@ class Surface {
   get plotWidth() { return Math.max(this.width - this.margin.left, 1); }
   get plotHeight() { return Math.max(this.height - this.margin.top, 1); }
 
+  // Scales at which the content, `extent()` wide and high, fills a quarter of the view: zooming out ends there.
+  smallest() {
+    const [wide, high] = this.extent?.() ?? [Infinity, Infinity];
+    const most = this.limits[1] / 4;
+    return [Math.min(this.plotWidth / (4 * wide), most), Math.min(this.plotHeight / (4 * high), most)];
+  }
+
   zoom(factor, sx = this.margin.left + this.plotWidth / 2, sy = this.margin.top + this.plotHeight / 2, vertical = false) {
     const [x, y] = this.toWorld(sx, sy);
-    const clamp = (k) => Math.min(Math.max(k, this.limits[0]), this.limits[1]);
+    const [wide, high] = this.smallest();
+    const clamp = (k, least) => Math.min(Math.max(k, this.limits[0], least), this.limits[1]);
     const v = this.view;
-    if (this.axes === "both") v.kx = v.ky = clamp(v.kx * factor);
-    else if (this.axes === "free") [v.kx, v.ky] = [clamp(v.kx * factor), clamp(v.ky * factor)];
-    else if (vertical !== (this.axes === "y")) v.ky = Math.min(Math.max(v.ky * factor, 0.01), 200);
-    else v.kx = clamp(v.kx * factor);
+    if (this.axes === "both") v.kx = v.ky = clamp(v.kx * factor, Math.min(wide, high));
+    else if (this.axes === "free") [v.kx, v.ky] = [clamp(v.kx * factor, wide), clamp(v.ky * factor, high)];
+    else if (vertical !== (this.axes === "y")) v.ky = Math.min(Math.max(v.ky * factor, 0.01, this.axes === "y" ? high : 0), this.axes === "y" ? this.limits[1] : 200);
+    else v.kx = clamp(v.kx * factor, wide);
     v.x = sx - this.margin.left - x * v.kx;
     v.y = sy - this.margin.top - y * v.ky;
     this.moved();

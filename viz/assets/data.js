@@ -138,10 +138,9 @@ const plural = (n, word, many = word + "s") => `${number(n)} ${n === 1 ? word : 
 const grid = (i) => [launches.grid_x[i], launches.grid_y[i], launches.grid_z[i]];
 const times = (three) => three.join("×");
 
-function waves(i) {
-  const slots = doc.summary.sms * Math.max(launches.blocks_per_sm[i], 1);
-  return launches.tiles[i] / slots;
-}
+// Tiles that run at the same time when the launch has the GPU to itself: sent, because clusters and persistent launches hold fewer.
+const deviceSlots = (i) => launches.slots?.[i] ?? doc.summary.sms * Math.max(launches.blocks_per_sm[i], 1);
+const waves = (i) => launches.tiles[i] / deviceSlots(i);
 
 const wavesWords = (i) => (waves(i) < 0.01 && waves(i) > 0 ? "< 0.01" : short(waves(i)));
 

@@ -53,6 +53,11 @@ function fill(drawing, parent, items, stands, shown, path, closed) {
   });
 }
 
+// The one rule of memory reuse: while it is off, its links are not counted, drawn or listed in any view.
+const shownLink = (link) => showReuse || !links.reuse[link];
+const shownLinks = (from, to) => (linksOf.get(from + "," + to) ?? []).filter(shownLink);
+// As `tileprof report` counts: the edges that the pattern describes; with memory reuse all of them.
+const shownEdges = (i) => (showReuse ? pairs.edges[i] : pairs.raw[i] || pairs.war[i] + pairs.waw[i]);
 const shownPair = (i) => !hiddenPatterns.has(doc.strings[pairs.pattern[i]]) && (showReuse || !pairs.reuse_only[i]);
 
 // One edge for all pairs that are drawn between the same two nodes; `loop` goes from one copy to a later one.

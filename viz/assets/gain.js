@@ -41,19 +41,23 @@ function showGain() {
   const says = document.getElementById("gain-says");
   if (!("recorded_ns" in doc.gain) || !(doc.gain.recorded_ns > 0)) {
     says.textContent = "";
-    return box.replaceChildren(make("p", launchCount ? (timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.") : "This trace holds no launches: there is nothing to gain."));
+    return box.replaceChildren(make("p", launchCount ? (doc.summary.dependencies_known === false ? "The trace holds no accesses: which launches depend on each other is unknown, and so is what there is to gain." : timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.") : "This trace holds no launches: there is nothing to gain."));
   }
   const g = doc.gain;
   says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : ""} · recorded ${duration(g.recorded_ns)}`;
   const ran = doc.schedules.filter((s) => s.time_ns !== null);
   const longest = Math.max(g.recorded_ns, ...ran.map((s) => s.time_ns));
+  const stream = g.stream_ns ?? ran.find((s) => s.name === "stream")?.time_ns;
+  const against = stream ?? g.recorded_ns; // as `tileprof simulate` compares: a recorded time may hold waiting of the host
+  const caption = `% is against ${stream ? `simulated stream order, ${duration(stream)}` : `the recorded ${duration(g.recorded_ns)}`}`;
   const chosen = ran.find((s) => s.name === state.beside);
   box.replaceChildren(
     make("div", [bracketPicture(g, ran)], { id: "bracket" }), gainKey(),
-    make("h3", "Where the recorded time goes"), make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest), { class: "rows", id: "waterfall" }),
-    ...(chosen ? [make("h3", `Where the time of ${chosen.name} goes`), make("div", waterfall(chosen.name, chosen.time_ns, simulatedSteps(chosen), g, longest), { class: "rows", id: "waterfall-beside" })] : []),
+    make("h3", "Where the recorded time goes (% of it)"), make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest), { class: "rows", id: "waterfall" }),
+    ...(chosen ? [make("h3", `Where the time of ${chosen.name} goes (% of it)`), make("div", waterfall(chosen.name, chosen.time_ns, simulatedSteps(chosen), g, longest), { class: "rows", id: "waterfall-beside" })] : []),
     make("h3", doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline" : "Bounds"),
-    make("div", [...doc.schedules.flatMap((s) => scheduleRow(s, g, longest)), ...boundRows(g, longest)], { class: "rows", id: "schedulers" }),
+    make("p", caption, { class: "caption", id: "against" }),
+    make("div", [...doc.schedules.flatMap((s) => scheduleRow(s, g, longest, against)), ...recordedRow(g, longest, against), ...boundRows(g, longest, against)], { class: "rows", id: "schedulers" }),
     ...(doc.policy && !doc.policy.refused ? policyRows(doc.policy) : []),
     ...(served.runner ? [make("h3", "Another scheduler, or other options"), served.runner()] : []),
   );
@@ -61,9 +65,15 @@ function showGain() {
 
 // One line of time: what no schedule reaches, where the best one must lie, and where each scheduler stands.
 function bracketPicture(g, ran) {
-  const [left, right, middle, width, height] = [8, 712, 44, 720, 104];
+  const [left, middle, width, line] = [8, 44, 720, 12];
   const longest = Math.max(g.recorded_ns, ...ran.map((s) => s.time_ns));
-  const x = (ns) => left + ((right - left) * ns) / longest;
+  const reached = g.listed_ns && !ran.some((s) => s.name === "list") ? [...ran, { name: "list", time_ns: g.listed_ns }] : [...ran];
+  const labels = bracketLabels(reached, longest);
+  // A scale that leaves room for every label right of its mark.
+  const scale = Math.min((width - 2 * left) / longest, ...labels.map((l) => (width - left - l.wide) / l.ns));
+  const x = (ns) => left + scale * ns;
+  const rows = placeLabels(labels, x);
+  const height = middle + 18 + line * rows;
   const svg = svgOf("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `No schedule is faster than ${duration(g.bound_ns)}; recorded were ${duration(g.recorded_ns)}` });
   const bar = (from, to, fill, title) => {
     const part = svgOf("rect", { x: x(from), y: middle - 6, width: Math.max(x(to) - x(from), 0), height: 12, fill });
@@ -74,32 +84,42 @@ function bracketPicture(g, ran) {
   bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
   bar(g.bound_ns, best, INK.found, "the best schedule ends in here");
   bar(best, longest, INK.idle, "reached by a simulated schedule or by the recording");
-  const say = (words, at, y, name) => {
-    const anchor = at < 60 ? "start" : at > width - 60 ? "end" : "middle";
-    svg.append(Object.assign(svgOf("text", { x: at, y, "text-anchor": anchor, ...(name && { class: name }) }), { textContent: words }));
-  };
-  const marks = [[`bound ${duration(g.bound_ns)}`, g.bound_ns], [`recorded ${duration(g.recorded_ns)}`, g.recorded_ns]];
-  for (const [words, ns] of marks) {
+  const say = (words, at, y, anchor, name) => svg.append(Object.assign(svgOf("text", { x: at, y, "text-anchor": anchor, ...(name && { class: name }) }), { textContent: words }));
+  for (const [words, ns] of [[`bound ${duration(g.bound_ns)}`, g.bound_ns], [`recorded ${duration(g.recorded_ns)}`, g.recorded_ns]]) {
     svg.append(svgOf("line", { x1: x(ns), x2: x(ns), y1: middle - 16, y2: middle + 8, stroke: INK.ink, "stroke-width": 2 }));
-    say(words, x(ns), middle - 20 - (ns === g.bound_ns && x(g.recorded_ns) - x(g.bound_ns) < 150 ? 13 : 0));
+    const near = ns === g.bound_ns && x(g.recorded_ns) - x(g.bound_ns) < 150;
+    say(words, x(ns), middle - 20 - (near ? line : 0), x(ns) < 60 ? "start" : x(ns) > width - 60 ? "end" : "middle");
   }
-  const ends = [0, 0, 0, 0]; // of the words in each row below the line
-  const named = [];
-  const reached = g.listed_ns && !ran.some((s) => s.name === "list") ? [...ran, { name: "list", time_ns: g.listed_ns }] : [...ran];
-  for (const s of reached.sort((a, b) => a.time_ns - b.time_ns)) {
-    const [at, half] = [x(s.time_ns), 3.2 * s.name.length + 3];
-    const row = ends.findIndex((end) => end <= Math.min(at, width - 2 * half) - half);
-    svg.append(svgOf("line", { x1: at, x2: at, y1: middle - 9, y2: middle + 12 + 12 * Math.max(row, 0), stroke: s.name === state.beside ? INK.focus : INK.parts.beside, "stroke-width": s.name === state.beside ? 3 : 1 }));
-    if (row < 0) continue; // its row in the list below names it
-    ends[row] = at + half;
-    named.push([s.name, at, middle + 22 + 12 * row, "soft"]);
+  for (const { names, ns, row } of labels) {
+    const chosen = names.includes(state.beside);
+    svg.append(svgOf("path", { d: `M${x(ns)} ${middle - 9}V${middle + 14 + line * row}h4`, fill: "none", stroke: chosen ? INK.focus : INK.parts.beside, "stroke-width": chosen ? 3 : 1 }));
+    say(names.join(", "), x(ns) + 6, middle + 18 + line * row, "start", "soft");
   }
-  for (const words of named) say(...words); // above all lines
   return svg;
 }
 
+// One label for the schedulers that end at about the same time; `wide` in units of the picture, its letters being 11 high.
+function bracketLabels(reached, longest) {
+  const labels = [];
+  for (const s of reached.sort((a, b) => a.time_ns - b.time_ns)) {
+    const last = labels.at(-1);
+    if (last && s.time_ns - last.ns < 0.008 * longest && last.names.join(", ").length < 40) last.names.push(s.name);
+    else labels.push({ names: [s.name], ns: s.time_ns });
+  }
+  return labels.map((l) => ({ ...l, wide: 6.2 * l.names.join(", ").length + 10 }));
+}
+
+// From right to left each label goes below those that begin above it, so that no line to a label crosses another one.
+function placeLabels(labels, x) {
+  for (let k = labels.length - 1; k >= 0; k--) {
+    const end = x(labels[k].ns) + labels[k].wide;
+    labels[k].row = 1 + Math.max(-1, ...labels.slice(k + 1).filter((l) => x(l.ns) < end).map((l) => l.row));
+  }
+  return Math.max(0, ...labels.map((l) => l.row)) + 1;
+}
+
 function recordedSteps(g) {
-  const steps = [["launch gaps", "gap", g.gap_ns, "time between launches in which nothing runs"]];
+  const steps = [[gapWords(), "gap", g.gap_ns, "time between launches in which nothing runs"]];
   if (g.beside_ns > 0.005 * g.recorded_ns) steps.push(["launches beside their tiles", "beside", g.beside_ns, "recorded time of launches that their tiles' times do not explain"]);
   return [...steps, ["waves partly full", "idle", g.idle_ns, "slot-time without a tile while launches run, each alone on the GPU"], ["tiles at work", "work", g.work_ns, PARTS.work_ns[2]]];
 }
@@ -131,28 +151,39 @@ function row(name, pieces, from, g, longest, { of, title = "", minus = false }) 
   ];
 }
 
-function scheduleRow(s, g, longest) {
+function recordedRow(g, longest, against) {
+  const idle = Math.min(g.quiet_ns || g.gap_ns, g.recorded_ns);
+  const title = `as recorded; ${duration(idle)} of it between launches, while nothing runs`;
+  return [
+    make("span", `recorded (idle ${duration(idle)})`, { title }), make("span", [stackedBar([["gap", idle], ["beside", g.recorded_ns - idle]], 0, [g.bound_ns], longest)], { title }),
+    make("span", duration(g.recorded_ns), { class: "number" }), make("span", signedShare(g.recorded_ns / against - 1), { class: "number soft" }),
+  ];
+}
+
+// Between measured launches the GPU may have waited for the host; a model knows of launch gaps alone.
+const gapWords = () => (doc.summary.timing.measured > 0 ? "idle between launches" : "launch gaps");
+
+function scheduleRow(s, g, longest, against) {
   const pieces = Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [part]]) => [part, s[key]]);
   const told = [ABOUT[s.name] ?? "", ...Object.entries(PARTS).filter(([key]) => s[key] > 0).map(([key, [, , words]]) => `${duration(s[key])}: ${words}`)].filter(Boolean).join("\n");
   const button = make("button", s.name, { type: "button", title: ABOUT[s.name] ?? s.name, "aria-pressed": String(state.beside === s.name) });
   button.disabled = !hasLanes(s);
   button.addEventListener("click", () => chooseBeside(state.beside === s.name ? "" : s.name));
   if (s.time_ns === null) return [button, make("span", `deadlock: ${s.deadlock}`, { title: s.deadlock }), make("span", "∞", { class: "number" }), make("span", "")];
-  const saved = 1 - s.time_ns / g.recorded_ns;
   return [
     button, make("span", [stackedBar(pieces, 0, [g.bound_ns], longest)], { title: told }),
-    make("span", duration(s.time_ns), { class: "number" }), make("span", signedShare(-saved), { class: "number soft", title: "against recorded" }),
+    make("span", duration(s.time_ns), { class: "number" }), make("span", signedShare(s.time_ns / against - 1), { class: "number soft" }),
   ];
 }
 
 const signedShare = (share) => (Math.abs(share) < 0.005 ? "±0%" : `${share < 0 ? "−" : "+"}${Math.round(100 * Math.abs(share))}%`);
 
-function boundRows(g, longest) {
+function boundRows(g, longest, against) {
   const rows = [["bound: " + g.binding, g.bound_ns, "no schedule is faster, under the assumptions that `tileprof report` prints"]];
   if (g.ready_ns > g.bound_ns * 1.001) rows.push(["bound, ready-gated", g.ready_ns, "no schedule that dispatches a tile only when its parents have ended is faster"]);
   return rows.flatMap(([name, ns, title]) => [
     make("span", name, { title }), make("span", [stackedBar([[INK.muted, ns]], 0, [g.bound_ns], longest)], { title }),
-    make("span", "≥ " + duration(ns), { class: "number" }), make("span", signedShare(ns / g.recorded_ns - 1), { class: "number soft" }),
+    make("span", "≥ " + duration(ns), { class: "number" }), make("span", signedShare(ns / against - 1), { class: "number soft" }),
   ]);
 }
 
@@ -176,6 +207,7 @@ function gainKey() {
 }
 
 function chooseBeside(name) {
+  served.problem = "";
   state.beside = name;
   changed();
 }

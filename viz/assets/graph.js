@@ -27,6 +27,8 @@ graphView.fit = () => {
   graphView.redraw();
 };
 
+graphView.extent = () => [drawing.width, drawing.height];
+
 function rebuildGraph() {
   drawing = buildDrawing();
   layOut(drawing);
@@ -37,7 +39,7 @@ function rebuildGraph() {
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);
-  const says = [plural(launchCount, "launch", "launches"), plural(pairCount, "pair")];
+  const says = [plural(launchCount, "launch", "launches"), plural(pairCount - hidden, "pair")];
   if (folded) says.push("repeated layers folded");
   if (hidden) says.push(`${number(hidden)} from memory reuse hidden`);
   document.getElementById("graph-says").textContent = says.join(" · ");
@@ -248,7 +250,7 @@ function edgeLines(edge) {
   const i = edge.pair;
   const lines = [
     `${shortKernel(pairs.producer[i])} → ${shortKernel(pairs.consumer[i])}`,
-    `${doc.strings[pairs.pattern[i]]} · ${hazardWords(i)} · ${number(pairs.edges[i])} edges · ${size(pairs.bytes[i])}`,
+    `${doc.strings[pairs.pattern[i]]} · ${hazardWords(i)} · ${number(shownEdges(i))} edges · ${size(pairs.bytes[i])}`,
   ];
   if (pairs.gain_ns[i] > 0) lines.push(`could gain up to ${duration(pairs.gain_ns[i])}`);
   if (edge.pairs.some(missesSome)) lines.push("the policy misses waits here");
@@ -308,6 +310,7 @@ function heaviestPair(launch, role) {
 function buildLegend() {
   const counts = new Map();
   for (let i = 0; i < pairCount; i++) {
+    if (pairs.reuse_only[i] && !showReuse) continue;
     const name = doc.strings[pairs.pattern[i]];
     counts.set(name, (counts.get(name) ?? 0) + 1);
   }
@@ -321,13 +324,10 @@ function buildLegend() {
     });
     return button;
   });
-  const reused = pairs.reuse_only.reduce((n, r) => n + r, 0);
+  const reused = [...linksOf.values()].filter((of) => of.some((link) => links.reuse[link])).length;
   if (reused) {
-    const button = make("button", `memory reuse ${number(reused)}`, { type: "button", "aria-pressed": String(showReuse), title: "Pairs that exist only because the allocator handed memory out again" });
-    button.addEventListener("click", () => {
-      showReuse = !showReuse;
-      filtersChanged();
-    });
+    const button = make("button", `memory reuse ${number(reused)}`, { type: "button", "aria-pressed": String(showReuse), title: "Hazards that exist only because the allocator handed memory out again, and how many pairs have some" });
+    button.addEventListener("click", toggleReuse);
     buttons.push(button);
   }
   if (anyGain) {
@@ -342,9 +342,17 @@ function buildLegend() {
   document.getElementById("legend").replaceChildren(...buttons, ...marks);
 }
 
+function toggleReuse() {
+  showReuse = !showReuse;
+  filtersChanged();
+}
+
 function filtersChanged() {
   buildLegend();
   rebuildGraph();
+  showMatrix();
+  showTiles();
+  showLanes();
 }
 
 function describeLaunch() {
@@ -355,7 +363,7 @@ function describeLaunch() {
   const rows = [
     ["op", text(launches.op, i)], ["module", text(launches.module, i)],
     ["grid", times(grid(i))], ["block", times([launches.block_x[i], launches.block_y[i], launches.block_z[i]])],
-    ["tiles", number(launches.tiles[i])], ["waves", `${wavesWords(i)} (${doc.summary.sms} SMs × ${launches.blocks_per_sm[i]})`],
+    ["tiles", number(launches.tiles[i])], ["waves", `${wavesWords(i)} (${plural(deviceSlots(i), "slot")})`],
     ["time", `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]}`], ["accesses", COVERAGES[launches.coverage[i]]],
     ["shared", size(launches.shared_bytes[i])], ["registers", number(launches.registers[i])],
   ];

@@ -9,6 +9,7 @@ const origin = launchCount ? launches.begin_ns.reduce((a, b) => Math.min(a, b)) 
 const laneFlow = { key: "", parents: [], children: [], count: 0, ready: true }; // ready: found, not still looked for
 let lanesShown = "";
 let lanesAggregated = false;
+let simulatedFilled = false; // drawn as shares of the GPU's busy slots, not SM by SM
 
 const startOf = (i) => launches.begin_ns[i] - origin;
 const endOf = (i) => startOf(i) + Math.max(launches.duration_ns[i], 1);
@@ -56,6 +57,8 @@ lanesView.fit = () => {
   lanesView.redraw();
 };
 
+lanesView.extent = () => [lastEnd(), Infinity];
+
 lanesView.keep = () => {
   const { view: v, plotHeight: h, plotWidth: w } = lanesView;
   v.ky = Math.max(v.ky, laneHeight() / rowCount);
@@ -76,27 +79,31 @@ async function showLanes() {
 
 // Parents and children of the selected tile, from every relation of its launch.
 async function findFlow() {
-  const key = state.tile ? state.tile.join(",") : "";
+  const key = state.tile ? state.tile.join(",") + (showReuse ? "r" : "") : "";
   if (key === laneFlow.key) return;
   Object.assign(laneFlow, { key, parents: [], children: [], count: 0, ready: !key });
   if (!key) return;
   const [launch, tile] = state.tile;
   const flow = { parents: [], children: [], count: 0 };
-  const keep = (list, other, t) => {
-    if (flow.count++ < MOST_ARROWS) list.push([other, t]);
+  const kept = new Set(); // a tile that two hazards link is one parent
+  const keep = (list, other, t, reuse) => {
+    const one = `${list === flow.parents} ${other} ${t}`;
+    if (kept.has(one)) return;
+    kept.add(one);
+    if (flow.count++ < MOST_ARROWS) list.push([other, t, reuse]);
   };
   for (const i of pairsOf[launch]) {
-    if (pairs.reuse_only[i] && !showReuse) continue;
     const [from, to] = [pairs.producer[i], pairs.consumer[i]];
-    for (const link of linksOf.get(from + "," + to) ?? []) {
+    for (const link of shownLinks(from, to).sort((p, q) => links.reuse[p] - links.reuse[q])) {
+      const reuse = Boolean(links.reuse[link]);
       const block = await blocks.load(links.block[link]);
       if (!block.parent) continue;
       if (to === launch) {
         const set = block.set_of[tile];
-        for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) keep(flow.parents, from, block.parent[e]);
+        for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) keep(flow.parents, from, block.parent[e], reuse);
       } else {
         const sets = setsWith(block, tile);
-        if (sets.size) block.set_of.forEach((set, t) => sets.has(set) && keep(flow.children, to, t));
+        if (sets.size) block.set_of.forEach((set, t) => sets.has(set) && keep(flow.children, to, t, reuse));
       }
     }
   }
@@ -129,7 +136,7 @@ function drawLanes(c) {
   c.fillStyle = INK.gap;
   c.fillRect(m.left, m.top, w, h);
   let left = MOST_TILES;
-  lanesAggregated = false;
+  lanesAggregated = simulatedFilled = false;
   for (const launch of seen) left -= drawLaunch(c, launch, left);
   drawFlow(c);
   if (state.beside) drawBeside(c);
@@ -248,6 +255,9 @@ function drawLaunch(c, { i, x, width }, left) {
 
 const TENTH_NS = 0.1; // begins and lives travel in tenths of a nanosecond
 
+// The lanes that a tile holds, [SM, slot]: its own, and for a cluster the same slot of the next SMs, after the last the next slot of the first.
+const lanesOf = (table, t) => Array.from({ length: table.cluster ?? 1 }, (_, k) => [(table.sm[t] + k) % rowCount, table.slot[t] + Math.floor((table.sm[t] + k) / rowCount)]);
+
 function drawTiles(c, table, x) {
   const { kx, ky } = lanesView.view;
   const [top, right] = [lanesView.toScreen(0, 0)[1], lanesView.width];
@@ -260,15 +270,17 @@ function drawTiles(c, table, x) {
     const from = x + table.begin[t] * TENTH_NS * kx;
     const wide = table.life[t] * TENTH_NS * kx;
     if (from > right || from + wide < left) continue;
-    const y = top + table.sm[t] * ky + table.slot[t] * high;
-    if (y > lanesView.height || y + high < lanesView.margin.top) continue;
-    c.fillRect(from, y, Math.max(wide - (wide > 8 ? 1 : 0), 0.5), shown);
-    drawn++;
+    for (const [sm, slot] of table.cluster > 1 ? lanesOf(table, t) : [[table.sm[t], table.slot[t]]]) {
+      const y = top + sm * ky + slot * high;
+      if (y > lanesView.height || y + high < lanesView.margin.top) continue;
+      c.fillRect(from, y, Math.max(wide - (wide > 8 ? 1 : 0), 0.5), shown);
+      drawn++;
+    }
   }
   return drawn;
 }
 
-// Too small for single tiles: how full the whole device is over the launch's time.
+// Too small for single tiles: how full the whole device is over the launch's time, as a shade, for the axis counts SMs.
 function drawLoad(c, table, x) {
   table.load ??= loadOf(table);
   const { load, span } = table.load;
@@ -276,8 +288,10 @@ function drawLoad(c, table, x) {
   const height = rowCount * lanesView.view.ky;
   const wide = (span * lanesView.view.kx) / load.length;
   load.forEach((share, k) => {
-    c.fillRect(x + k * wide, top + height * (1 - share), wide + 0.3, height * share);
+    c.globalAlpha = share;
+    c.fillRect(x + k * wide, top, wide + 0.3, height);
   });
+  c.globalAlpha = 1;
 }
 
 function loadOf(table) {
@@ -290,7 +304,7 @@ function loadOf(table) {
     const [from, to] = [(table.begin[t] / span) * bins, ((table.begin[t] + table.life[t]) / span) * bins];
     for (let k = Math.floor(from); k < Math.min(to, bins); k++) load[k] += Math.min(to, k + 1) - Math.max(from, k);
   }
-  return { load: load.map((v) => Math.min(v / (rowCount * table.slots), 1)), span: span * TENTH_NS };
+  return { load: load.map((v) => Math.min((v * (table.cluster ?? 1)) / (rowCount * table.slots), 1)), span: span * TENTH_NS };
 }
 
 function drawShares(c, table, x, first = 0) {
@@ -323,8 +337,8 @@ function drawFlow(c, boxOf = tileBox) {
   if (!here) return;
   c.lineWidth = 1.2;
   c.globalAlpha = laneFlow.count > 40 ? 0.45 : 0.85;
-  for (const [launch, tile] of laneFlow.parents) drawArrow(c, boxOf(launch, tile), here, INK.producer);
-  for (const [launch, tile] of laneFlow.children) drawArrow(c, here, boxOf(launch, tile), INK.consumer);
+  for (const [launch, tile, reuse] of laneFlow.parents) drawArrow(c, boxOf(launch, tile), here, reuse ? INK.reuse : INK.producer);
+  for (const [launch, tile, reuse] of laneFlow.children) drawArrow(c, here, boxOf(launch, tile), reuse ? INK.reuse : INK.consumer);
   c.globalAlpha = 1;
   c.lineWidth = 2;
   c.strokeStyle = INK.arrow;
@@ -379,6 +393,10 @@ function drawLaneAxes(c, seen) {
   const rows = Math.max(niceStep(22 / v.ky), 1);
   const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
   for (const first of state.beside ? [0, simulatedRow()] : [0]) {
+    if (first && simulatedFilled) {
+      drawShareAxis(c, first, height);
+      continue;
+    }
     for (let row = 0; row < rowCount; row += rows) {
       const y = lanesView.toScreen(0, first + row + 0.5)[1];
       if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText("SM " + row, m.left - 7, y);
@@ -395,12 +413,29 @@ function drawLaneAxes(c, seen) {
   c.fill();
 }
 
+// Where bars stand for the whole GPU: how many of its slots are busy, from the bottom up.
+function drawShareAxis(c, first, end) {
+  const { margin: m } = lanesView;
+  for (const share of [0, 50, 100]) {
+    const y = lanesView.toScreen(0, first + rowCount * (1 - share / 100))[1];
+    if (y < m.top - 2 || y > end + 2) continue;
+    c.textBaseline = share === 0 ? "bottom" : share === 100 ? "top" : "middle";
+    c.fillText(share + "%", m.left - 7, y);
+  }
+  const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
+  if (y < m.top || y > end) return;
+  c.textBaseline = "middle";
+  c.fillText("busy", m.left - 7, y - 6);
+  c.fillText("slots", m.left - 7, y + 6);
+}
+
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
   const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
-  if (lanesAggregated) says.push("aggregated, zoom in for single tiles");
+  if (lanesAggregated) says.push(`aggregated: ${simulatedFilled ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`);
   if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
   else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${plural(laneFlow.children.length, "child", "children")}`);
+  if (served.problem) says.unshift(served.problem);
   document.getElementById("lanes-says").textContent = says.join(" · ");
 }
 
@@ -416,8 +451,8 @@ function hitLanes(sx, sy) {
     if (!table?.sm) continue;
     const at = (time - startOf(i)) / TENTH_NS;
     for (let t = 0; t < table.tiles; t++) {
-      if (table.sm[t] !== Math.floor(row) || table.slot[t] !== Math.floor((row % 1) * table.slots)) continue;
-      if (at >= table.begin[t] && at <= table.begin[t] + table.life[t]) return { launch: i, tile: t };
+      if (at < table.begin[t] || at > table.begin[t] + table.life[t]) continue;
+      if (lanesOf(table, t).some(([sm, slot]) => sm === Math.floor(row) && slot === Math.floor((row % 1) * table.slots))) return { launch: i, tile: t };
     }
   }
   return launch;

@@ -12,9 +12,14 @@ function showSummary() {
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
   if (timed) facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
   if (s.bound_ns > 0 && s.recorded_ns > 0) facts.push(bracket(s));
-  for (const [name, word] of [["launches", "launch"], ["tiles", "tile"], ["pairs", "pair"], ["edges", "edge"]]) facts.push(fact(s[name] === 1 ? word : name, compact(s[name])));
+  const counts = { ...s };
+  if (s.pairs === pairCount) { // what memory reuse adds is known where no pair is left out, and is not counted
+    counts.pairs -= pairs.reuse_only.reduce((n, only) => n + only, 0);
+    counts.edges -= links.edges.reduce((n, edges, i) => n + (links.reuse[i] ? edges : 0), 0);
+  }
+  for (const [name, word] of [["launches", "launch"], ["tiles", "tile"], ["pairs", "pair"], ["edges", "edge"]]) facts.push(fact(counts[name] === 1 ? word : name, compact(counts[name])));
   for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
-  if (!s.coverage.inferred && !s.coverage.conservative && s.launches) facts.push(fact("accesses", "exact"));
+  if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses) facts.push(fact("accesses", "exact"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
@@ -137,8 +142,8 @@ function fillBeside() {
 }
 
 const KEYS = [
-  ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window"],
-  ["Enter", "show the heaviest pair of the selected launch"], ["o", "open or fold the layers around the selected launch"],
+  ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window, or the tile cursor"],
+  ["Enter", "in the launch graph: show the heaviest pair of the selected launch; elsewhere: a tile cursor that arrows move, Enter again selects, Esc ends"], ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"], ["f", "this view alone, and back"],
   ["1  2  3", "launches, tiles of a pair, timeline"], ["4  5  6", "tile graph, gain, what if"],
   ["b", "another scheduler beside the recorded timeline"], [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"], ["t", "dark or light"], ["Esc", "step back: view, tile, pair, launch, search"],
@@ -173,6 +178,84 @@ function nextFound() {
   select({ launch: all.find((i) => i > (state.launch ?? -1)) ?? all[0] });
 }
 
+// A tile under the keys: after Enter arrows move it and Enter selects it. `at` counts as the view does: [column, row] of the
+// matrix, [column, tile] of the tile graph, [launch, tile] of the timeline.
+const cursor = { view: "", at: [0, 0] };
+const within = (v, count) => Math.min(Math.max(v, 0), Math.max(count - 1, 0));
+const CURSORS = {
+  matrix: {
+    begin: () => matrix.parts.length && [state.tile?.[0] === state.pair[1] ? matrix.columns.place[state.tile[1]] : 0, 0],
+    move: ([x, y], right, down) => [within(x + right, matrix.consumers), within(y + down, matrix.producers)],
+    point: ([x, y]) => [x + 0.5, y + 0.5],
+  },
+  tiles: {
+    begin: () => chain.parents && [Math.max(chain.launches.indexOf(state.tile?.[0]), 0), chain.launches.includes(state.tile?.[0]) ? state.tile[1] : 0],
+    move([column, tile], right, down) {
+      const next = within(column + right, chain.launches.length);
+      return [next, within(tile + down, launches.tiles[chain.launches[next]])];
+    },
+    point: ([column, tile]) => [column + 0.5, nodeY(column, tile)],
+  },
+  lanes: {
+    begin: () => timed && (state.tile ?? [state.launch ?? 0, 0]),
+    move([launch, tile], right, down) {
+      const next = within(launch + down, launchCount);
+      return [next, within(tile + right, launches.tiles[next])];
+    },
+    point([launch, tile]) {
+      const table = laneTables.ready(laneOf[launch]);
+      const begin = startOf(launch) + (table?.sm ? (table.begin[tile] + table.life[tile] / 2) * TENTH_NS : 0);
+      return [begin, table?.sm ? table.sm[tile] + (table.slot[tile] + 0.5) / table.slots : 0];
+    },
+  },
+};
+for (const name of Object.keys(CURSORS)) {
+  panels[name].over = (c) => {
+    if (cursor.view !== name) return;
+    const [x, y] = panels[name].toScreen(...CURSORS[name].point(cursor.at));
+    c.strokeStyle = INK.focus;
+    c.lineWidth = 2.5;
+    c.strokeRect(x - 8, y - 8, 16, 16);
+  };
+}
+
+function moveCursor(right, down) {
+  const [view, own] = [panels[cursor.view], CURSORS[cursor.view]];
+  cursor.at = own.move(cursor.at, right, down);
+  const [x, y] = view.toScreen(...own.point(cursor.at));
+  const off = (v, low, high) => (v < low ? low - v : v > high ? high - v : 0);
+  view.pan(off(x, view.margin.left + 20, view.width - 20), off(y, view.margin.top + 20, view.height - 20));
+  const [sx, sy] = view.toScreen(...own.point(cursor.at));
+  const box = view.canvas.getBoundingClientRect();
+  showTip(view.hover(sx, sy), box.left + sx, box.top + sy);
+}
+
+// Whether the key was the cursor's.
+function cursorKey(key, onCanvas) {
+  const view = cursor.view === active && onCanvas ? panels[active] : null;
+  if (view && Object.hasOwn(STEPS, key)) moveCursor(-STEPS[key][0], -STEPS[key][1]);
+  else if (view && key === "Enter") view.click(...view.toScreen(...CURSORS[active].point(cursor.at)));
+  else if (key === "Escape" && cursor.view) endCursor();
+  else if (key === "Enter" && onCanvas && Object.hasOwn(CURSORS, active) && CURSORS[active].begin()) {
+    Object.assign(cursor, { view: active, at: CURSORS[active].begin() });
+    moveCursor(0, 0);
+  } else return false;
+  return true;
+}
+
+// The cursor ends with what it stands in: another pair, another chain.
+function cursorStands() {
+  if (cursor.view === "lanes") return true;
+  return state.tab === cursor.view && (cursor.view === "matrix" ? matrix.key === state.pair?.join(",") : String(chainNow()) === String(chain.launches));
+}
+
+function endCursor() {
+  const view = panels[cursor.view];
+  cursor.view = "";
+  view?.leave();
+  view?.redraw();
+}
+
 const STEPS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
 const ACTIONS = {
@@ -202,7 +285,8 @@ function pressKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement) return;
   const { key } = event;
-  if (key in STEPS) {
+  if (cursorKey(key, event.target instanceof HTMLCanvasElement)) return event.preventDefault();
+  if (Object.hasOwn(STEPS, key)) {
     if (active === "graph") walkGraph(key);
     else panels[active]?.pan(STEPS[key][0] * 60, STEPS[key][1] * 40);
   } else if (key === "Enter" && event.target instanceof HTMLCanvasElement && state.launch !== null && !state.pair) {
@@ -243,6 +327,7 @@ function refresh() {
   document.querySelector("main").dataset.tab = state.tab;
   for (const tab of document.querySelectorAll(".tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
   document.getElementById("beside").value = state.beside;
+  if (cursor.view && !cursorStands()) endCursor();
   showMatrix();
   showTiles();
   showGain();

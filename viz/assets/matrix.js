@@ -19,6 +19,8 @@ matrixView.fit = () => {
   matrixView.redraw();
 };
 
+matrixView.extent = () => [matrix.consumers, matrix.producers];
+
 // Some of the matrix stays in sight.
 matrixView.keep = () => {
   const { view: v, plotWidth: w, plotHeight: h } = matrixView;
@@ -38,12 +40,15 @@ async function showMatrix() {
     matrix.parts = [];
     return rankPairs();
   }
-  if (!changedPair) return matrixView.redraw();
+  if (!changedPair) {
+    if (matrix.parts.length) describePair();
+    return matrixView.redraw();
+  }
   matrix.parts = [];
   matrix.hidden.clear();
   const [from, to] = state.pair;
   const loads = (linksOf.get(key) ?? []).map(async (link) => ({
-    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), block: await blocks.load(links.block[link]),
+    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), name: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]], block: await blocks.load(links.block[link]),
   }));
   await Promise.all([loadGrid(from), loadGrid(to)]);
   const parts = await Promise.all(loads);
@@ -78,7 +83,9 @@ function orderTiles() {
   matrix.columns = ordering(state.pair[1], matrix.consumers);
 }
 
-const shownParts = () => matrix.parts.filter((p) => !matrix.hidden.has(p.hazard) && !p.block.left_out);
+// Memory reuse first: what is drawn later hides it.
+const linkedParts = () => matrix.parts.filter((p) => shownLink(p.link)).sort((p, q) => q.reuse - p.reuse);
+const shownParts = () => linkedParts().filter((p) => !matrix.hidden.has(p.name) && !p.block.left_out);
 
 function drawMatrix(c) {
   if (!matrix.parts.length) return matrix.key && sayCentre(c, matrixView, "…");
@@ -91,7 +98,7 @@ function drawMatrix(c) {
   c.fillRect(m.left + v.x, m.top + v.y, matrix.consumers * v.kx, matrix.producers * v.ky);
   const draw = (block, colour) => block && !block.left_out && (block.counts ? drawCoarse(c, block, colour) : drawBlock(c, block, colour));
   if (!matrix.hidden.has("excess")) draw(matrix.awaited, INK.excess); // what stays to be seen of it is excess
-  for (const part of shownParts()) draw(part.block, INK[part.hazard]);
+  for (const part of shownParts()) draw(part.block, INK[part.name]);
   if (!matrix.hidden.has("missing")) draw(matrix.missing, INK.missing);
   drawGridLines(c);
   drawCrosses(c);
@@ -166,7 +173,7 @@ function paint(c, counts, wide, high, full, colour, [x, y, w, h]) {
   for (let i = 0; i < counts.length; i++) {
     if (!counts[i]) continue;
     image.data.set(rgb, 4 * i);
-    image.data[4 * i + 3] = 85 + 170 * Math.min(counts[i] / full, 1);
+    image.data[4 * i + 3] = colour === INK.missing ? 255 : 85 + 170 * Math.min(counts[i] / full, 1); // what is missing hides all else
   }
   scratch.width = wide;
   scratch.height = high;
@@ -339,10 +346,9 @@ function cellLines([x, y], across, down) {
 }
 
 function coarseLines([x, y]) {
-  const { block } = matrix.parts.find((p) => p.block.counts);
-  const row = Math.floor((y * block.rows) / matrix.producers);
-  const column = Math.floor((x * block.columns) / matrix.consumers);
-  return [`about consumer ${number(x)}, producer ${number(y)}`, `${number(block.counts[row * block.columns + column])} edges in this cell`, "aggregated: single tiles are not in this page"];
+  const here = ({ block: b }) => b.counts[Math.floor((y * b.rows) / matrix.producers) * b.columns + Math.floor((x * b.columns) / matrix.consumers)];
+  const edges = shownParts().filter((p) => p.block.counts).reduce((sum, part) => sum + here(part), 0);
+  return [`about consumer ${number(x)}, producer ${number(y)}`, `${number(edges)} edges in this cell`, "aggregated: single tiles are not in this page"];
 }
 
 function clickMatrix(sx, sy) {
@@ -368,9 +374,10 @@ function describePair() {
   const parts = [names, pattern];
   const map = doc.strings[pairs.map[i]];
   if (map) parts.push(fact("map", map));
-  parts.push(fact("edges", number(pairs.edges[i])), fact("bytes", size(pairs.bytes[i])));
+  if (!linkedParts().length) parts.push(make("span", "these launches depend on each other through memory reuse only, which is off (its button is above the launches)", { class: "mark" }));
+  parts.push(fact("edges", number(shownEdges(i))), fact("bytes", size(pairs.bytes[i])));
   if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
-  const children = Math.max(0, ...matrix.parts.map((p) => links.children[p.link]));
+  const children = Math.max(0, ...linkedParts().map((p) => links.children[p.link]));
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
   if (pairs.gain_ns[i] > 0) parts.push(fact("gain up to", duration(pairs.gain_ns[i])));
@@ -389,15 +396,17 @@ function nameOf(launch, colour) {
 }
 
 function hazardChips() {
-  const names = [...new Set(matrix.parts.map((p) => p.hazard))];
+  const counts = {};
+  for (const { name, link } of linkedParts()) counts[name] = (counts[name] ?? 0) + links.edges[link];
+  const names = Object.keys(counts).sort();
   if (matrix.missing) names.push("missing");
   if (matrix.awaited) names.push("excess");
-  const titles = { missing: "Dependencies that no wait of the policy covers", excess: "Tiles that the policy waits for though nothing depends on them" };
+  const titles = { reuse: "Hazards that exist only because the allocator handed memory out again", missing: "Dependencies that no wait of the policy covers", excess: "Tiles that the policy waits for though nothing depends on them" };
   return names.map((hazard) => {
     const dot = make("i");
     dot.style.background = INK[hazard];
     const title = titles[hazard] ?? "Show or hide";
-    const chip = make("button", [dot, document.createTextNode(hazard)], { type: "button", class: "chip", title, "aria-pressed": "false" });
+    const chip = make("button", [dot, document.createTextNode([hazard === "reuse" ? "memory reuse" : hazard, hazard in counts ? number(counts[hazard]) : ""].join(" ").trim())], { type: "button", class: "chip", title, "aria-pressed": "false" });
     chip.style.opacity = matrix.hidden.has(hazard) ? 0.45 : 1;
     chip.addEventListener("click", () => {
       if (!matrix.hidden.delete(hazard)) matrix.hidden.add(hazard);

@@ -7,7 +7,8 @@ function rankedEdges() {
   const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
   const direct = (e) => pairs.direct[e.pair];
   const inPolicy = (e) => (overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0);
-  return drawing.edges.filter(near).sort((p, q) => inPolicy(q) - inPolicy(p) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes);
+  const inReport = (e) => Math.min(...e.pairs.map((i) => (pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount)));
+  return drawing.edges.filter(near).sort((p, q) => inPolicy(q) - inPolicy(p) || inReport(p) - inReport(q) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes);
 }
 
 function rankPairs() {
@@ -28,7 +29,7 @@ function rankPairs() {
 
 const HEAD_TITLES = {
   "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
-  "gain up to": "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves more",
+  "gain up to": "Recorded time of the two launches and the gap between them, less the bound on both: no overlap of the two saves more. Of one copy; the order is that of all copies together",
   copies: "Pairs of repeated layers that this row stands for",
 };
 
@@ -57,13 +58,13 @@ function noPairs() {
 function rankRow(edge) {
   const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
   const launch = (l) => make("td", [make("span", shortKernel(l)), make("span", [shortModule(l), shortOp(l)].filter(Boolean).join(" · "), { class: "module" })], { title: text(launches.kernel, l) });
-  const facts = anyGain ? [earlyWords(i), edge.gain > 0 ? duration(edge.gain) : "–"] : [number(pairs.edges[i]), size(edge.bytes)];
+  const facts = anyGain ? [earlyWords(i), pairs.gain_ns[i] > 0 ? duration(pairs.gain_ns[i]) : "–"] : [number(shownEdges(i)), size(pairs.bytes[i])];
   const numbers = [...facts, edge.pairs.length > 1 ? "×" + edge.pairs.length : ""];
   const name = doc.strings[pairs.pattern[i]];
   const verdict = edge.pairs.some(missesSome) ? [make("span", "waits missing", { class: "bad" })] : [];
   const row = make("tr", [
     make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict]), launch(pairs.producer[i]), launch(pairs.consumer[i]),
-    ...numbers.map((n, k) => make("td", n, { class: "number", ...(anyGain && k === 0 && { title: earlyTitle(i) }) })),
+    ...numbers.map((n, k) => make("td", n, { class: "number", ...(anyGain && k === 0 && { title: earlyTitle(i) }), ...(k === 1 && edge.pairs.length > 1 && { title: `one copy; ${anyGain ? duration(edge.gain) : size(edge.bytes)} in all ${edge.pairs.length}` }) })),
   ], { tabindex: "0" });
   const choose = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
   row.addEventListener("click", choose);

@@ -3,7 +3,9 @@
 const numbersOfBlocks = unpack(doc.block_numbers); // not awaited here: the views exist by now, and draw once all parts have run
 
 async function askServer(what, of) {
-  const answer = await fetch(`${what}?of=${encodeURIComponent(of)}`);
+  const answer = await fetch(`${what}?of=${encodeURIComponent(of)}`).catch(() => {
+    throw new Error("the server has ended (start it again: tileprof view --serve)");
+  });
   if (!answer.ok) throw new Error(await answer.text());
   return answer.json();
 }
@@ -59,7 +61,8 @@ served.besides = async (text) => {
   try {
     await simulateAndAdd(text);
     chooseBeside(text);
-  } catch {
+  } catch (error) {
+    served.problem = `${text}: ${error.message}`;
     changed(); // the address names nothing: it is written anew
   }
 };

@@ -78,7 +78,7 @@ function drawSimulated(c, row) {
   const seen = [];
   for (let t = 0; t < table.end.length; t++) if (table.begin[t] < to && table.end[t] > from) seen.push(t);
   if (seen.length > MOST_BOXES) {
-    lanesAggregated = true;
+    lanesAggregated = simulatedFilled = true;
     return drawMix(c, table, seen, [from, to], x0, top, high);
   }
   for (const t of seen) {
@@ -104,7 +104,7 @@ function drawMix(c, table, seen, [from, to], x0, top, high) {
     if (!load.has(colour)) load.set(colour, new Float64Array(bins));
     const column = load.get(colour);
     const [a, b] = [Math.max((table.begin[t] - from) * scale, 0), Math.min((table.end[t] - from) * scale, bins)];
-    const share = 1 / (slotsOf(table.launchOf[t]) * rowCount);
+    const share = 1 / deviceSlots(table.launchOf[t]);
     for (let k = Math.floor(a); k < b; k++) column[k] += (Math.min(b, k + 1) - Math.max(a, k)) * share;
   }
   const wide = (lanesView.view.kx * (to - from)) / bins;

@@ -15,7 +15,7 @@ for (const [name, key, value, sms, occupancy, ns] of doc.variants) ran.set(runKe
 const learnSize = (s) => Object.entries(IN_SIZES).forEach(([name, column]) => s[column] !== null && ran.set(`${name}@${s.sms},${s.occupancy}`, s[column]));
 doc.sizes.forEach(learnSize);
 
-const knobsOf = (name) => (doc.knobs[name] ?? []).map(([key, meaning, given, values]) => ({ key, meaning, given, values }));
+const knobsOf = (name) => (Object.hasOwn(doc.knobs, name ?? "") ? doc.knobs[name] : []).map(([key, meaning, given, values]) => ({ key, meaning, given, values }));
 const runnable = () => Object.keys(doc.knobs).filter((name) => served.variant || ran.has(`${name}@${doc.summary.sms},0`));
 
 // The sliders: SMs, resident blocks, and an option each. `values` are those that a page can answer for.
@@ -154,7 +154,11 @@ function readout() {
   const others = Object.keys(LINES).filter((other) => other !== name && Number.isFinite(ran.get(runKey({ ...at, scheduler: other }))));
   const rows = [[name, runKey(whatIf), `${name}@${doc.summary.sms},0`, INK.consumer], ...others.map((other) => [LINES[other][0], runKey({ ...at, scheduler: other }), `${other}@${doc.summary.sms},0`, INK[LINES[other][1]]])];
   const longest = Math.max(...rows.flatMap(([, key, base]) => [ran.get(key) ?? 0, ran.get(base) ?? 0]), 1);
-  return make("div", rows.flatMap(([label, key, base, colour]) => timeRow(label, ran.get(key), ran.get(base), colour, longest)), { class: "rows", id: "size-rows" });
+  return make("div", [
+    make("div", rows.flatMap(([label, key, base, colour]) => timeRow(label, ran.get(key), ran.get(base), colour, longest)), { class: "rows", id: "size-rows" }),
+    make("p", "% and ┆: against the same scheduler with its own options on the recorded GPU", { class: "caption" }),
+    ...(whatIf.problem ? [make("p", whatIf.problem, { class: "caption", role: "status" })] : []),
+  ]);
 }
 
 function timeRow(label, ns, base, colour, longest) {

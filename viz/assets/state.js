@@ -14,16 +14,19 @@ function select(change) {
   if (next.pair && !["matrix", "tiles"].includes(state.tab)) state.tab = "matrix";
   if (next.pair && next.launch === null) next.launch = state.launch !== null && next.pair.includes(state.launch) ? state.launch : next.pair[1];
   if (next.tile && next.launch === null) next.launch = next.tile[0];
+  const chosen = () => JSON.stringify([state.pair, state.launch, state.chain]);
+  const before = chosen();
   Object.assign(state, next);
-  changed();
+  changed(chosen() !== before);
 }
 
-function changed() {
-  writeHash();
+// `step`: the browser's Back undoes the change.
+function changed(step = false) {
+  writeHash(step);
   for (const watcher of watchers) watcher();
 }
 
-function writeHash() {
+function writeHash(step = false) {
   const parts = [];
   if (state.pair) parts.push("pair=" + state.pair.join(","));
   else if (state.launch !== null && !state.tile) parts.push("launch=" + state.launch);
@@ -36,27 +39,28 @@ function writeHash() {
   if (state.search) parts.push("search=" + encodeURIComponent(state.search));
   if (settingWords()) parts.push("if=" + settingWords());
   const hash = parts.length ? "#" + parts.join("&") : "";
-  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname + location.search);
+  if (hash === location.hash) return;
+  history[step ? "pushState" : "replaceState"](null, "", hash || location.pathname + location.search);
 }
 
 // An address that names what this trace does not have selects nothing.
 function readHash() {
   const given = new URLSearchParams(location.hash.slice(1));
-  const numbers = (name) => (given.get(name) ?? "").split(",").filter(Boolean).map(Number);
+  const numbers = (name) => (given.get(name) ?? "").split(",").filter(Boolean).map((word) => (/^\d+$/.test(word) ? Number(word) : NaN));
   const isLaunch = (i) => Number.isInteger(i) && i >= 0 && i < launchCount;
   const [launch] = numbers("launch");
   const pair = numbers("pair");
   const tile = numbers("tile");
   state.pair = pairAt.has(pair.join(",")) ? pair : null;
-  state.tile = isLaunch(tile[0]) && tile[1] >= 0 && tile[1] < launches.tiles[tile[0]] ? tile.slice(0, 2) : null;
+  state.tile = isLaunch(tile[0]) && tile.length === 2 && tile[1] < launches.tiles[tile[0]] ? tile : null;
   state.launch = isLaunch(launch) ? launch : state.pair ? state.pair[1] : state.tile ? state.tile[0] : null;
   const chain = numbers("chain");
-  state.chain = state.pair && chain.length > 1 && chain.every((i, k) => isLaunch(i) && (!k || i > chain[k - 1])) ? chain : null;
+  state.chain = state.pair?.every((i) => chain.includes(i)) && chain.every((i, k) => isLaunch(i) && (!k || i > chain[k - 1])) ? chain : null;
   state.tab = Object.hasOwn(TABS, given.get("view")) ? given.get("view") : "matrix";
   const beside = given.get("beside") ?? "";
   state.beside = doc.schedules.some((s) => s.name === beside && hasLanes(s)) ? beside : "";
   if (beside && !state.beside) served.besides?.(beside);
-  const [time] = numbers("time");
+  const time = given.get("time") ? Number(given.get("time")) : NaN;
   state.time = Number.isFinite(time) && time >= 0 ? time : null;
   state.open = new Set((given.get("open") ?? "").split(",").filter(Boolean));
   state.search = given.get("search") ?? "";

@@ -17,6 +17,8 @@ tilesView.fit = () => {
   tilesView.redraw();
 };
 
+tilesView.extent = () => [Infinity, chain.height];
+
 tilesView.keep = () => {
   const { view: v, plotHeight: h } = tilesView;
   v.kx = (tilesView.plotWidth - 8) / Math.max(chain.launches.length, 1);
@@ -53,17 +55,29 @@ async function showTiles() {
   const loads = [];
   for (let b = 1; b < now.length; b++) {
     for (let a = 0; a < b; a++) {
-      for (const link of linksOf.get(now[a] + "," + now[b]) ?? []) {
-        if (!links.reuse[link] || showReuse) loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
-      }
+      for (const link of shownLinks(now[a], now[b])) loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
     }
   }
   const [parts] = await Promise.all([Promise.all(loads), ...now.flatMap((i) => [loadGrid(i), laneTables.load(laneOf[i])])]);
   if (chain.key !== key) return; // another chain was chosen meanwhile
   for (const part of parts) bundle(part);
   findFree(parts);
+  openTiles();
   sayTiles();
+}
+
+const APART = 5; // pixels between tiles of the longest column at which they can be told apart
+
+// All tiles where they can be told apart, else some of them, the selected one in the middle.
+function openTiles() {
+  tilesView.resize(); // the panel may have just opened
   tilesView.fit();
+  const column = state.tile ? chain.launches.indexOf(state.tile[0]) : -1;
+  chain.partly = tilesView.width > 0 && tilesView.view.ky < APART;
+  if (!chain.partly) return;
+  tilesView.view.ky = APART;
+  tilesView.view.y = column < 0 ? 8 : tilesView.plotHeight / 2 - nodeY(column, state.tile[1]) * APART;
+  tilesView.moved();
 }
 
 const nodeY = (column, tile) => ((tile + 0.5) * chain.height) / launches.tiles[chain.launches[column]];
@@ -92,7 +106,7 @@ function bundle({ a, b, link, block }) {
     chain.lines += lines;
     const mean = (column, tiles) => tiles.reduce((sum, t) => sum + nodeY(column, t), 0) / tiles.length;
     const hub = through ? [(a + b + 1) / 2 + 0.12 * (b - a), (mean(a, parents) + mean(b, users)) / 2] : null;
-    chain.bundles.push({ a, b, parents, users, hub, hazard: HAZARDS[links.hazard[link]] });
+    chain.bundles.push({ a, b, parents, users, hub, hazard: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]] });
   }
 }
 
@@ -114,7 +128,8 @@ function sayTiles() {
   const says = [];
   if (!chain.problem) {
     const free = chain.free.reduce((n, f) => n + f, 0);
-    says.push(free ? `${plural(free, "tile")} wait for none in the chain (ringed)` : "every consumer tile waits");
+    says.push(free ? `${plural(free, "tile")} wait for none in the chain (squares)` : "every consumer tile waits");
+    if (chain.partly) says.push("some of the tiles: 0 shows all");
     if (chain.left) says.push(`${number(chain.left)} edges not drawn: the matrix has them all`);
     else if (chain.bundles.some((b) => b.hub)) says.push("tiles with the same parents share a knot");
   }
@@ -171,7 +186,7 @@ function drawBundles(c, alpha, only) {
   const seen = (y0, y1) => Math.max(y0, y1) > 0 && Math.min(y0, y1) < tilesView.height;
   const curved = chain.lines < 4_000;
   c.lineWidth = only ? 1.6 : chain.lines > 600 ? 0.7 : 1;
-  for (const hazard of HAZARDS) {
+  for (const hazard of ["reuse", ...HAZARDS]) {
     c.strokeStyle = INK[hazard];
     c.globalAlpha = alpha;
     c.beginPath();
@@ -230,13 +245,15 @@ function drawColumn(c, column, near) {
     const now = state.time === null ? null : doing(launch, tile);
     c.globalAlpha = near && !near[column].has(tile) ? 0.3 : 1;
     c.beginPath();
-    c.arc(x, y, r, 0, 2 * Math.PI);
-    c.fillStyle = isFree(column, tile) || now === NOT_BEGUN ? INK.page : colour;
+    const free = isFree(column, tile); // a square, whatever it does at the kept moment; what has not begun is hollow
+    if (free) c.rect(x - r, y - r, 2 * r, 2 * r);
+    else c.arc(x, y, r, 0, 2 * Math.PI);
+    c.fillStyle = now === NOT_BEGUN ? INK.page : colour;
     c.fill();
-    if (r < 2 && !isFree(column, tile)) continue;
+    if (r < 2 && !free) continue;
     const chosen = state.tile && state.tile[0] === launch && state.tile[1] === tile;
-    c.strokeStyle = chosen || now === RUNNING ? INK.arrow : isFree(column, tile) ? INK.free : colour;
-    c.lineWidth = chosen || now === RUNNING ? 2.5 : isFree(column, tile) ? Math.min(2, r) : 1;
+    c.strokeStyle = chosen || now === RUNNING ? INK.arrow : free ? INK.free : colour;
+    c.lineWidth = chosen || now === RUNNING ? 2.5 : free ? Math.min(2.5, r) : 1;
     c.stroke();
     if (r > 5.5 && tilesView.view.kx > 90) {
       c.globalAlpha = near && !near[column].has(tile) ? 0.4 : 1;

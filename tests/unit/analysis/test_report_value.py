@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -59,10 +60,11 @@ def test_json_holds_what_its_documentation_lists():
     found = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (found["schema"], found["version"]) == ("tileprof report", 1)
     assert set(found) == {"schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative", "notes",
+                          "dependencies_known",
                           "assumptions", "first_look"}  # fmt: skip
     assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
     assert set(found["pairs"][0]) == {
-        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "bytes", "early", "lead_ns",
+        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges", "bytes", "early", "lead_ns",
         "direct", "apart", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
         "list_schedule_ns", "gain_ns", "overlap_ns", "program_share", "coverage",
     }  # fmt: skip
@@ -92,15 +94,49 @@ def test_independent_launches_are_called_so():
     assert "No launch depends on another" in text_of(build_report(program([{}, {}])))
 
 
-def test_a_trace_without_durations_gives_patterns_and_no_gains():
+def test_a_trace_without_durations_says_whose_times_its_gains_are():
     links = [(0, 1, all_to_all(4, 4))]
     g = program([{"duration_ns": 0, "begin_ns": 0, "timing": "measured"}] * 2, links)
     report = build_report(g)
-    text = text_of(report)
-    assert "no durations" in text
+    text = " ".join(text_of(report).split())
+    assert "2 of 2 launches have no durations" in text
+    assert "(modelled: roofline)" in text
     assert "row" in text
-    assert report.first_look is None
-    assert json.loads(json.dumps(report.to_json(), allow_nan=False))["pairs"][0]["program_share"] is None
+    assert report.program.tile_times == {"roofline": 2}
+    assert report.program.recorded_ns == report.program.launch_ns > 0
+    assert report.pairs["recorded_ns"].tolist() == [report.program.recorded_ns]
+
+
+def test_a_trace_without_accesses_claims_nothing_of_dependencies():
+    g = program([{}, {}])
+    g.trace.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
+    report = build_report(g)
+    text = " ".join(text_of(report).split())
+    assert "which launches depend on each other is unknown" in text
+    assert not [claim for claim in ("same time", "saves", "saved", "list schedul", "critical path") if claim in text]
+    found = report.to_json()
+    assert (found["dependencies_known"], found["bounds"]["list_schedule_ns"]) == (False, None)
+    assert build_report(program([{}, {}])).dependencies_known
+
+
+def test_edges_of_recycled_memory_are_counted_apart():
+    g = chain(1)
+    g.pairs = g.pairs.assign(edges=10, raw=4, war=0, waw=0)
+    pair = build_report(g).to_json()["pairs"][0]
+    assert (pair["edges"], pair["described_edges"]) == (10, 4)
+    assert "4 edges" in text_of(build_report(g))
+
+
+def test_time_without_a_kernel_is_what_no_launch_covers():
+    rows = [{"begin_ns": 5, "duration_ns": 20}, {"begin_ns": 10, "duration_ns": 5}, {"begin_ns": 40, "duration_ns": 20}]
+    assert build_report(program(rows)).program.gap_ns == 15
+
+
+def test_a_bound_that_rounds_above_the_record_is_no_alarm():
+    report = build_report(chain())
+    for less, alarm in ((1e-7, False), (0.9 * report.program.launches, False), (1.1 * report.program.launches, True)):
+        near = replace(report.bounds, recorded_ns=report.bounds.bound_ns - less)
+        assert ("do not trust" in " ".join(text_of(replace(report, bounds=near)).split())) == alarm
 
 
 def test_a_partial_trace_is_marked_before_anything_else():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileprof.analysis.timeline import busy_share, dispatch, recorded
+from tileprof.analysis.timeline import blocks_of, busy_share, dispatch, recorded
 
 lives = st.lists(st.integers(0, 9), max_size=40)
 
@@ -43,6 +43,26 @@ def test_the_first_tiles_go_to_different_sms():
     lanes = dispatch([1, 2, 3, 4, 5], sms=4, blocks_per_sm=2)
     assert lanes.sm.tolist() == [0, 1, 2, 3, 0]
     assert lanes.slot.tolist() == [0, 0, 0, 0, 1]
+
+
+@settings(deadline=None)
+@given(lives, st.integers(1, 5), st.integers(1, 3), st.integers(1, 3))
+def test_a_cluster_holds_a_lane_a_block(durations, sms, blocks, cluster):
+    cluster = min(cluster, sms * blocks)
+    lanes = dispatch(durations, sms=sms, blocks_per_sm=blocks, cluster=cluster)
+    free = [0.0] * (sms * blocks // cluster)
+    for tile, duration in enumerate(durations):
+        assert lanes.begin_ns[tile] == min(free)
+        free[free.index(min(free))] += duration
+    each = blocks_of(lanes, sms)
+    assert len(each.sm) == cluster * len(durations)
+    assert all(0 <= sm < sms for sm in each.sm.tolist())
+    assert all(0 <= slot < blocks for slot in each.slot.tolist())
+    no_lane_is_used_twice(each)
+
+
+def test_no_more_tiles_run_at_a_time_than_a_persistent_launch_has_blocks():
+    assert dispatch([1.0] * 4, sms=2, blocks_per_sm=4, most=3).begin_ns.tolist() == [0, 0, 0, 1]
 
 
 def test_a_device_without_slots_is_refused():

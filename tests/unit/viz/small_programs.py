@@ -85,10 +85,11 @@ class Program:
             self.footprints[kernel] = (self.writer.add_footprint(footprint), footprint)
         number, footprint = self.footprints[kernel]
         grid = tuple(int(n) + 1 for n in footprint.block.max(axis=0)) if footprint.tiles else (1, 1, 1)
-        options = {"timing": "modelled", "coverage": "exact", "blocks_per_sm": 1, "block": (128, 1, 1)} | more
+        options = {"timing": "modelled", "coverage": "exact", "blocks_per_sm": 1, "block": (128, 1, 1), "grid": grid}
+        options |= more
         launched = self.writer.add_launch(
             Launch(
-                footprint=number, operands=tuple((b, 0) for b in buffers), kernel=kernel, grid=grid, op=op, module=module,
+                footprint=number, operands=tuple((b, 0) for b in buffers), kernel=kernel, op=op, module=module,
                 duration_ns=duration, begin_ns=self.now, **options,
             )
         )  # fmt: skip

@@ -4,9 +4,10 @@ import io
 
 import numpy as np
 import pytest
-from small_programs import Program, norm, transformer
+from small_programs import Program, norm, pointwise, transformer
 
 from tileprof.analysis import build_graph
+from tileprof.analysis.simulate import SCHEDULERS, Simulator
 from tileprof.analysis.timeline import dispatch
 from tileprof.cli.console import sparkline, terminal
 from tileprof.trace import load
@@ -60,6 +61,27 @@ def test_measured_tiles_are_busy_when_they_were_measured(tmp_path):
     program.writer.add_times(launch, np.arange(8), np.arange(8), np.full(8, 500), np.full(8, 1000))
     share = Curves(build_graph(load(program.writer.close()))).busy(4)
     np.testing.assert_allclose(share, np.array([0, 0, 1, 1]) * 8 / 132)
+
+
+def clustered(path):
+    """128 clusters of two blocks, one block an SM, 10 us a tile; twice."""
+    program = Program(path)
+    chunk = pointwise(1, 1, 128)
+    chunk.duration_ns = np.full(128, 10_000.0)
+    buffers = [program.buffer() for _ in range(3)]
+    for i in range(2):
+        program.launch(
+            "pairs", chunk, buffers[i : i + 2], duration=20_000, cluster=(2, 1, 1), grid=(256, 1, 1), block=(384, 1, 1)
+        )
+    return build_graph(load(program.writer.close()))
+
+
+def test_slots_of_clusters_are_busy_as_simulated(tmp_path):
+    graph = clustered(tmp_path / "t")
+    stream = Simulator(graph).run(SCHEDULERS["stream"])
+    span = 41_000
+    assert Curves(graph).busy(60).mean() == pytest.approx(2 * 128 * 2 * 10_000 / (132 * span), rel=1e-3)
+    assert Curves(graph).busy(60).mean() * span == pytest.approx(stream.busy * stream.time_ns, rel=1e-3)
 
 
 def test_an_empty_trace_has_no_curve(tmp_path):

@@ -13,7 +13,7 @@ from tileprof.analysis.report import build_report
 from tileprof.trace import load
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.viz import document as documents
-from tileprof.viz import page
+from tileprof.viz import page, study, variants
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\u202e\u2028\x00<!--"
 
@@ -134,6 +134,68 @@ def test_measured_tiles_stand_on_their_own_sm(tmp_path):
     assert unpacked(lanes["sm"]).tolist() == sm.tolist()
     assert unpacked(lanes["begin"]).tolist() == (begin * 10).tolist()
     assert unpacked(lanes["slot"]).tolist() == [0, 1] * 4
+
+
+def test_measured_tiles_do_not_outlast_their_launch_and_the_page_says_so(tmp_path):
+    program = Program(tmp_path / "t")
+    launch = program.launch("row", norm(), [program.buffer() for _ in range(2)], timing="measured", duration=600)
+    program.writer.add_times(launch, np.arange(8), np.arange(8), np.full(8, 200), np.full(8, 800))
+    value = embedded(page(opened(program.writer.close())))
+    lanes = value["lanes"][0]
+    assert unpacked(lanes["begin"]).tolist() == [1500] * 8
+    assert unpacked(lanes["life"]).tolist() == [4500] * 8
+    assert "slower pass, scaled" in " ".join(value["notes"])
+
+
+def test_clusters_come_with_the_lanes_that_they_hold_and_the_slots_of_their_launch(tmp_path):
+    program = Program(tmp_path / "t")
+    buffers = [program.buffer() for _ in range(2)]
+    program.launch("pairs", pointwise(1, 1, 128), buffers, cluster=(2, 1, 1), grid=(256, 1, 1))
+    value = embedded(page(opened(program.writer.close())))
+    assert value["lanes"][0]["cluster"] == 2
+    assert unpacked(value["launches"]["slots"]).tolist() == [66]
+    assert len(set(unpacked(value["lanes"][0]["begin"]).tolist())) == 2
+
+
+def test_a_trace_without_durations_is_drawn_as_modelled(tmp_path):
+    program = Program(tmp_path / "t")
+    footprint = norm()
+    footprint.duration_ns = None
+    buffers = [program.buffer() for _ in range(3)]
+    for i in range(2):
+        program.now = 0
+        program.launch("row", footprint, buffers[i : i + 2], duration=0, timing="measured")
+    graph = opened(program.writer.close())
+    value = embedded(page(graph, build_report(graph)))
+    assert value["summary"]["timing"] == {"measured": 0, "modelled": 2}
+    assert value["summary"]["span_ns"] == pytest.approx(value["gain"]["recorded_ns"], abs=2)
+    assert (unpacked(value["launches"]["duration_ns"]) > 0).all()
+    assert "roofline" in " ".join(value["notes"])
+
+
+def test_a_trace_without_accesses_has_a_page_without_gains(tmp_path):
+    program = Program(tmp_path / "t")
+    footprint = Footprint(norm().block, Boxes.concat([]), np.full(8, 100.0))
+    for _ in range(2):
+        program.launch("row", footprint, ())
+    graph = opened(program.writer.close())
+    value = embedded(page(graph, build_report(graph), study(graph), variants=variants(graph)))
+    assert (value["gain"], value["schedules"], value["variants"]) == ({}, [], [])
+    assert value["summary"]["dependencies_known"] is False
+    assert "bound_ns" not in value["summary"]
+    assert "is unknown" in " ".join(value["notes"])
+
+
+def test_pairs_are_ranked_and_grouped_as_the_report_does(tmp_path):
+    graph = opened(transformer(tmp_path / "t", layers=3))
+    report = build_report(graph)
+    value = embedded(page(graph, report))
+    pairs = {name: unpacked(value["pairs"][name]).tolist() for name in ("producer", "consumer", "group")}
+    for p, c, group in zip(*pairs.values(), strict=True):
+        row = report.groups.iloc[int(group)]
+        assert (p, c) in list(zip(row["producers"], row["consumers"], strict=True))
+    assert unpacked(value["groups"]["times"]).tolist() == report.groups["times"].tolist()
+    np.testing.assert_allclose(unpacked(value["groups"]["gain_ns"]), report.groups["gain_ns"], rtol=1e-6)
 
 
 def test_coordinates_are_those_of_the_footprint(tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tileprof.errors import UserError
+from tileprof.trace.folder import refuse_inside
 
 
 def check_free(folder: Path, names: list[str], *, force: bool) -> None:
@@ -16,6 +17,7 @@ def check_free(folder: Path, names: list[str], *, force: bool) -> None:
         raise UserError(f"{folder} is a file; name a folder to write into: -o DIR")
     if not folder.resolve().parent.is_dir():
         raise UserError(f"There is no folder {folder.resolve().parent} to make {folder.name} in")
+    refuse_inside(folder)
     there = [name for name in names if (folder / name).exists()]
     if there and not force:
         raise UserError(f"Will not overwrite {folder / there[0]} without --force")

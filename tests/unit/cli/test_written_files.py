@@ -1,0 +1,49 @@
+"""Files that verbs write: what is overwritten, and what never is."""
+
+import os
+
+import pytest
+
+from tileprof.cli.target import check_file
+from tileprof.devices import get
+from tileprof.errors import UserError
+from tileprof.policy.emit.folder import check_free
+from tileprof.trace import TraceWriter
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return TraceWriter(tmp_path / "t", recorder="model", command=["x"], device=get("H200")).close()
+
+
+def test_a_plain_file_is_overwritten_with_force_alone(tmp_path):
+    target = tmp_path / "page.html"
+    check_file(target, force=False)
+    target.write_text("mine")
+    check_file(target, force=True)
+    with pytest.raises(UserError, match="without --force"):
+        check_file(target, force=False)
+
+
+def test_a_pipe_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="no plain file"):
+        check_file(tmp_path / "pipe", force=True)
+
+
+@pytest.mark.parametrize("inside", ["manifest.json", "new.html", "launches/new.html"])
+def test_nothing_is_written_into_a_trace(trace, inside):
+    with pytest.raises(UserError, match="lies in the trace"):
+        check_file(trace / inside, force=True)
+
+
+def test_a_link_into_a_trace_is_seen_through(trace, tmp_path):
+    (tmp_path / "link.html").symlink_to(trace / "manifest.json")
+    with pytest.raises(UserError, match="lies in the trace"):
+        check_file(tmp_path / "link.html", force=True)
+
+
+def test_an_export_does_not_go_into_a_trace(trace):
+    for folder in (trace, trace / "out"):
+        with pytest.raises(UserError, match="lies in the trace"):
+            check_free(folder, ["policy.json"], force=True)
