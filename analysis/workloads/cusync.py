@@ -235,6 +235,12 @@ def _run(
     blocks = tuple(k.blocks_per_sm(device) for k in kernels)
     parts = lcm(*blocks)
     demand = np.array([[1, parts // b] for b in blocks], np.int64)
-    room = Room(device.sms, demand, np.ones(len(kernels), np.int64), np.array([device.blocks_per_sm, parts], np.int64), p.tile_base[1:] - p.tile_base[:-1] + 1)
+    room = Room(
+        device.sms,
+        demand,
+        np.ones(len(kernels), np.int64),
+        np.array([device.blocks_per_sm, parts], np.int64),
+        p.tile_base[1:] - p.tile_base[:-1] + 1,
+    )
     found = run(p, successors(p), draft.plan(), room, interference.sharing(device, blocks))
     return float(found.end_ns.max())
