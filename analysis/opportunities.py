@@ -10,7 +10,7 @@ from tileprof.analysis.report import Report
 from tileprof.analysis.simulate import SCHEDULERS, Schedule, Simulator, scheduler
 from tileprof.analysis.simulate.scheduler import Program, program_of
 from tileprof.analysis.simulate.schedulers.pdl import Pdl
-from tileprof.analysis.simulate.words import counted, duration
+from tileprof.analysis.words import counted, duration
 
 LADDER = ("pdl", "cusync")
 """Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is for neighbours alone."""

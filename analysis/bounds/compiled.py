@@ -24,6 +24,11 @@ def internal(function: F) -> F:
     )
 
 
+def apart(function: F) -> F:
+    """As `internal`, for larger functions: compiled once rather than into each caller, which halves the time to compile a long loop."""
+    return cast("F", njit(cache=True, nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
 def without_allocation(function: F) -> F:
     """As `compiled`, for long loops over arrays that were made elsewhere: no array can be made inside, and so numba need not
     count references, which otherwise takes three quarters of the time where arrays are reached through tuples.

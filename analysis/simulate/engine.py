@@ -10,14 +10,9 @@ by one, all or none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import internal, without_allocation
+from tileprof.analysis.bounds.compiled import apart, internal, without_allocation
 from tileprof.analysis.bounds.listing import _pop, _pop_tile, _push, _push_tile
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import (
@@ -30,17 +25,16 @@ from tileprof.analysis.simulate.clocks import (
     start,
     stop,
 )
+from tileprof.analysis.simulate.placing import free, place
 from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Plan
 from tileprof.analysis.simulate.queues import goes_on, has_ended, map_next, may_start, swap
 from tileprof.analysis.simulate.state import (
     ASKED,
-    BLOCKED,
     DECIDED,
     DISPATCHABLE,
     ENDED,
     ENTERED,
     EVENTS,
-    FREED,
     KNOWN,
     LEFT,
     OPENED,
@@ -50,7 +44,6 @@ from tileprof.analysis.simulate.state import (
     SPILLED,
     UNDER_WAY,
     Floats,
-    Ints,
     Outcome,
     Room,
     State,
@@ -58,48 +51,6 @@ from tileprof.analysis.simulate.state import (
 )
 
 __all__ = ["Outcome", "Room", "run"]
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _apart(function: F) -> F:
-    """As `internal`, for larger functions: compiled once rather than into each caller, which halves the time to compile the loop."""
-    return cast("F", njit(cache=True, nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
-
-
-@internal
-def _take(free: Ints, sm: int, demand: Ints, times: int) -> None:
-    for r in range(len(demand)):
-        free[sm, r] -= times * demand[r]
-
-
-@internal
-def _best_sm(free: Ints, demand: Ints) -> int:
-    best, most = -1, -1
-    for sm in range(free.shape[0]):
-        if free[sm, 0] > most:
-            fits = True
-            for r in range(free.shape[1]):
-                if free[sm, r] < demand[r]:
-                    fits = False
-                    break
-            if fits:
-                best, most = sm, free[sm, 0]
-    return best
-
-
-@internal
-def _place_anywhere(free: Ints, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
-    """Take room for all blocks of a tile, or none."""
-    for b in range(blocks):
-        sm = _best_sm(free, demand)
-        if sm < 0:
-            for done in range(b):
-                _take(free, places[done], demand, -1)
-            return False
-        _take(free, sm, demand, 1)
-        places[b] = sm
-    return True
 
 
 @internal
@@ -127,50 +78,6 @@ def _rest(p: Problem, link: int, s: int, life: float, ends: Floats, signal_ns: f
         if ends[base + p.parent[entry]] + signal_ns + after == earliest:
             rest = max(rest, after)
     return rest
-
-
-@internal
-def _best_freed_sm(z: State, demand: Ints) -> int:
-    """As `_best_sm`, when no SM but those freed since can have room."""
-    best, most = -1, -1
-    for k in range(z.n[FREED]):
-        sm = z.freed[k]
-        if z.free[sm, 0] > most or (z.free[sm, 0] == most and sm < best):
-            fits = True
-            for r in range(len(demand)):
-                fits = fits and z.free[sm, r] >= demand[r]
-            if fits:
-                best, most = sm, z.free[sm, 0]
-    return best
-
-
-@_apart
-def _place(z: State, launch: int, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
-    """Take room for all blocks of a tile, or none.
-
-    After a launch's tile has found no room, the next attempt looks at the SMs that were freed since only.
-    """
-    if blocks == 1 and z.n[BLOCKED] == launch:
-        sm = _best_freed_sm(z, demand)
-        if sm < 0:
-            z.n[FREED] = 0
-            return False
-        _take(z.free, sm, demand, 1)
-        places[0] = sm
-        return True
-    if _place_anywhere(z.free, demand, blocks, places):
-        return True
-    z.n[BLOCKED], z.n[FREED] = launch, 0
-    return False
-
-
-@internal
-def _free(z: State, sm: int, demand: Ints) -> None:
-    _take(z.free, sm, demand, -1)
-    if z.n[FREED] == len(z.freed):
-        z.n[BLOCKED], z.n[FREED] = -1, 0  # too many to remember: look at all
-    z.freed[z.n[FREED]] = sm
-    z.n[FREED] += 1
 
 
 def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
@@ -259,7 +166,7 @@ def _make_ready(p: Problem, z: State, tile: int) -> None:
     z.n[DISPATCHABLE] += 1
 
 
-@_apart
+@apart
 def _activate(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
     """The launch is open, and the scheduler knows of the tile."""
     i = z.launch_of[tile]
@@ -272,7 +179,7 @@ def _activate(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
         _waits_are_over(p, plan, z, now, tile)
 
 
-@_apart
+@apart
 def _waits_are_over(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
     undecided = plan.deciding.servers > 0 and not plan.deciding.ahead and not z.alone[tile]
     if z.known[tile] <= now and not undecided:
@@ -295,7 +202,7 @@ def _ask(z: State, tile: int) -> None:
     z.n[ASKED] += 1
 
 
-@_apart
+@apart
 def _serve(plan: Plan, z: State, now: float) -> None:
     """Servers that are free take tiles from the queue."""
     d, tiles, launches = plan.deciding, len(z.begin), len(z.gates)
@@ -312,7 +219,7 @@ def _serve(plan: Plan, z: State, now: float) -> None:
                 _schedule(z, done, 3 * tiles + launches + k)
 
 
-@_apart
+@apart
 def _decision_arrives(p: Problem, plan: Plan, z: State, now: float, tile: int) -> None:
     if not plan.deciding.ahead:
         _make_ready(p, z, tile)
@@ -330,7 +237,7 @@ def _pass_gate(z: State, launch: int) -> None:
         z.n[OPENED] += 1
 
 
-@_apart
+@apart
 def _enter_and_open(p: Problem, plan: Plan, z: State, now: float, tiles: int) -> None:
     while z.n[KNOWN] < tiles and z.n[RESIDENT] < plan.nodes.resident:
         t = z.n[KNOWN]
@@ -358,7 +265,7 @@ def _unpark(z: State, launch: int) -> None:
         z.n[OPENED] += 1
 
 
-@_apart
+@apart
 def _quantum_ends(plan: Plan, z: State, now: float) -> None:
     nothing_else = z.n[EVENTS] == 0 and z.clocks.size.sum() == 0
     _unpark(z, swap(z.mapping, plan, nothing_else))
@@ -377,7 +284,7 @@ def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
     return life
 
 
-@_apart
+@apart
 def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float) -> None:
     while z.n[DISPATCHABLE] > 0:
         i = z.launch_of_key[z.ready[0]]
@@ -386,7 +293,7 @@ def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, no
             continue
         t = p.tile_base[i] + z.ready[0] - z.first_key[i]
         row = z.rows[max(z.n[ROWS] - 1, 0)]
-        if z.n[ROWS] == 0 or not _place(z, i, room.demand[i], room.cluster[i], z.places[row]):
+        if z.n[ROWS] == 0 or not place(z, i, room.demand[i], room.cluster[i], z.places[row]):
             return
         _pop_tile(z.ready, z.n[DISPATCHABLE])
         z.n[DISPATCHABLE] -= 1
@@ -476,7 +383,7 @@ def _end_is_known(
         _work(room, sharing, z, now, end, launch, tile)
 
 
-@_apart
+@apart
 def _work_before_waiting(
     p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, launch: int, tile: int
 ) -> None:
@@ -517,7 +424,7 @@ def _add_load(room: Room, sharing: Sharing, z: State, launch: int, tile: int, ti
             z.clocks.load[r] += times * sharing.loads[launch, r]
 
 
-@_apart
+@apart
 def _launch_opens(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, launch: int) -> None:
     z.open_ns[launch] = now
     for t in range(p.tile_base[launch], min(p.tile_base[launch + 1], z.n[KNOWN])):
@@ -526,7 +433,7 @@ def _launch_opens(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State
         _launch_ends(p, plan, room, sharing, z, now, launch)
 
 
-@_apart
+@apart
 def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, launch: int) -> None:
     z.grid_end[launch] = now
     if plan.queues.mapped > 0 and has_ended(z.mapping, plan, launch):
@@ -548,7 +455,7 @@ def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State,
                     _end_is_known(p, plan, room, sharing, z, now, c, t)
 
 
-@_apart
+@apart
 def _tile_stops(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, tile: int
 ) -> None:
@@ -573,7 +480,7 @@ def _tile_ends(
     i = z.launch_of[tile]
     z.n[ENDED] += 1
     for b in range(room.cluster[i]):
-        _free(z, z.places[z.row[tile], b], room.demand[i])
+        free(z, z.places[z.row[tile], b], room.demand[i])
     z.rows[z.n[ROWS]] = z.row[tile]
     z.n[ROWS] += 1
     _unparked(z, i)
@@ -601,7 +508,7 @@ def _tile_ends(
                 _set_ends(p, s, plan, room, sharing, z, now, link, k)
 
 
-@_apart
+@apart
 def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, launch: int, old: int, new: int) -> int:
     """Change what is noted about the children outside of a tile that has just ended; how many changed.
 
@@ -626,7 +533,7 @@ def _note_children(p: Problem, s: Successors, plan: Plan, z: State, tile: int, l
     return changed
 
 
-@_apart
+@apart
 def _set_ends(
     p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, link: int, k: int
 ) -> None:

@@ -19,6 +19,7 @@ from tileprof.analysis.simulate.engine import Outcome, Room, run
 from tileprof.analysis.simulate.lives import RECORDED, LifeModel
 from tileprof.analysis.simulate.plan import Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
+from tileprof.analysis.words import counted
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Simulator:
         if found.spilled:
             notes.append(f"{found.spilled:,} tiles were noted in memory: the buffer of pending updates was full.")
         if found.swaps:
-            notes.append(f"{found.swaps:,} times a queue gave its place in the hardware to another.")
+            notes.append(f"{counted(found.swaps, 'time')} a queue gave its place in the hardware to another.")
         if found.ended < p.tiles:
             stuck = deadlock(p, plan, found)
             return Schedule(

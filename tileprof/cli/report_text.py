@@ -17,6 +17,7 @@ from rich.text import Text
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.gains import described_edges
 from tileprof.analysis.report import Report
+from tileprof.analysis.words import duration
 from tileprof.cli.console import sparkline, terminal
 
 if TYPE_CHECKING:
@@ -74,14 +75,6 @@ def plain(text: str, most: int = 0) -> str:
         left = (most - 1) // 2
         shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
     return shown
-
-
-def duration(ns: float) -> str:
-    """Three figures and a unit."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}" if ns < 1000 * size else f"{ns / size:,.0f} {unit}"
-    return f"{ns:.3g} ns"
 
 
 def quantity(value: float) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.simulate.lives import SharedRoofline
-from tileprof.analysis.simulate.words import counted, duration, signed_percent
+from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.cli.console import terminal
 from tileprof.cli.report_text import percent, plain
 

@@ -108,7 +108,7 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
     from rich.table import Table  # noqa: PLC0415 - heavy, and not needed for --help
     from rich.text import Text  # noqa: PLC0415 - likewise
 
-    from tileprof.analysis.simulate.words import counted, duration  # noqa: PLC0415 - likewise
+    from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import percent, plain  # noqa: PLC0415 - likewise
     from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - likewise
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from tests.unit.analysis.fakes import all_to_all, footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.report import build_report
-from tileprof.cli.report_text import duration, percent, plain, print_report, quantity
+from tileprof.analysis.words import duration
+from tileprof.cli.report_text import percent, plain, print_report, quantity
 
 
 def program(rows, links=(), *, tiles=4, **kwargs):

@@ -136,7 +136,7 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     assert queues_of(blocked, "queues=3") == (30, ())
     time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
     assert time_ns >= 1010
-    assert notes[0].startswith("1 times a queue") or notes[0].startswith("2 times a queue")
+    assert notes[0].startswith("1 time a queue") or notes[0].startswith("2 times a queue")
 
 
 @pytest.mark.parametrize("priority", [1, 2])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis.simulate import bloom
-from tileprof.analysis.simulate.words import counted, duration, signed_percent
+from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.cli.simulate import VERB
 from tileprof.cli.simulate_text import print_standing, standing_of, wide_terminal
 from tileprof.errors import UserError

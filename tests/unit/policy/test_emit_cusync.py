@@ -61,6 +61,7 @@ def compile_cuda(folder: Path, source: str, include: Path, *options: str) -> Non
 def compile_for_all(folder: Path, include: Path) -> None:
     code = [word for a in ARCHITECTURES for word in ("-gencode", f"arch=compute_{a},code=sm_{a}")]
     compile_cuda(folder, "example.cu", include, "-c", "-o", "example.o", *code)
+    assert (folder / "example.o").stat().st_size > 0
 
 
 def write(folder: Path, texts: dict[str, str]) -> None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.bounds import Machine
 from tileprof.analysis.bounds.durations import tile_durations
+from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.timeline import Lanes, dispatch, recorded
 from tileprof.errors import UserError
 
@@ -112,9 +114,10 @@ def _begins(graph: TileGraph) -> NDArray[np.float64]:
 
 
 def _lanes(graph: TileGraph, chosen: list[int]) -> dict[int, Lanes]:
-    trace, sms = graph.trace, graph.trace.device.sms
-    occupancy = np.maximum(graph.launches["blocks_per_sm"].to_numpy(np.int64), 1)
-    lives = tile_durations(trace, sms * occupancy)
+    trace, launches = graph.trace, graph.launches
+    occupancy = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
+    cluster, slots = product(launches, "cluster"), Machine(trace.device).slots(launches)
+    lives = tile_durations(trace, slots)
     times = trace.times
     found = {}
     for launch in chosen:
@@ -124,7 +127,10 @@ def _lanes(graph: TileGraph, chosen: list[int]) -> dict[int, Lanes]:
             found[launch] = recorded(rows["sm"], rows["begin_ns"], rows["end_ns"])
         else:
             count = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-            found[launch] = dispatch(lives.of(launch, count), sms=sms, blocks_per_sm=int(occupancy[launch]))
+            found[launch] = dispatch(
+                lives.of(launch, count), sms=trace.device.sms, blocks_per_sm=int(occupancy[launch]), cluster=int(cluster[launch]),
+                most=int(slots[launch]),
+            )  # fmt: skip
     return found
 
 
