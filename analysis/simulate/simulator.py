@@ -208,7 +208,7 @@ def _overheads(
         "gaps": float(plan.gap_ns.sum()),
         "host": float(plan.issue_ns.max(initial=0.0)),
         "posts": float((plan.overhead_ns * tiles).sum()),
-        "waits in the loop": looped_ns,
+        "loop waits": looped_ns,
         "decisions": found.deciding_ns,
         "slowed": slowed_ns,
     }

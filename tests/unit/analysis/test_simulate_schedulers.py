@@ -495,7 +495,7 @@ def test_waits_in_the_loop_are_an_overhead_of_their_own():
     relation = block([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0])
     g = with_trace(graph([2, 2], [(0, 1, relation)]), [[10.0] * 2] * 2)
     found = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
-    assert found.overheads_ns == {"posts": 4.0, "waits in the loop": 12.0}
+    assert found.overheads_ns == {"posts": 4.0, "loop waits": 12.0}
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,9 @@ class Session:
         if self.fake:
             said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
+            times = "time" if self._host_reads == 1 else "times"
             said.append(
-                f"{self._host_reads} times the program read a value from the device (.item() and the like): host waits are not modelled."
+                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): host waits are not modelled."
             )
         if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
             need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
