@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import zipfile
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -38,6 +39,8 @@ WANTED = (
     "torch", "triton", "transformers", "numpy", "pandas", "pyarrow", "numba", "networkx", "jsonschema", "plotly", "rich",
     "pytest", "hypothesis", "cuda-core", "cuda-bindings", "cupti-python", "nvidia-cuda-sanitizer-api",
 )  # fmt: skip
+PYTHON = (sys.executable, "-P")
+"""For modules: the checkout is the working directory, and its package lacks what a wheel would put into it."""
 LEAST_S = 20
 """With less time left no step is begun."""
 
@@ -55,7 +58,7 @@ class Step:
 
 def suite(name, *files, likely_s, limit_s, select=""):
     command = (
-        sys.executable,
+        *PYTHON,
         "-m",
         "pytest",
         "-c",
@@ -68,7 +71,8 @@ def suite(name, *files, likely_s, limit_s, select=""):
 
 
 def script(name, *words, likely_s, limit_s):
-    return Step(name, (sys.executable, *words), likely_s, limit_s)
+    python = PYTHON if words[0] == "-m" else (sys.executable,)
+    return Step(name, (*python, *words), likely_s, limit_s)
 
 
 STEPS = (
@@ -105,6 +109,10 @@ def path_of_the_checkout(folder, wheels):
     for part in [*(ROOT / "tileprof").iterdir(), ROOT / "analysis", ROOT / "viz"]:
         if part.name != "__pycache__" and not (package / part.name).exists():
             (package / part.name).symlink_to(part)
+    about = package.parent / "tileprof-0.dist-info"  # PyTorch finds its backends by the entry points of what is installed
+    about.mkdir(exist_ok=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tileprof\nVersion: 0\n")
+    (about / "entry_points.txt").write_text("".join(entry_points()))
     for wheel in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
@@ -112,6 +120,14 @@ def path_of_the_checkout(folder, wheels):
         if tool.is_file() and tool.parent.name in {"bin", "compute-sanitizer"}:
             tool.chmod(0o755)
     return [str(package.parent), str(site)]
+
+
+def entry_points():
+    """Lines of entry_points.txt, from pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for group, found in (project.get("entry-points", {}) | {"console_scripts": project["scripts"]}).items():
+        yield f"[{group}]\n"
+        yield from (f"{name} = {place}\n" for name, place in found.items())
 
 
 def run(step, out, environment, limit_s):
