@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.lanes import LaneSource
 from tileprof.analysis.timeline import Lanes, busy_share
-from tileprof.viz.lanes import LaneSource
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

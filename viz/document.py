@@ -15,9 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds import ROOFLINE, Machine
+from tileprof.analysis.lanes import LaneSource
 from tileprof.trace.schema import COVERAGES, TIMINGS
 from tileprof.viz.fold import fold_launches
-from tileprof.viz.lanes import LaneSource, lane_tables
+from tileprof.viz.lanes import lane_tables
 from tileprof.viz.overlay import Overlay, overlay_table
 from tileprof.viz.pack import Packed, pack, packed_bytes, printable
 from tileprof.viz.relations import relation_tables

@@ -17,9 +17,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from tileprof.analysis.lanes import LaneSource
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.errors import UserError
-from tileprof.viz.lanes import LaneSource, grid_of
+from tileprof.viz.lanes import grid_of, whole_lanes
 from tileprof.viz.page import page
 from tileprof.viz.relations import whole
 from tileprof.viz.schedules import schedule_value
@@ -66,7 +67,7 @@ class Answers:
 
     def lanes(self, launch: str) -> dict[str, Any]:
         """Every tile of a launch: its SM, slot, begin and life."""
-        return self._lanes.whole(self._launch(launch))
+        return whole_lanes(self._lanes, self._launch(launch))
 
     def grid(self, launch: str) -> dict[str, Any]:
         """Coordinates and bytes of every tile of a launch."""

@@ -62,6 +62,16 @@ def test_json_is_for_programs(mlp):
     assert bounds["compulsory_dram_bytes"] == weights + rows + 3 * (4 * rows + rows)
 
 
+def test_a_bound_has_one_name_in_tables_sentences_pages_and_json(mlp):
+    text = report(mlp).stdout
+    table = text.partition("Bounds on the program")[2].splitlines()
+    for name in json.loads(report(mlp, "--json").stdout)["bounds"]["bounds_ns"]:
+        assert any(re.match(rf"{name}( \*)? +\d", line) for line in table)
+    pages = [path.read_text() for path in (Path(__file__).parents[2] / "docs").glob("*.md")]
+    for said in (text, *pages):
+        assert not re.search(r"critical path, |ready-gated critical path", said)
+
+
 def test_another_gpu_is_asked_for_by_its_size(mlp):
     small = json.loads(report(mlp, "--json", "--sms", "40").stdout)
     large = json.loads(report(mlp, "--json", "--device", "H100").stdout)

@@ -1,6 +1,8 @@
 """``tileprof verify`` as a user runs it: what it says, and its exit codes."""
 
 import json
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -67,6 +69,32 @@ def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp
     assert len(value["missing"]) == 1
     assert value["sound"] is False
     assert value["corrected"]["policy_us"] > 0
+
+
+@pytest.mark.parametrize("fuse", [[], ["--fuse"]])
+def test_the_command_that_is_proposed_writes_a_policy_that_is_sound(mlp, good, tmp_path, capsys, monkeypatch, fuse):
+    monkeypatch.chdir(tmp_path)
+    trace = shutil.copytree(mlp, tmp_path / "my trace.tileprof")
+    bad = changed(good, tmp_path / "bad.json", lambda v: v.update(edges=[]))
+    assert main(["verify", str(bad), trace.name, "--launches", "2,3", *fuse]) == 1
+    program, *words = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert program == "tileprof"
+    assert ("--fuse" in words) == bool(fuse)
+    assert main(words) == 0
+    assert main(["verify", capsys.readouterr().out.strip(), trace.name]) == 0
+    assert "launch 2: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["verify", "POLICY", "TRACE"], ["view", "TRACE", "POLICY", "-o", "page.html"],
+    ["export", "--format", "counters", "-o", "out", "--policy", "POLICY", "TRACE"]])  # fmt: skip
+def test_waits_that_leave_the_grid_are_refused_with_the_name_of_the_file(
+    mlp, good, tmp_path, capsys, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path)
+    changed(good, tmp_path / "away.json", lambda v: v["edges"][0].update(waits=["0", "y + 9", "0"]))
+    assert main([{"POLICY": "away.json", "TRACE": str(mlp)}.get(word, word) for word in words]) == 2
+    assert capsys.readouterr().err.startswith("tileprof: away.json: edge 0, awaited by stage 1 (")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["away.json"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("shape", [3, 5]), ("dtype", "int3"), ("strides", [7]), ("offset", 64)])

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tileprof.cli import policies
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -115,11 +116,10 @@ def _label(stage: Stage) -> str:
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.format import load_policy  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
 
-    policy = load_policy(options.policy)
+    policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
     found = verify(policy, fuse(graph, named) if options.fuse and named else graph, launches)
     if not found.sound:

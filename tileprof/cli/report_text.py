@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 _NARROWEST = 80
 _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 """Widths of the table of pairs, in characters, beside the names."""
-_NAMES = {"ready-gated path": "critical path, ready-gated", "wait-inside path": "critical path, wait-inside"}
-"""What the table calls bounds: the ready-gated *bound* that `simulate` prints is the largest of this path, head and tail and the
-bound on any schedule.
-"""
 _BUSY_BINS = 60
 _ROUNDING = 1e-6
 """Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
@@ -207,7 +203,7 @@ def _bounds(report: Report) -> Table:
         holds = "any schedule" if name in ANY else ASSUMPTIONS[name].split(";")[0].split(":")[0]
         saved = percent(max(0.0, 1 - ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"
         mark = " *" if name == b.binding else ""
-        table.add_row(f"{_NAMES.get(name, name)}{mark}", duration(ns), saved, holds, style="bold" if mark else "")
+        table.add_row(f"{name}{mark}", duration(ns), saved, holds, style="bold" if mark else "")
     listed = {"achieved": b.listed_ns}
     if b.listed_reuse_ns != b.listed_ns:
         listed = {"achieved; memory renamed": b.listed_ns, "achieved; memory recycled as recorded": b.listed_reuse_ns}
@@ -354,13 +350,13 @@ def _footnotes(report: Report) -> list[str]:
     if report.unknown_lags > 0.01:
         lines.append(
             f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of dependencies; the "
-            "wait-inside path takes the most favourable time, so bounds below the ready-gated critical path are weak."
+            "wait-inside path takes the most favourable time, so bounds below the ready-gated path are weak."
         )
     if report.source.granule > 1:
         lines.append(f"The recorder worked in units of {report.source.granule} bytes: the graph is a superset.")
     if not report.dependencies_known:
         return lines
-    lines.append(f"* {_NAMES.get(report.bounds.binding, report.bounds.binding)}: {ASSUMPTIONS[report.bounds.binding]}.")
+    lines.append(f"* {report.bounds.binding}: {ASSUMPTIONS[report.bounds.binding]}.")
     return lines
 
 

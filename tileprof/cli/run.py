@@ -8,11 +8,15 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tileprof.cli import policies
+from tileprof.cli.progress import steps
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tileprof.policy.format import Policy
     from tileprof.runtime import Pipeline
     from tileprof.runtime.executor import Findings
@@ -27,7 +31,7 @@ def _prepare(parser: ArgumentParser) -> None:
         "policy",
         metavar="POLICY",
         nargs="+",
-        help="policy file (.json), for example from `tileprof export TRACE --format json`; several, of the same stages, with --compare",
+        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the same stages, with --compare",
     )
     add(
         "--compare",
@@ -57,14 +61,14 @@ def _run(options: Namespace) -> int:
     for name in ("random", "delayed", "seed"):
         if getattr(options, name) < 0:
             raise UserError(f"--{name} {getattr(options, name)}: give a number from 0")
-    from tileprof.policy.format import load_policy  # noqa: PLC0415 - heavy, and not needed for --help
-
     if options.compare:
         return _compare(options)
     if options.csv or len(options.policy) > 1:
         raise UserError(f"{'--csv' if options.csv else 'more than one policy'} goes with --compare")
-    policy = load_policy(options.policy[0])
-    found = _over_trace(policy, options) if options.trace else _over_operators(policy, options)
+    with steps() as say:
+        say("reading the policy")
+        policy = policies.load(options.policy[0])
+        found = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
     if options.json:
         json.dump(found, sys.stdout, indent=1, allow_nan=False)
         print()
@@ -75,23 +79,23 @@ def _run(options: Namespace) -> int:
 
 def _compare(options: Namespace) -> int:
     from tileprof.cli.compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    found = compare([load_policy(path) for path in options.policy])
+    found = compare([policies.load(path) for path in options.policy])
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)
     return 0
 
 
-def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
+def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Every access that the trace holds, watched in adversarial orders."""
     from tileprof.policy.guard import check_operands  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
+    say("reading what the launches touched")
     trace = load(options.trace)
     touches = []
     for number, stage in enumerate(policy.stages):
@@ -110,39 +114,49 @@ def _over_trace(policy: Policy, options: Namespace) -> dict[str, Any]:
         touches = [recycled(t, base, size) for t in touches]
     memory = Memory.build([s.tiles for s in policy.stages], touches)
     names = {int(b): str(n) for b, n in zip(trace.buffers["buffer"], trace.buffers["name"], strict=True) if n}
-    findings = search(policy, memory, random=options.random, delayed=options.delayed or 2**62, seed=options.seed)
+    findings = search(policy, memory, **_orders(options, say))
     return _found(policy, findings, names)
 
 
-def _over_operators(policy: Policy, options: Namespace) -> dict[str, Any]:
+def _orders(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+    """What to search: the settings of `search`."""
+    return {
+        "random": options.random, "delayed": options.delayed or 2**62, "seed": options.seed,
+        "progress": lambda number, most: say(f"watching accesses, execution {number:,} of {most:,}"),
+    }  # fmt: skip
+
+
+def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """Real arithmetic on random inputs in plain and random orders, and the accesses in adversarial ones."""
     from tileprof.runtime import Pipeline  # noqa: PLC0415 - imports PyTorch
     from tileprof.runtime.executor import search  # noqa: PLC0415 - heavy, and not needed for --help
 
     pipeline = Pipeline(policy)
     names = dict(enumerate(pipeline.chain.tensors()))
-    findings = search(
-        policy, pipeline.memory, random=options.random, delayed=options.delayed or 2**62, seed=options.seed
-    )
+    say("working out what the tiles touch")
+    findings = search(policy, pipeline.memory, **_orders(options, say))
     found = _found(policy, findings, names)
     if findings.deadlock is None:
-        found["numbers"] = _numbers(pipeline, options)
+        found["numbers"] = _numbers(pipeline, options, say)
         found["clean"] = found["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in found["numbers"])
     return found
 
 
-def _numbers(pipeline: Pipeline, options: Namespace) -> list[dict[str, Any]]:
+def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """How far each output is from PyTorch's, and whether every order gave the same bits."""
     import torch  # noqa: PLC0415 - slow to import
 
     from tileprof.runtime.executor import Program, randomly, reversed_, stream  # noqa: PLC0415 - heavy
 
     given = pipeline.example(options.seed)
+    say("computing the stages by PyTorch")
     wanted = pipeline.reference(given)
     program = Program.of(pipeline.policy)
+    say("computing every tile, order 1 of 3")
     first, _ = pipeline.run(given, stream(program))
     same = dict.fromkeys(pipeline.outputs, True)
-    for order in (reversed_(program), randomly(program, options.seed)):
+    for number, order in enumerate((reversed_(program), randomly(program, options.seed)), start=2):
+        say(f"computing every tile, order {number} of 3")
         again, _ = pipeline.run(given, order)
         for name in same:
             same[name] = same[name] and bool(torch.equal(again[name], first[name]))

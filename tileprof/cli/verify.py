@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from tileprof.cli import policies
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 FIRST = 10
 STAGES = 6
+SOUND = "sound"
+"""The folder that is proposed for a policy that waits for everything."""
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -72,13 +76,9 @@ def _run(options: Namespace) -> int:
 
 def _load(name: str) -> Policy | None:
     """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
-    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
-    from tileprof.policy.shipped import PREFIX  # noqa: PLC0415 - likewise
+    from tileprof.policy.shipped import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
 
-    if name.startswith(PREFIX):
-        return None
-    return load_dependencies(name) if name.endswith(".dep") else load_policy(name)
+    return None if name.startswith(PREFIX) else policies.load(name)
 
 
 def _shipped(
@@ -121,6 +121,8 @@ def _print(name: str, options: Namespace, found: Judgement) -> None:
     for sentence in verdict.never:
         print(f"UNSOUND: {sentence}.")
     _print_costs(found)
+    if found.corrected is not None:
+        _print_corrected(options, found, found.corrected)
 
 
 def _print_missing(found: Judgement, first: int) -> None:
@@ -152,13 +154,15 @@ def _print_costs(found: Judgement) -> None:
     if len(verdict.renamable):
         left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"
         print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {left}.")
-    if found.corrected is not None:
-        made = found.corrected
-        kinds = ", ".join(edge.kind for edge in made.edges) or "no waits"
-        print(
-            f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us: "
-            "`tileprof export TRACE --format json` writes it."
-        )
+
+
+def _print_corrected(options: Namespace, found: Judgement, made: Policy) -> None:
+    kinds = ", ".join(edge.kind for edge in made.edges) or "no waits"
+    print(f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us; to write it:")
+    fused = ["--fuse"] if options.fuse else []
+    launches = ",".join(map(str, found.launches))
+    command = ["tileprof", "export", "--format", "json", "-o", SOUND, "--launches", launches, *fused, options.trace]
+    print(f"  {shlex.join(command)}")
 
 
 def _strict(found: Judgement) -> bool:

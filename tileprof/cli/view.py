@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tileprof.cli import policies
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -99,14 +100,12 @@ def _serve(options: Namespace, answers: Answers) -> int:
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.coverage import pair_waits  # noqa: PLC0415 - likewise
-    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - likewise
-    from tileprof.policy.format import load_policy  # noqa: PLC0415 - likewise
     from tileprof.policy.predict import Predictor  # noqa: PLC0415 - likewise
     from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
     from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - likewise
 
     name = options.policy
-    policy = load_dependencies(name) if name.endswith(".dep") else load_policy(name)
+    policy = policies.load(name)
     launches = launches_of(options, graph)
     try:
         verdict = verify(policy, graph, launches)

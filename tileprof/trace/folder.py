@@ -23,9 +23,11 @@ _NAME_BYTES: Final = 230  # file systems take 255, of which ".partial" or ".repl
 def places(path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """The whole trace's folder and the partial one, for a path with or without the suffix.
 
-    Raises UserError for a path that has no name of its own (``.``, ``/``), or one too long for a file system.
+    Raises UserError for a path that has no name of its own (``.``, ``/``), for ``-``, or for one too long for a file system.
     """
     path = Path(path)
+    if str(path) == "-":
+        raise UserError("- (stdin or stdout) cannot carry a trace, which is a folder: give a name such as run.tileprof")
     if path.name in ("", ".."):
         raise UserError(f"{path} cannot name a trace: give a name such as run.tileprof")
     whole = path if path.name.endswith(SUFFIX) else path.with_name(path.name + SUFFIX)

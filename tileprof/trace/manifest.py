@@ -151,4 +151,13 @@ def live_writer(folder: Path) -> int | None:
         return None
     except (PermissionError, OverflowError):
         return pid
-    return pid
+    return None if _ended(pid) else pid
+
+
+def _ended(pid: int) -> bool:
+    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then. False where nobody can say."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] in (["Z"], ["X"])  # behind the name, which may hold anything

@@ -88,6 +88,10 @@ def test_options_survive_the_way_to_another_interpreter():
         (["-o", ".", "here.py"], ". cannot name a trace"),
         (["-o", "..", "here.py"], ".. cannot name a trace"),
         (["-o", "", "here.py"], "cannot name a trace"),
+        (
+            ["-o", "-", "here.py"],
+            "- (stdin or stdout) cannot carry a trace, which is a folder: give a name such as run.tileprof",
+        ),
         (["-o", "x" * 250, "here.py"], "is 259 bytes long"),
         (["-o", "x" * 300 + "/y", "here.py"], "File name too long"),
         (["-o", "kept", "here.py"], "will not overwrite kept.tileprof without --force"),
@@ -106,7 +110,7 @@ def test_bad_usage_is_one_sentence_and_exit_code_2(words, answer, tmp_path, monk
     assert sorted(p.name for p in tmp_path.iterdir()) == ["here.py", "kept.tileprof", "other.tileprof"]
 
 
-@pytest.mark.parametrize("name", ["", "/", "x" * 240, "x" * 300, "x" * 300 + "/y"])
+@pytest.mark.parametrize("name", ["", "-", "/", "x" * 240, "x" * 300, "x" * 300 + "/y"])
 def test_what_cannot_be_a_traces_name_is_one_sentence(name, capsys):
     assert main(["report", name]) == 2
     said = capsys.readouterr().err

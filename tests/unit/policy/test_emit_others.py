@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.analysis.fakes import write_mlp
+from tests.unit.viz.small_programs import Program, norm
 from tileprof.analysis import build_graph
 from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.lanes import LaneSource
 from tileprof.errors import UserError
 from tileprof.policy.dsl import parse_dependencies
 from tileprof.policy.emit import perfetto
@@ -26,6 +28,8 @@ from tileprof.policy.emit.names import comment, identifiers, xml_text
 from tileprof.policy.emit.perfetto import perfetto_files
 from tileprof.policy.lower import lower
 from tileprof.trace import load
+
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +123,36 @@ def test_perfetto_draws_a_limited_number_of_arrows_from_end_to_begin(
     begin = {(e["tid"], round(e["ts"], 6)) for e in tiles}
     assert all((e["tid"], round(e["ts"], 6)) in finish for e in starts.values())
     assert all((e["tid"], round(e["ts"], 6)) in begin for e in ends.values())
+
+
+@pytest.mark.parametrize("name", ["gemm_pair", "softmax", "attention"])
+def test_perfetto_shows_the_lanes_of_the_page_and_no_tile_outlasts_its_launch(name: str) -> None:
+    graph = build_graph(load(GOLDEN / f"{name}.tileprof"))
+    events = json.loads(perfetto_files(graph, [0, 1])["perfetto.json"])["traceEvents"]
+    whole = {e["args"]["launch"]: e for e in events if e.get("cat") == "launch"}
+    source = LaneSource(graph.trace, graph.launches)
+    for launch in (0, 1):
+        lanes, begin_us = source.of(launch), whole[launch]["ts"]
+        tiles = [e for e in events if e.get("cat") == "tile" and e["args"]["launch"] == launch]
+        for e, sm, begin, end in zip(tiles, lanes.sm, lanes.begin_ns, lanes.end_ns, strict=True):
+            assert e["tid"] // 64 == sm
+            assert e["ts"] - begin_us == pytest.approx(begin / 1000, abs=1e-6)
+            assert e["dur"] == pytest.approx((end - begin) / 1000, abs=1e-6)
+            assert e["ts"] + e["dur"] <= begin_us + whole[launch]["dur"] + 1e-6
+
+
+def test_perfetto_leaves_out_tiles_that_were_not_measured_where_others_were(tmp_path: Path) -> None:
+    program = Program(tmp_path / "t")
+    buffers = [program.buffer() for _ in range(3)]
+    first = program.launch("row", norm(), buffers[:2], timing="measured", duration=600)
+    program.launch("row", norm(), buffers[1:], duration=600)
+    program.writer.add_times(first, [5, 2], [7, 9], [100, 200], [300, 400])
+    events = json.loads(perfetto_files(build_graph(load(program.writer.close())))["perfetto.json"])["traceEvents"]
+    shown = {
+        e["args"]["tile"]: e["tid"] // 64 for e in events if e.get("cat") == "tile" and e["args"]["launch"] == first
+    }
+    assert shown == {2: 9, 5: 7}
+    assert sum(e["ph"] == "s" for e in events) == 2
 
 
 def test_perfetto_refuses_more_tiles_than_a_browser_shows(graph: TileGraph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def rows() -> Chain:
     return Chain(("layer", "rms", "soft", "copy", "both"), (layer, rms, soft, copy, both))
 
 
-def attention() -> Chain:
+def attention(dropout: float = 0.0) -> Chain:
     """Scores, softmax and values of three heads."""
     heads, t, d = 3, 16, 8
     scores = Gemm(
@@ -91,7 +91,9 @@ def attention() -> Chain:
         matrix("s", heads, t, t),
         tile=(8, 8),
     )
-    soft = Softmax(matrix("s", heads * t, t), matrix("p", heads * t, t), rows=4, scale=d**-0.5)
+    soft = Softmax(
+        matrix("s", heads * t, t), matrix("p", heads * t, t), rows=4, scale=d**-0.5, dropout=dropout, seed=11
+    )
     values = Gemm(matrix("p", heads, t, t), matrix("v", heads, t, d), matrix("y", heads, t, d), tile=(8, 8))
     return Chain(("scores", "soft", "values"), (scores, soft, values))
 
@@ -113,5 +115,6 @@ def flash(*, causal: bool = True) -> Chain:
 
 CHAINS = {
     "mlp": mlp(), "mlp in bfloat16": mlp("bfloat16"), "mlp in float32": mlp("float32"), "gated": gated(), "split": split(),
-    "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(), "flash": flash(), "flash, not causal": flash(causal=False),
+    "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(),
+    "attention with dropout": attention(0.25), "flash": flash(), "flash, not causal": flash(causal=False),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import triton
 import triton.language as tl
@@ -17,7 +18,7 @@ from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.reduce import Reduce
-from tileprof.runtime.stages.rows import Norm
+from tileprof.runtime.stages.rows import Norm, Softmax
 from tileprof.runtime.sync.device import hold
 from tileprof.runtime.synchroniser import enter, leave
 
@@ -87,6 +88,7 @@ def main() -> None:
     )
     total = Reduce(whole("x", (3, 64, 128), "float32"), whole("y", (64, 128), "float16"), tile=(16, 64))
     norm = Norm(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
+    soft = Softmax(whole("x", (64, 1024), "float16"), whole("y", (64, 1024), "float16"), rows=4)
     heads = Attention(*(whole(name, (2, 256, 64), "float16") for name in ("a", "b", "x", "y")), causal=True)
     hooked = {"WIDTH": 4, "POSTS": 1, "TRIGGER": True, "PDL": True}
     json.dump(
@@ -107,6 +109,9 @@ def main() -> None:
             "sum": ptx(total, Hooks(1, 16, **hooked)),
             "norm": ptx(norm, Hooks(1, 16, **hooked)),
             "norm, no hooks": ptx(norm, Hooks(1, 16)),
+            "softmax": ptx(soft, Hooks(1, 16)),
+            "softmax, seeded": ptx(replace(soft, seed=5), Hooks(1, 16)),
+            "softmax with dropout": ptx(replace(soft, dropout=0.75, seed=2**40 + 5), Hooks(1, 16, **hooked)),
         },
         sys.stdout,
     )

@@ -30,7 +30,18 @@ def where(lines: list[str], text: str) -> list[int]:
     return [n for n, line in enumerate(lines) if text in line]
 
 
-WAITING = ["copy", "copy, many waits", "gemm", "gemm, ahead", "convolution", "sum", "norm", "attention", "of a user"]
+WAITING = [
+    "copy",
+    "copy, many waits",
+    "gemm",
+    "gemm, ahead",
+    "convolution",
+    "sum",
+    "norm",
+    "softmax with dropout",
+    "attention",
+    "of a user",
+]
 
 
 @pytest.mark.parametrize("name", WAITING)
@@ -124,3 +135,9 @@ def test_the_wait_kernel_polls_and_counts_its_run(ptx) -> None:
 def test_hooks_that_are_not_used_leave_nothing_behind(ptx, name) -> None:
     text = "\n".join(ptx[name])
     assert SYNCHRONISES.search(text) is None
+
+
+def test_without_dropout_a_softmax_draws_no_numbers(ptx) -> None:
+    assert where(ptx["softmax with dropout"], "mul.hi.u32")
+    assert not where(ptx["softmax"], "mul.hi")
+    assert ptx["softmax"] == ptx["softmax, seeded"]

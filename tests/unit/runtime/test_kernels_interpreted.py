@@ -32,6 +32,7 @@ OPERATORS = {
     "layer norm": CHAINS["rows"].operators[0],
     "rms norm": CHAINS["rows"].operators[1],
     "softmax": CHAINS["rows"].operators[2],
+    "softmax with dropout": CHAINS["attention with dropout"].operators[1],
     "sum": replace(CHAINS["rows"].operators[4], tile=(4, 16)),
     "activation": replace(OPERATOR, function="silu"),
     "flash": replace(CHAINS["flash"].operators[1], rows=16),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 from chains import convolutions, mlp
+from rich.progress import Progress
 
 from tileprof.cli.run import VERB
 from tileprof.errors import UserError
 from tileprof.policy.expression import parse
+from tileprof.policy.format import Range
+from tileprof.runtime.executor import search
 
 
 def run(*words: object) -> int:
@@ -53,3 +58,47 @@ def test_a_wait_that_never_ends_is_reported_and_nothing_computed(tmp_path, capsy
 def test_negative_counts_are_refused(tmp_path, words) -> None:
     with pytest.raises(UserError, match="give a number from 0"):
         run(tmp_path / "p.json", *words)
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def update_and_draw(shown: Progress, *words: object, update=Progress.update, **named: object) -> None:
+    """Every step is drawn, not only those that last until the next tenth of a second."""
+    update(shown, *words, **named)
+    shown.refresh()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_terminal_is_told_where_it_is_and_what_is_printed_stays_the_same(
+    tmp_path, capsys, monkeypatch, words
+) -> None:
+    mlp().policy().save(tmp_path / "p.json")
+    run(tmp_path / "p.json", *words)
+    quiet = capsys.readouterr()
+    assert quiet.err == ""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(Progress, "update", update_and_draw)
+    run(tmp_path / "p.json", *words)
+    shown = sys.stderr.getvalue()
+    assert capsys.readouterr().out == quiet.out
+    assert "watching accesses, execution 30 of 30" in shown
+    assert "computing the stages by PyTorch" in shown
+    assert "computing every tile, order 3 of 3" in shown
+
+
+def test_a_search_says_how_many_executions_there_are() -> None:
+    policy, seen = mlp().policy(), []
+    found = search(policy, mlp().memory(), random=2, delayed=5, progress=lambda *at: seen.append(at))
+    assert [number for number, _ in seen] == list(range(1, found.executions + 1))
+    assert {most for _, most in seen} == {found.executions}
+
+
+def test_a_policy_whose_waits_leave_the_grid_is_refused_with_its_file(tmp_path) -> None:
+    policy = mlp().policy()
+    away = replace(policy.edges[0], waits=tuple(Range.parse(text) for text in ("0", "y + 9", "0")))
+    replace(policy, edges=(away,)).save(tmp_path / "away.json")
+    with pytest.raises(UserError, match=r"away\.json: edge 0, awaited by stage 1 \(down\), axis v: tile 0 names 9"):
+        run(tmp_path / "away.json")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds import Machine
-from tileprof.analysis.bounds.durations import tile_durations
-from tileprof.analysis.bounds.machine import product
-from tileprof.analysis.timeline import Lanes, dispatch, recorded
+from tileprof.analysis.lanes import LaneSource
+from tileprof.analysis.timeline import Lanes, recorded
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +35,18 @@ _SLOTS: Final = 64
 """Tracks kept for an SM: more than blocks fit on any."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """All launches with their times; by launch that is shown, where its tiles ran and which of them have a place at all."""
+
+    launches: pd.DataFrame
+    lanes: dict[int, Lanes]
+    placed: dict[int, NDArray[np.bool_]]
+
+    def begin_ns(self, launch: int) -> float:
+        return float(self.launches["begin_ns"].iloc[launch])
+
+
 def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> dict[str, str]:
     """Texts by file name; ``launches`` keeps those alone. Raises `UserError` for more than `MOST_TILES` tiles."""
     chosen = list(range(len(graph.launches))) if launches is None else sorted(launches)
@@ -43,12 +55,14 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
         raise UserError(
             f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, --pair or --module"
         )
-    begin_ns = _begins(graph)
-    lanes = _lanes(graph, chosen)
-    events = _tracks(graph, chosen, lanes)
+    source = LaneSource(graph.trace, graph.launches)
+    shown = _Shown(
+        source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
+    )
+    events = _tracks(shown)
     for launch in chosen:
-        events += _launch_events(graph, launch, begin_ns[launch], lanes[launch])
-    events += _arrows(graph, chosen, begin_ns, lanes)
+        events += _launch_events(shown, launch)
+    events += _arrows(graph, shown)
     return {PERFETTO: json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, separators=(",", ":")) + "\n"}
 
 
@@ -104,39 +118,10 @@ def _slice(
     }  # fmt: skip
 
 
-def _begins(graph: TileGraph) -> NDArray[np.float64]:
-    """As recorded; one after the other where nothing was."""
-    begin = graph.launches["begin_ns"].to_numpy(np.float64)
-    if begin.any():
-        return begin
-    took = graph.launches["duration_ns"].to_numpy(np.float64)
-    return np.concatenate([np.zeros(1), np.cumsum(took + graph.trace.device.graph_gap_ns)])[: len(took)]
-
-
-def _lanes(graph: TileGraph, chosen: list[int]) -> dict[int, Lanes]:
-    trace, launches = graph.trace, graph.launches
-    occupancy = np.maximum(launches["blocks_per_sm"].to_numpy(np.int64), 1)
-    cluster, slots = product(launches, "cluster"), Machine(trace.device).slots(launches)
-    lives = tile_durations(trace, slots)
-    times = trace.times
-    found = {}
-    for launch in chosen:
-        rows = times[times["launch"] == launch] if len(times) else times
-        if len(rows):
-            rows = rows.sort_values("tile")
-            found[launch] = recorded(rows["sm"], rows["begin_ns"], rows["end_ns"])
-        else:
-            count = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-            found[launch] = dispatch(
-                lives.of(launch, count), sms=trace.device.sms, blocks_per_sm=int(occupancy[launch]), cluster=int(cluster[launch]),
-                most=int(slots[launch]),
-            )  # fmt: skip
-    return found
-
-
-def _tracks(graph: TileGraph, chosen: list[int], lanes: dict[int, Lanes]) -> list[dict[str, Any]]:
-    streams = sorted({int(graph.launches["stream"].iloc[n]) for n in chosen})
-    pairs = np.unique(np.concatenate([np.stack([lanes[n].sm, lanes[n].slot], axis=1) for n in chosen]), axis=0)
+def _tracks(shown: _Shown) -> list[dict[str, Any]]:
+    streams = sorted({int(shown.launches["stream"].iloc[n]) for n in shown.lanes})
+    places = [np.stack([lanes.sm, lanes.slot], axis=1)[shown.placed[n]] for n, lanes in shown.lanes.items()]
+    pairs = np.unique(np.concatenate(places), axis=0)
     events = [_name("process_name", _LAUNCHES, 0, "launches"), _name("process_name", _TILES, 0, "SMs")]
     events += [_name("thread_name", _LAUNCHES, stream, f"stream {stream}") for stream in streams]
     events += [_name("thread_name", _TILES, sm * _SLOTS + slot, f"SM {sm}.{slot}") for sm, slot in pairs.tolist()]
@@ -147,41 +132,40 @@ def _name(what: str, process: int, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
 
 
-def _launch_events(graph: TileGraph, launch: int, begin_ns: float, lanes: Lanes) -> list[dict[str, Any]]:
-    row = graph.launches.iloc[launch]
+def _launch_events(shown: _Shown, launch: int) -> list[dict[str, Any]]:
+    row, lanes, begin_ns = shown.launches.iloc[launch], shown.lanes[launch], shown.begin_ns(launch)
     title = str(row["module"]) or str(row["op"])
     facts = {"launch": launch, "kernel": str(row["kernel"]), "op": str(row["op"]), "timing": str(row["timing"])}
     end_ns = begin_ns + float(row["duration_ns"])
     events = [_slice(title, "launch", _LAUNCHES, int(row["stream"]), begin_ns, end_ns, facts)]
-    columns = (lanes.sm, lanes.slot, lanes.begin_ns, lanes.end_ns)
-    for tile, (sm, slot, begin, end) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        args = {"launch": launch, "tile": tile}
-        events.append(
-            _slice(f"{title} {tile}", "tile", _TILES, sm * _SLOTS + slot, begin_ns + begin, begin_ns + end, args)
-        )
+    for tile in np.flatnonzero(shown.placed[launch]).tolist():
+        track = int(lanes.sm[tile]) * _SLOTS + int(lanes.slot[tile])
+        begin, end = begin_ns + float(lanes.begin_ns[tile]), begin_ns + float(lanes.end_ns[tile])
+        events.append(_slice(f"{title} {tile}", "tile", _TILES, track, begin, end, {"launch": launch, "tile": tile}))
     return events
 
 
-def _arrows(
-    graph: TileGraph, chosen: list[int], begin_ns: NDArray[np.float64], lanes: dict[int, Lanes]
-) -> list[dict[str, Any]]:
-    """The same share of every pair's dependencies, evenly over its tiles."""
+def _arrows(graph: TileGraph, shown: _Shown) -> list[dict[str, Any]]:
+    """The same share of every pair's dependencies, evenly over its tiles; none at a tile that has no place."""
+    lanes, placed = shown.lanes, shown.placed
     links = graph.links[~graph.links["reuse"] & (graph.links["hazard"] == "RAW")]
-    links = links[links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    links = links[links["producer"].isin(lanes) & links["consumer"].isin(lanes)]
     share = max(1, MOST_ARROWS // max(1, len(links)))
     events: list[dict[str, Any]] = []
     for producer, consumer, number in (
         links[["producer", "consumer", "block"]].head(MOST_ARROWS).itertuples(index=False)
     ):
         parent, child, _ = graph.blocks[number].edges()
-        shown = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
-        for p, c in zip(parent[shown].tolist(), child[shown].tolist(), strict=True):
+        known = placed[producer][parent] & placed[consumer][child]
+        parent, child = parent[known], child[known]
+        chosen = np.unique(np.linspace(0, len(parent) - 1, min(share, len(parent))).astype(np.int64))
+        for p, c in zip(parent[chosen].tolist(), child[chosen].tolist(), strict=True):
             ends = (("s", producer, p, lanes[producer].end_ns), ("f", consumer, c, lanes[consumer].begin_ns))
             for phase, launch, tile, at in ends:
                 place = lanes[launch]
                 event = {
                     "ph": phase, "name": "dependency", "cat": "dependency", "id": len(events) // 2, "pid": _TILES,
-                    "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]), "ts": (begin_ns[launch] + float(at[tile])) / 1000,
+                    "tid": int(place.sm[tile]) * _SLOTS + int(place.slot[tile]), "ts": (shown.begin_ns(launch) + float(at[tile])) / 1000,
                 }  # fmt: skip
                 events.append(event | ({"bp": "e"} if phase == "f" else {}))
     return events

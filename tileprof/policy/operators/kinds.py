@@ -27,6 +27,11 @@ class Draft:
 
 def draft(called: Called) -> Draft:
     """The operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
+    if called.op.rstrip("_") in _RANDOM or called.arguments.get("dropout_p", 0):
+        raise UnknownStageError(
+            f"{called.op} draws from PyTorch's generator, whose numbers no stage repeats: record the model in eval mode; a softmax stage "
+            "takes dropout and a seed of its own"
+        )
     kind = _BY_OPERATOR.get(called.op) or _BY_OPERATOR.get(called.op.rstrip("_"))
     if kind is None:
         raise UnknownStageError(f"no stage operator computes {called.op}")
@@ -246,6 +251,7 @@ _ONE: Final = {
 }  # fmt: skip
 _TWO: Final = {"add": "add", "mul": "mul"}
 _BY_NUMBER: Final = ("div",)
+_RANDOM: Final = ("native_dropout", "_fused_dropout", "bernoulli")
 
 _BY_OPERATOR: Final[dict[str, Callable[[Called], Draft]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), gemm),

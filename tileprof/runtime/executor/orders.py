@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +49,17 @@ def delaying(program: Program, node: int) -> Order:
     return Order(f"tile {tile} of {program.policy.stages[stage].name} last", rank)
 
 
+PLAIN: Final = (stream, reversed_, latest_first)
+"""Orders that take nothing but a program, in the order in which they are tried."""
+
+
 def orders(program: Program, *, random: int, delayed: int, seed: int) -> Iterator[Order]:
     """The orders worth trying: the plain ones, ``random`` random ones, and one for each of ``delayed`` tiles.
 
     With at least as many ``delayed`` as tiles each tile is delayed once, which finds every race that any order has.
     """
-    yield stream(program)
-    yield reversed_(program)
-    yield latest_first(program)
+    for plain in PLAIN:
+        yield plain(program)
     for number in range(random):
         yield randomly(program, seed + number)
     every = np.arange(program.nodes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tileprof.policy.format import Policy
 from tileprof.runtime.executor.execute import Deadlock, Execution, execute
 from tileprof.runtime.executor.memory import Memory, Race
-from tileprof.runtime.executor.orders import orders, stream
+from tileprof.runtime.executor.orders import PLAIN, orders, stream
 from tileprof.runtime.executor.program import Program
 
 _SLOTS = (1, 2, 3, 7)
@@ -64,20 +65,31 @@ class Findings:
 
 
 def search(
-    policy: Policy, memory: Memory | None, *, random: int = 4, delayed: int = 64, seed: int = 0, enough: int = 1000
+    policy: Policy,
+    memory: Memory | None,
+    *,
+    random: int = 4,
+    delayed: int = 64,
+    seed: int = 0,
+    enough: int = 1000,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Findings:
     """Execute ``policy`` over ``memory`` in plain, random and adversarial orders, and with few slots.
 
     ``delayed`` tiles (a random sample, or all) are each held back as long as the policy allows: with all of them the answer is complete, and a
-    policy without findings is sound on these touches. The search ends with the execution that brings ``enough`` races.
+    policy without findings is sound on these touches. The search ends with the execution that brings ``enough`` races. ``progress`` is called before each
+    execution with its number, from 1, and how many there are at most.
     """
     program = Program.of(policy)
     findings = Findings(policy)
+    most = len(PLAIN) + random + min(delayed, program.nodes) + len(_SLOTS)
     for order in orders(program, random=random, delayed=delayed, seed=seed):
+        progress(findings.executions + 1, most)
         findings.add(execute(program, order, memory))
         if findings.deadlock is not None or len(findings.races) >= enough:
             return findings
     for slots in _SLOTS:
+        progress(findings.executions + 1, most)
         run = execute(program, stream(program), None, slots=slots)
         run.order = f"stage order, {slots} slots"
         findings.add(run)

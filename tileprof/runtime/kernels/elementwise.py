@@ -86,11 +86,16 @@ def reduce_kernel(
 def rows_kernel(
     x, out, weight, bias, seed, order, waits, posts, flags, runs, record,
     M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr, HAS_WEIGHT: tl.constexpr,
-    HAS_BIAS: tl.constexpr, KIND: tl.constexpr, NUMBER: tl.constexpr, ROWS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, KIND: tl.constexpr, NUMBER: tl.constexpr, ROWS: tl.constexpr, DROP_BELOW: tl.constexpr, GROWTH: tl.constexpr,
+    DROP_SEED: tl.constexpr,
     STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
     TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
-    """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a tile."""
+    """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a tile.
+
+    ``DROP_BELOW`` above 0: of a softmax's elements, those whose random word is below become 0 and the others grow by ``GROWTH``; as
+    `tileprof.runtime.stages.dropout` has it.
+    """
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     n = tl.arange(0, BLOCK)
     inside = n < N
@@ -103,6 +108,8 @@ def rows_kernel(
             value = tl.where(inside, value * NUMBER, float("-inf"))
             value = tl.exp(value - tl.max(value, axis=0))
             value = value / tl.sum(value, axis=0)
+            if DROP_BELOW > 0:
+                value = tl.where(tl.randint(DROP_SEED, m * N + n) >= DROP_BELOW, value * GROWTH, 0.0)
         else:
             if KIND == "layer":
                 value = tl.where(inside, value - tl.sum(value, axis=0) / N, 0.0)

@@ -11,6 +11,7 @@ from tileprof.runtime.kernels.attention import attention_kernel
 from tileprof.runtime.kernels.conv import conv_kernel
 from tileprof.runtime.kernels.elementwise import pointwise_kernel, reduce_kernel, rows_kernel
 from tileprof.runtime.kernels.gemm import gemm_kernel
+from tileprof.runtime.stages import dropout
 from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
@@ -175,16 +176,23 @@ def _rows(operator: Norm | Softmax) -> Kernel:
         raise UserError(
             f"the {operator.NAME} kernel holds a row in one block: at most {_WIDEST_ROW} columns, not {operator.x.shape[1]}"
         )
-    norm = isinstance(operator, Norm)
-    constants = {
+    constants: dict[str, Any] = {
         "M": operator.x.shape[0], "N": operator.x.shape[1], "BLOCK": 1 << (operator.x.shape[1] - 1).bit_length(),
         "X_ROW": operator.x.strides[0], "OUT_ROW": operator.out.strides[0], "ROWS": operator.rows,
-        "HAS_WEIGHT": isinstance(operator, Norm) and operator.weight is not None,
-        "HAS_BIAS": isinstance(operator, Norm) and operator.bias is not None,
-        "KIND": operator.kind if isinstance(operator, Norm) else "softmax",
-        "NUMBER": operator.epsilon if isinstance(operator, Norm) else operator.scale,
+        "HAS_WEIGHT": False, "HAS_BIAS": False, "DROP_BELOW": 0, "GROWTH": 1.0, "DROP_SEED": 0,
     }  # fmt: skip
-    return Kernel(rows_kernel, ("x", "out", "weight", "bias") if norm else ("x", "out", "x", "x"), constants, 4)
+    if isinstance(operator, Norm):
+        constants |= {
+            "KIND": operator.kind, "NUMBER": operator.epsilon,
+            "HAS_WEIGHT": operator.weight is not None, "HAS_BIAS": operator.bias is not None,
+        }  # fmt: skip
+        return Kernel(rows_kernel, ("x", "out", "weight", "bias"), constants, 4)
+    constants |= {"KIND": "softmax", "NUMBER": operator.scale}
+    if operator.dropout:
+        constants |= {
+            "DROP_BELOW": dropout.threshold(operator.dropout), "GROWTH": 1 / (1 - operator.dropout), "DROP_SEED": operator.seed,
+        }  # fmt: skip
+    return Kernel(rows_kernel, ("x", "out", "x", "x"), constants, 4)
 
 
 def _attention(operator: Attention) -> Kernel:

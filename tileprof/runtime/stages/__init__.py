@@ -25,12 +25,15 @@ pointwise    x [m, n], y? as x, out as x                        tile, function: 
 elementwise  x, y? as x, out as x, of any dimensions            run (elements a tile), function as pointwise's, number (times x);
                                                                 on the CPU only
 norm         x [m, n], weight? [n], bias? [n], out as x         rows (a tile), kind: layer rms; epsilon
-softmax      x [m, n], out as x                                 rows (a tile), scale
+softmax      x [m, n], out as x                                 rows (a tile), scale; dropout (share of elements that become 0), seed
 attention    q [heads, m, d], k and v [groups, n, d], out as q  rows (a tile), causal, scale
 ===========  =================================================  ============================================================
 
 Grids: x over columns (channels), y over rows (pixels), z over batches or splits of k; with ``"rows_along": "x"`` x and y change places. `norm` and
 `softmax` have one tile a block of rows, along x, `attention` along y with heads along z, `elementwise` one a run of elements.
+
+What `softmax` drops follows from its ``seed`` and an element's place in x alone (`dropout`): the same in every run, order and tiling, on the CPU and on
+a GPU, and other elements than PyTorch's generator would choose. Two stages that are to drop differently have two seeds.
 """
 
 from tileprof.runtime.stages.operator import Operator, Region, operator_of

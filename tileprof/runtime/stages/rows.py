@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from tileprof.errors import UserError
+from tileprof.runtime.stages import dropout
 from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, written
 from tileprof.runtime.stages.view import Spans, View
 
@@ -80,7 +81,11 @@ class Norm(_Rows):
 
 @dataclass(frozen=True, slots=True)
 class Softmax(_Rows):
-    """``softmax(scale * x)`` over the columns of x [m, n]."""
+    """``softmax(scale * x)`` over the columns of x [m, n]; then a share ``dropout`` of the elements becomes 0 and the others grow by 1 / (1 - dropout).
+
+    Which elements is decided by ``seed`` and their place in x alone (`tileprof.runtime.stages.dropout`): the same in every run, tiling and order, on the
+    CPU and on a GPU. They are not those that PyTorch's own generator chooses.
+    """
 
     NAME: ClassVar[str] = "softmax"
 
@@ -88,19 +93,23 @@ class Softmax(_Rows):
     out: View
     rows: int = 1
     scale: float = 1.0
+    dropout: float = 0.0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         self._check()
         if not isfinite(self.scale):
             raise UserError(f"softmax: the scale is {self.scale}; it is a finite number")
+        dropout.check(self.dropout, self.seed)
 
     def regions(self, x: int, y: int, z: int) -> Iterator[Region]:  # noqa: ARG002 - rows run along x
         yield Region("x", self._part(x))
         yield written(self._part(x))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - rows run along x
-        value = cut(tensors["x"], self._part(x)).float()
-        cut(tensors["out"], self._part(x)).copy_(torch.softmax(self.scale * value, dim=1))
+        part = self._part(x)
+        value = torch.softmax(self.scale * cut(tensors["x"], part).float(), dim=1)
+        cut(tensors["out"], part).copy_(dropout.apply(value, self.dropout, self.seed, part[0][0]))
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
-        return torch.softmax(self.scale * tensors["x"], dim=1)
+        return dropout.apply(torch.softmax(self.scale * tensors["x"], dim=1), self.dropout, self.seed)

@@ -1,0 +1,31 @@
+"""Policies as verbs are given them: files of either kind, checked as far as that goes without a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tileprof.policy.format import Policy
+
+
+def load(name: str | Path) -> Policy:
+    """The policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the file's name.
+
+    Expressions that leave their grid are found here: whatever works with the policy later knows no file.
+    """
+    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.format import PolicyError, load_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.lower import lower  # noqa: PLC0415 - likewise
+
+    if str(name).endswith(".dep"):
+        return load_dependencies(name)
+    policy = load_policy(name)
+    try:
+        lower(policy)
+    except UserError as error:
+        raise PolicyError(f"{name}: {error}") from None
+    return policy
