@@ -1,0 +1,45 @@
+"""Does a kernel compute what its operator says? Asked of every pipeline once, because compilers err.
+
+Seen on an H200 (Triton 3.6, ptxas 12.8 and 13.0 alike): a 3 x 3 convolution whose PTX is right, and whose machine code leaves out the zero padding of some
+rows once ``griddepcontrol.launch_dependents`` stands in front of it; without ptxas' optimisations it is right. Nothing about such a kernel looks
+wrong but its numbers, so that the numbers of the first run are compared with plain PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+
+from tileprof.runtime.chain import Chain
+
+TOLERANCE: Final = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 2e-3}
+"""Of an element plus the tensor's root mean square. Sums in another order, and operands of another rounding, stay ten times below; a lost operand does not."""
+
+
+def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+    """A sentence about the first stage whose result differs by more than `TOLERANCE` from ``wanted``, or None.
+
+    Both hold tensors by name, shaped as the stages' operators write them; what a later stage overwrites is left out.
+    """
+    last = {operator.out.tensor: number for number, operator in enumerate(chain.operators)}
+    for number, (name, operator) in enumerate(zip(chain.names, chain.operators, strict=True)):
+        if last[operator.out.tensor] != number:
+            continue
+        off = _off(computed[operator.out.tensor], wanted[operator.out.tensor], TOLERANCE[operator.out.dtype])
+        if off:
+            return (
+                f"stage {number} ({name}) computes {off:,} of its {wanted[operator.out.tensor].numel():,} elements wrong, by a kernel "
+                "that this GPU's compiler made"
+            )
+    return None
+
+
+def _off(seen: Any, wanted: Any, share: float) -> int:
+    """How many elements differ too much; what is not a number on one side only does."""
+    seen, wanted = seen.float(), wanted.float()
+    finite = torch.nan_to_num(wanted, 0.0, 0.0, 0.0)
+    limit = share * (finite.abs() + finite.square().mean().sqrt())
+    same = (seen == wanted) | (seen.isnan() & wanted.isnan()) | ((seen - wanted).abs() <= limit)
+    return int((~same).sum())
