@@ -98,6 +98,8 @@ STEPS = (
     script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=30, limit_s=120),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180),
     suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240),
+    suite("persistent", "test_runtime_persistent.py", likely_s=60, limit_s=180),
+    script("sanitizer", "tests/gpu/sanitize_runtime.py", likely_s=90, limit_s=300),
     script("runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", likely_s=300, limit_s=540),
 )
 
@@ -109,7 +111,9 @@ def path_of_the_checkout(folder, wheels):
     for part in [*(ROOT / "tileprof").iterdir(), ROOT / "analysis", ROOT / "viz"]:
         if part.name != "__pycache__" and not (package / part.name).exists():
             (package / part.name).symlink_to(part)
-    about = package.parent / "tileprof-0.dist-info"  # PyTorch finds its backends by the entry points of what is installed
+    about = (
+        package.parent / "tileprof-0.dist-info"
+    )  # PyTorch finds its backends by the entry points of what is installed
     about.mkdir(exist_ok=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tileprof\nVersion: 0\n")
     (about / "entry_points.txt").write_text("".join(entry_points()))
