@@ -96,9 +96,6 @@ def main() -> None:
             "copy": ptx(copy, Hooks(1, 16, **hooked)),
             "of a user": of_a_user(),
             "copy, many waits": ptx(copy, Hooks(1, 16, **(hooked | {"WIDTH": 256}))),
-            "copy, by rule": ptx(
-                copy, Hooks(1, 16, **(hooked | {"WIDTH": 1}), AWAITED=(0, 2, 8, 2, 2), POSTED=(8, 1, 16))
-            ),
             "copy, no hooks": ptx(copy, Hooks(1, 16)),
             "gemm": ptx(gemm, Hooks(1, 16, **hooked)),
             "gemm, ahead": ptx(gemm, Hooks(1, 16, **hooked), ahead=True),

@@ -38,31 +38,6 @@ def test_tables_hold_every_post_and_every_wait_that_is_not_already_over(policy) 
         assert stage.width == 0 or stage.width & (stage.width - 1) == 0
 
 
-def by_rule(rule: tuple[int, ...], tiles: int) -> list[int]:
-    first, repeat, period = rule
-    return [first + tile // repeat % period for tile in range(tiles)]
-
-
-@settings(max_examples=100, deadline=None)
-@given(policies())
-def test_rules_say_what_the_tables_say(policy) -> None:
-    for stage in Tables.of(policy).stages:
-        tiles = len(stage.waits)
-        if stage.awaited:
-            wanted = [[[semaphore, *stage.awaited[3:]]] for semaphore in by_rule(stage.awaited[:3], tiles)]
-            assert stage.waits.tolist() == wanted
-        if stage.posted:
-            columns = [by_rule(stage.posted[n : n + 3], tiles) for n in range(0, len(stage.posted), 3)]
-            assert stage.posts.T.tolist() == columns
-
-
-@pytest.mark.parametrize(("name", "stage"), [("rows", 3), ("attention", 1), ("attention", 2)])
-def test_a_stage_that_awaits_one_semaphore_a_tile_follows_a_rule(name, stage) -> None:
-    tables = Tables.of(CHAINS[name].policy()).stages[stage]
-    assert tables.awaited is not None
-    assert Tables.of(CHAINS[name].policy()).stages[0].posted is not None
-
-
 def test_a_stage_without_waits_or_posts_has_empty_tables() -> None:
     tables = Tables.of(CHAINS["mlp"].policy())
     up, down = tables.stages

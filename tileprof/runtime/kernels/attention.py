@@ -21,8 +21,8 @@ def attention_kernel(
     Q_Z: tl.constexpr, Q_ROW: tl.constexpr, K_Z: tl.constexpr, K_ROW: tl.constexpr, V_Z: tl.constexpr, V_ROW: tl.constexpr,
     OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, CAUSAL: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = softmax(SCALE * q @ k^T) @ v`` for ROWS rows of a head; heads share keys in groups of GROUP; WIDE is D, or the power of two above."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
@@ -32,7 +32,7 @@ def attention_kernel(
     n = tl.arange(0, KEYS)
     d = tl.arange(0, WIDE)
     mine = (m < M)[:, None] & (d < D)[None, :]
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     query = tl.load(q + head * Q_Z + m[:, None].to(tl.int64) * Q_ROW + d[None, :], mask=mine, other=0.0)
     keys = k + (head // GROUP) * K_Z + n[None, :].to(tl.int64) * K_ROW + d[:, None]
     values = v + (head // GROUP) * V_Z + n[:, None].to(tl.int64) * V_ROW + d[None, :]
@@ -59,4 +59,4 @@ def attention_kernel(
         largest = higher
     at = out + head * OUT_Z + m[:, None].to(tl.int64) * OUT_ROW + d[None, :]
     tl.store(at, (total / weight[:, None]).to(out.dtype.element_ty), mask=mine)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)

@@ -21,8 +21,8 @@ def conv_kernel(
     W_CHANNEL: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr, OUT_PIXEL: tl.constexpr, RESIDUAL_PIXEL: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(conv(x, weight) + bias) + residual``; a tile is ``TILE_M`` pixels by ``TILE_N`` channels.
 
@@ -41,7 +41,7 @@ def conv_kernel(
     w_at = weight + n[None, :].to(tl.int64) * W_CHANNEL + k[:, None]
     blocks: tl.constexpr = (C + TILE_K - 1) // TILE_K
     total = tl.zeros((TILE_M, TILE_N), tl.float32)
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     for step in tl.range(0, R * S * blocks, num_stages=DEPTH):
         tap = step // blocks
         c = step % blocks * TILE_K
@@ -61,4 +61,4 @@ def conv_kernel(
         at = residual + m[:, None].to(tl.int64) * RESIDUAL_PIXEL + n[None, :]
         total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + m[:, None].to(tl.int64) * OUT_PIXEL + n[None, :], total.to(out.dtype.element_ty), mask=inside)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)

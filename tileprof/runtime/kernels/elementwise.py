@@ -17,8 +17,8 @@ def pointwise_kernel(
     x, y, out, seed, order, waits, posts, flags, runs, record,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, X_ROW: tl.constexpr, Y_ROW: tl.constexpr, OUT_ROW: tl.constexpr, FUNCTION: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = function(x)`` or ``function(x, y)``, a tile a block; a copy moves bits and computes nothing."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
@@ -28,7 +28,7 @@ def pointwise_kernel(
     r = row * TILE_ROWS + tl.arange(0, TILE_ROWS)[:, None]
     c = column * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)[None, :]
     inside = (r < ROWS) & (c < COLUMNS)
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     value = tl.load(x + r.to(tl.int64) * X_ROW + c, mask=inside)
     if FUNCTION == "add" or FUNCTION == "mul" or FUNCTION == "silu_mul":
         other = tl.load(y + r.to(tl.int64) * Y_ROW + c, mask=inside).to(tl.float32)
@@ -41,7 +41,7 @@ def pointwise_kernel(
     elif FUNCTION != "copy":
         value = activate(value.to(tl.float32), FUNCTION)
     tl.store(out + r.to(tl.int64) * OUT_ROW + c, value.to(out.dtype.element_ty), mask=inside)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)
 
 
 @triton.jit
@@ -50,8 +50,8 @@ def reduce_kernel(
     SPLIT: tl.constexpr, M: tl.constexpr, N: tl.constexpr, X_Z: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr,
     RESIDUAL_ROW: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_COLUMNS: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(sum over z of x + bias) + residual``; with "silu_gate" x has 2N columns."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
@@ -60,7 +60,7 @@ def reduce_kernel(
     n = column * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     inside = (m < M)[:, None] & (n < N)[None, :]
     at = x + m[:, None].to(tl.int64) * X_ROW + n[None, :]
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     total = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     factor = tl.zeros((TILE_ROWS, TILE_COLUMNS), tl.float32)
     for z in tl.static_range(SPLIT):
@@ -79,7 +79,7 @@ def reduce_kernel(
         more = residual + m[:, None].to(tl.int64) * RESIDUAL_ROW + n[None, :]
         total += tl.load(more, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + m[:, None].to(tl.int64) * OUT_ROW + n[None, :], total.to(out.dtype.element_ty), mask=inside)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)
 
 
 @triton.jit
@@ -88,8 +88,8 @@ def rows_kernel(
     M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, X_ROW: tl.constexpr, OUT_ROW: tl.constexpr, HAS_WEIGHT: tl.constexpr,
     HAS_BIAS: tl.constexpr, KIND: tl.constexpr, NUMBER: tl.constexpr, ROWS: tl.constexpr, DROP_BELOW: tl.constexpr, GROWTH: tl.constexpr,
     DROP_SEED: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """Norm ("layer", "rms"; ``NUMBER`` is epsilon) or "softmax" (``NUMBER`` is the scale) of whole rows, ``ROWS`` a tile.
 
@@ -99,7 +99,7 @@ def rows_kernel(
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     n = tl.arange(0, BLOCK)
     inside = n < N
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     for number in range(ROWS):
         m = tile * ROWS + number + tl.zeros((1,), tl.int64)
         held = inside & (m < M)
@@ -119,4 +119,4 @@ def rows_kernel(
             if HAS_BIAS:
                 value += tl.load(bias + n, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + m * OUT_ROW + n, value.to(out.dtype.element_ty), mask=held)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)

@@ -20,8 +20,8 @@ def gemm_kernel(
     OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, RESIDUAL_Z: tl.constexpr, RESIDUAL_ROW: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr, AHEAD: tl.constexpr,
-    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr,
-    ORDERED: tl.constexpr, STARTED: tl.constexpr, TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
+    TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """``out = activation(a @ b + bias) + residual``; a and out have unit stride along their rows.
 
@@ -48,7 +48,7 @@ def gemm_kernel(
         early = tl.load(b_at, mask=(k < size)[:, None] & (k < left_k)[:, None], other=0.0)
         if EPILOGUE == "silu_gate":
             other = tl.load(b_at + N * B_COLUMN, mask=(k < size)[:, None] & (k < left_k)[:, None], other=0.0)
-    wait(tile, waits, flags, runs, record, STAGE, WIDTH, AWAITED, GRID_WAIT, TIMEOUT_NS)
+    wait(tile, waits, flags, runs, record, STAGE, WIDTH, GRID_WAIT, TIMEOUT_NS)
     if AHEAD:
         left = tl.load(a_at, mask=(k < size)[None, :] & (k < left_k)[None, :], other=0.0)
         total = tl.dot(left, early, total)
@@ -87,4 +87,4 @@ def gemm_kernel(
         total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
     at = out + far * OUT_Z + m[:, None].to(tl.int64) * OUT_ROW + n[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=inside)
-    post(tile, posts, flags, TILES, POSTS, POSTED, PDL)
+    post(tile, posts, flags, TILES, POSTS, PDL)

@@ -42,9 +42,7 @@ class Hooks:
     STAGE: int
     TILES: int
     WIDTH: int = 0
-    AWAITED: tuple[int, ...] | None = None
     POSTS: int = 0
-    POSTED: tuple[int, ...] | None = None
     ORDERED: bool = False
     STARTED: int = -1
     TRIGGER: bool = False

@@ -82,27 +82,21 @@ def claim_record(late, record, stage, tile, semaphore, seen, expected):
 @triton.jit
 def wait(
     tile, waits, flags, runs, record,
-    STAGE: tl.constexpr, WIDTH: tl.constexpr, AWAITED: tl.constexpr, GRID_WAIT: tl.constexpr, TIMEOUT_NS: tl.constexpr,
+    STAGE: tl.constexpr, WIDTH: tl.constexpr, GRID_WAIT: tl.constexpr, TIMEOUT_NS: tl.constexpr,
 ):  # fmt: skip
     """Return when every semaphore of the tile has reached its value; nothing at all where ``WIDTH`` is 0.
 
-    ``AWAITED``: `StageTables.awaited`, so that no table has to be read before the poll; None where there is none.
     ``GRID_WAIT``: return when the whole kernel in front has ended and its stores are visible, as every user of programmatic launch writes it.
     """
     if GRID_WAIT:
         gdc_wait()
     if WIDTH > 0:
-        # From L2: an overlapped kernel has no launch boundary that empties L1.
-        epoch = load_relaxed_gpu_s32(runs + tile)
-        if AWAITED is None:
-            entry = waits + (tile * WIDTH + tl.arange(0, WIDTH)) * 3
-            semaphore = tl.load(entry)
-            was = epoch * tl.load(entry + 2)
-            expected = was + tl.load(entry + 1)
-        else:
-            semaphore = tl.full((1,), AWAITED[0], tl.int32) + tile // AWAITED[1] % AWAITED[2]
-            was = tl.full((1,), AWAITED[4], tl.int32) * epoch
-            expected = was + AWAITED[3]
+        entry = waits + (tile * WIDTH + tl.arange(0, WIDTH)) * 3
+        semaphore = tl.load(entry)
+        epoch = load_relaxed_gpu_s32(
+            runs + tile
+        )  # from L2: an overlapped kernel has no launch boundary that empties L1
+        expected = tl.load(entry + 1) + epoch * tl.load(entry + 2)
         flag = flags + tl.maximum(semaphore, 0) * FLAG_WORDS
         live = semaphore >= 0
         seen = load_acquire_gpu_s32(flag)
@@ -116,6 +110,7 @@ def wait(
                 late = live & (seen - expected < 0)
                 missing = tl.sum(late.to(tl.int32))
                 if globaltimer() - start > TIMEOUT_NS or load_relaxed_gpu_s32(record) != 0:
+                    was = epoch * tl.load(entry + 2)
                     claim_record(late.to(tl.int32), record, STAGE, tile, semaphore, seen - was, expected - was)
                     missing = 0
         tl.debug_barrier()
@@ -123,8 +118,8 @@ def wait(
 
 
 @triton.jit
-def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, POSTED: tl.constexpr, PDL: tl.constexpr):
-    """Say that the tile's stores are done; nothing at all without ``POSTS`` and ``PDL``. ``POSTED``: `StageTables.posted`, or None.
+def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, PDL: tl.constexpr):
+    """Say that the tile's stores are done; nothing at all without ``POSTS`` and ``PDL``.
 
     ``PDL``: the kernel may have begun before the one in front of it had ended, and must not end before, or the next ordinary launch would run
     beside that one. One block sees to it: if each did, a tile that is done early would hold its slot for nothing.
@@ -132,10 +127,7 @@ def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, POSTED: t
     if POSTS > 0:
         tl.debug_barrier()
         for number in tl.static_range(POSTS):
-            if POSTED is None:
-                semaphore = tl.load(posts + tile * POSTS + number)
-            else:
-                semaphore = POSTED[3 * number] + tile // POSTED[3 * number + 1] % POSTED[3 * number + 2]
+            semaphore = tl.load(posts + tile * POSTS + number)
             tl.atomic_add(flags + semaphore * FLAG_WORDS, 1, sem="release", scope="gpu")
     if PDL:
         if tl.program_id(0) == TILES - 1:
@@ -145,7 +137,7 @@ def post(tile, posts, flags, TILES: tl.constexpr, POSTS: tl.constexpr, POSTED: t
 @triton.jit
 def hold(waits, flags, runs, record, STAGE: tl.constexpr, TIMEOUT_NS: tl.constexpr):
     """A kernel of one block that ends when every block of the stage in front has begun: the next may then hold SMs while it waits."""
-    wait(0, waits, flags, runs, record, STAGE, 1, None, False, TIMEOUT_NS)
+    wait(0, waits, flags, runs, record, STAGE, 1, False, TIMEOUT_NS)
 
 
 @triton.jit

@@ -39,22 +39,6 @@ class StageTables:
     def width(self) -> int:
         return int(self.waits.shape[1])
 
-    @property
-    def awaited(self) -> tuple[int, ...] | None:
-        """(first, repeat, period, value, posts): every tile t awaits this value, of so many posts, of semaphore ``first + t // repeat % period`` and
-        of no other; None where that is not so. Kernels then compute what they would read, one access to memory less before the poll.
-        """
-        if self.width != 1 or not self.waits.size or (self.waits[:, 0, 1:] != self.waits[0, 0, 1:]).any():
-            return None
-        rule = _rule(self.waits[:, 0, 0])
-        return rule and (*rule, *self.waits[0, 0, 1:].tolist())
-
-    @property
-    def posted(self) -> tuple[int, ...] | None:
-        """(first, repeat, period) of each array that the tiles post, one after the other; None where a tile's semaphore is not of this form."""
-        rules = [_rule(column) for column in self.posts.T]
-        return tuple(number for rule in rules for number in rule or ()) if all(rules) and rules else None
-
 
 @dataclass(frozen=True, slots=True)
 class Tables:
@@ -87,18 +71,6 @@ class Tables:
             table = np.stack(posts, axis=1) if posts else np.empty((stage.tiles, 0))
             stages.append(StageTables(_padded(rows, stage.tiles, stage.name), table.astype(np.int32), order))
         return cls(tuple(stages), sum(policy.semaphores[a].count for a in used))
-
-
-def _rule(semaphore: I32) -> tuple[int, int, int] | None:
-    """(first, repeat, period) if tile t's semaphore is ``first + t // repeat % period``."""
-    if not len(semaphore) or semaphore[0] < 0:
-        return None
-    steps = semaphore - semaphore[0]
-    repeat = int(np.argmax(steps != 0)) or len(steps)
-    runs = steps[::repeat]
-    period = int(np.argmax(runs[1:] == 0)) + 1 if (runs[1:] == 0).any() else len(runs)
-    tiles = np.arange(len(steps))
-    return (int(semaphore[0]), repeat, period) if (steps == tiles // repeat % period).all() else None
 
 
 def _padded(rows: Sequence[tuple[NDArray[np.int64], ...]], tiles: int, name: str) -> I32:
