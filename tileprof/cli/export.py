@@ -96,6 +96,8 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 
 
 def _say_prediction(policy: Policy) -> None:
+    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
         print(
@@ -105,8 +107,8 @@ def _say_prediction(policy: Policy) -> None:
         )
         for edge in policy.edges[:REASONS]:
             if edge.reason:
-                pair = " on ".join(_label(policy.stages[n]) for n in (edge.consumer, edge.producer))
-                print(f"{pair}: {edge.reason}.", file=sys.stderr)
+                pair = " on ".join(plain(_label(policy.stages[n])) for n in (edge.consumer, edge.producer))
+                print(f"{pair}: {plain(edge.reason)}.", file=sys.stderr)
         if expected["gain_percent"] <= 0:
             print("The policy is sound but not expected to gain: stream order is as good.", file=sys.stderr)
 
@@ -117,17 +119,20 @@ def _label(stage: Stage) -> str:
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
     from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.stages import rebound  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesise import with_prediction  # noqa: PLC0415 - likewise
     from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
 
     policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
-    found = verify(policy, fuse(graph, named) if options.fuse and named else graph, launches)
+    graph = fuse(graph, named) if options.fuse and named else graph
+    found = verify(policy, graph, launches)
     if not found.sound:
         why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
         raise UserError(
             f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} {options.source}` names all"
         )
-    return policy
+    return with_prediction(rebound(policy, graph, named), graph, named)
 
 
 def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:

@@ -104,14 +104,16 @@ def _named(policy: Policy) -> list[int]:
 
 
 def _print(name: str, options: Namespace, found: Judgement) -> None:
+    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+
     verdict, policy = found.verdict, found.policy
     print(f"{name} on {options.trace}")
     for launch, stage in list(zip(found.launches, policy.stages, strict=True))[:STAGES]:
-        print(f"  launch {launch}: {stage.name}, {' x '.join(map(str, stage.grid))} tiles")
+        print(f"  launch {launch}: {plain(stage.name)}, {' x '.join(map(str, stage.grid))} tiles")
     if len(policy.stages) > STAGES:
         print(f"  … and {len(policy.stages) - STAGES} more stages")
     for note in (*policy.notes, *found.remarks):
-        print(f"  {note}")
+        print(f"  {plain(note)}")
     needed = len(verdict.missing) + verdict.covered
     if verdict.missing.empty:
         print(f"Dependencies: {needed:,}, all waited for.")
@@ -119,19 +121,21 @@ def _print(name: str, options: Namespace, found: Judgement) -> None:
         print(f"UNSOUND: {len(verdict.missing):,} of {needed:,} dependencies are not waited for.")
     _print_missing(found, options.first)
     for sentence in verdict.never:
-        print(f"UNSOUND: {sentence}.")
+        print(f"UNSOUND: {plain(sentence)}.")
     _print_costs(found)
     if found.corrected is not None:
         _print_corrected(options, found, found.corrected)
 
 
 def _print_missing(found: Judgement, first: int) -> None:
+    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+
     missing = found.missing()
     shown = missing.head(first) if first else missing
     for row in shown.to_dict("records"):
         print(
-            f"  {row['consumer']} {_at(row['consumer_tile'])} needs {row['bytes']:,} bytes of "
-            f"{row['producer']} {_at(row['producer_tile'])} ({row['hazard']})"
+            f"  {plain(row['consumer'])} {_at(row['consumer_tile'])} needs {row['bytes']:,} bytes of "
+            f"{plain(row['producer'])} {_at(row['producer_tile'])} ({row['hazard']})"
         )
     if len(shown) < len(missing):
         print(f"  … and {len(missing) - len(shown):,} more (--first 0 names all)")

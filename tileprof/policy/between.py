@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
 
-def between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+def between(graph: TileGraph, launches: Sequence[int], *, renamed: bool = True) -> list[int]:
     """Launches that are not among ``launches``, depend on one of them and are needed by a later one, in order.
 
-    Directly or through others; hazards of recycled memory aside.
+    Directly or through others; hazards of recycled memory aside where stages have memory of their own (``renamed``).
     """
-    links = graph.links[~graph.links["reuse"]]
+    links = graph.links[~graph.links["reuse"]] if renamed else graph.links
     pairs = list(zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True))
     after, before = set(launches), set(launches)
     for producer, consumer in sorted(pairs, key=lambda pair: pair[1]):

@@ -70,13 +70,13 @@ class Dependencies:
             missing = verify(policy, needed, range(len(self.stages))).missing
             if ((missing["producer"] == pair[0]) & (missing["consumer"] == pair[1])).any():
                 policy = _with(policy, pair, needed.blocks[block])
-        return replace(policy, notes=("from dependencies written by hand, checked against no trace",))
+        return replace(policy, notes=("from dependencies written by hand, not from a trace",))
 
 
 def load_dependencies(path: Path | str) -> Policy:
     """The policy of a file; raises `DependencyError` naming the file, the line and what is wrong with it."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with Path(path).open(encoding="utf-8-sig") as file:
             text = file.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise DependencyError(f"cannot read {path}: {error.strerror}") from None
@@ -187,6 +187,11 @@ def _check_tiles(stages: list[Stage], array: Semaphores, edge: Edge) -> None:
     except UserError as error:
         message = str(error).replace("edge 0, awaited by stage", "needed by grid")
         raise DependencyError(message) from None
+    if len(waits.semaphore) == 0:
+        names = [stages[number].name for number in (edge.consumer, edge.producer)]
+        raise DependencyError(
+            f"no tile of {names[0]} needs any of {names[1]} by this line; `..` goes from the smaller to the greater"
+        )
     if len(waits.semaphore) > _MOST_TILES:
         raise DependencyError(f"{len(waits.semaphore):,} dependencies; at most {_MOST_TILES:,} are worked out")
 

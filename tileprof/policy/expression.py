@@ -8,6 +8,7 @@ Python. ``max(0, y - 1)`` and ``(3*x + 2) // 4`` are expressions.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -60,10 +61,11 @@ def parse(text: str, variables: tuple[str, ...]) -> Expression:
     if len(text) > _MOST_CHARACTERS:
         raise ExpressionError(f"an expression of {len(text)} characters; at most {_MOST_CHARACTERS} are read")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of `1if x else 2`: it is refused below
+            tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree, variables, text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"{text!r} is no expression; write for example (x + 1) // 2") from None
-    _check(tree, variables, text)
     return Expression(text.strip(), tree)
 
 

@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +26,17 @@ from numpy.typing import NDArray
 from tileprof import __version__
 from tileprof.errors import UserError
 from tileprof.policy.expression import Expression, ExpressionError, parse
+from tileprof.policy.json_text import parsed, read_text, validator
 from tileprof.policy.orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
-_MOST_BYTES: Final = 256 * 2**20
+_MOST_TILES: Final = 50_000_000
+"""Of a stage: posts and waits are worked out tile by tile."""
 _MOST_SEMAPHORES: Final = 2**26
 _SEMAPHORES_A_TILE: Final = 64  # a tile posts one of an array; more than a few times as many is a mistake
+_MOST_QUOTED: Final = 150
+"""Characters of what a file holds in a message."""
+
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")
 
@@ -155,19 +157,22 @@ class Policy:
         target = Path(path)
         if target.exists() and not force:
             raise UserError(f"Will not overwrite {target} without --force")
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        with os.fdopen(handle, "w") as file:
-            json.dump(to_dict(self), file, indent=1)
-            file.write("\n")
-        Path(name).replace(target)
+        made = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            with made.open("w", encoding="utf-8") as file:
+                json.dump(to_dict(self), file, indent=1)
+                file.write("\n")
+            made.replace(target)
+        except OSError as error:
+            raise UserError(f"Could not write {target}: {error.strerror or error}") from error
+        finally:
+            made.unlink(missing_ok=True)
 
 
 def load_policy(path: Path | str) -> Policy:
     """Read a policy file; raises `PolicyError` naming the file and what is wrong with it."""
     try:
-        if Path(path).stat().st_size > _MOST_BYTES:
-            raise PolicyError(f"larger than {_MOST_BYTES >> 20} MiB; a policy is not")
-        return from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        return from_dict(parsed(read_text(Path(path))))
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
     except RecursionError:
@@ -183,9 +188,11 @@ def from_dict(value: Any) -> Policy:
     found = value.get("tileprof_policy") if isinstance(value, dict) else None
     if isinstance(found, int) and found != POLICY_VERSION:
         raise PolicyError(f"policy format {found}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
-    error = jsonschema.exceptions.best_match(_validator().iter_errors(value))
+    error = jsonschema.exceptions.best_match(validator().iter_errors(value))
     if error is not None:
-        message = error.message if len(error.message) < 300 else error.message[:300] + " ..."
+        message = error.message
+        if len(message) > _MOST_QUOTED:
+            message = f"{message[:_MOST_QUOTED]} ... ({error.validator} {error.validator_value})"[: 2 * _MOST_QUOTED]
         raise PolicyError(f"at {error.json_path}: {message}")
     try:
         policy = _policy(value)
@@ -222,12 +229,6 @@ def to_dict(policy: Policy) -> dict[str, Any]:
         "prediction": policy.prediction,
         "notes": list(policy.notes),
     }
-
-
-@cache
-def _validator() -> jsonschema.Draft202012Validator:
-    text = files("tileprof.policy").joinpath("policy.schema.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
 
 
 def _text(value: Expression | int) -> str | int:
@@ -294,8 +295,8 @@ def _check(policy: Policy) -> None:
     """What the schema cannot say: numbers that refer to each other."""
     stages = len(policy.stages)
     for number, stage in enumerate(policy.stages):
-        if stage.tiles > 2**31 - 1:
-            raise PolicyError(f"stage {number} ({stage.name}) has {stage.tiles} tiles; at most 2147483647")
+        if stage.tiles > _MOST_TILES:
+            raise PolicyError(f"stage {number} ({stage.name}) has {stage.tiles:,} tiles; at most {_MOST_TILES:,}")
         if stage.order is not None and sorted(stage.order) != list(range(stage.tiles)):
             raise PolicyError(
                 f"the order of stage {number} ({stage.name}) does not list each of its {stage.tiles} tiles once"

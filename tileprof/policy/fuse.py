@@ -4,6 +4,9 @@ cuSync's kernels, like most hand-written ones, apply an activation in the epilog
 recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads what the one
 wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of the producer
 (pointwise kernels on channels-last images), and else a superset.
+
+What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual block makes the
+last convolution wait for the block's input too.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
+from tileprof.errors import UserError
 from tileprof.policy.bare import link_frame, relation
 from tileprof.policy.between import between
 
@@ -27,29 +31,55 @@ _Reached = dict[int, NDArray[np.int64]]
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
     """The graph of ``launches`` with everything `between` them folded into the dependencies; other launches keep their numbers.
 
-    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains.
+    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a launch in between
+    overwrites what a stage after its own still needs.
     """
     chosen, folded = sorted(set(launches)), between(graph, launches)
     parents = _true_blocks(graph, {*chosen, *folded})
     reached: dict[int, _Reached] = {}
-    keys, blocks = [], []
+    needs: dict[int, _Reached] = {launch: {} for launch in chosen}
+    hosts = {launch: launch for launch in chosen}
     for launch in sorted({*chosen, *folded}):
         tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
-        found: _Reached = {}
+        found = needs[launch] if launch in chosen else reached.setdefault(launch, {})
         for producer, block in parents.get(launch, {}).items():
             if producer in chosen:
                 _add(found, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
             else:
                 for stage, through in reached[producer].items():
                     _add(found, stage, _compose(block, through, tiles))
-        if launch in chosen:
-            for stage, needed in found.items():
-                child, parent = np.nonzero(needed)
-                keys.append((stage, launch))
-                blocks.append(relation(parent, child, tiles, needed[child, parent]))
-        else:
-            reached[launch] = found
+        if launch not in chosen:
+            hosts[launch] = _host(graph, launch, hosts, found)
+            _hand_over(needs[hosts[launch]], hosts[launch], found)
+    keys, blocks = [], []
+    for launch, found in needs.items():
+        for stage, needed in found.items():
+            child, parent = np.nonzero(needed)
+            keys.append((stage, launch))
+            blocks.append(relation(parent, child, len(needed), needed[child, parent]))
     return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+
+
+def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached) -> int:
+    """The stage that a launch in between becomes part of: the last one whose result it takes."""
+    links = graph.links[(graph.links["consumer"] == launch) & ~graph.links["reuse"]]
+    read = [hosts[p] for p in links["producer"][links["hazard"] == "RAW"].tolist() if p in hosts]
+    host = max(read or found)
+    later = [stage for stage in found if stage > host]
+    if later:
+        raise UserError(
+            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, which comes after "
+            "that one; leave --fuse out"
+        )
+    return host
+
+
+def _hand_over(needs: _Reached, host: int, found: _Reached) -> None:
+    """What the tiles of a launch in between need, those of its stage need that they take something from."""
+    taken = found[host] > 0
+    for stage, through in found.items():
+        if stage != host:
+            _add(needs, stage, np.array([through[tiles].sum(axis=0) for tiles in taken.T], np.int64))
 
 
 def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, EdgeBlock]]:

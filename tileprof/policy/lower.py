@@ -86,7 +86,11 @@ def _waits(policy: Policy, number: int, edge: Edge, array: Semaphores) -> tuple[
     gu, gv, _ = array.grid
     scope = {name: column[owner] for name, column in at.items()}
     scope |= {"u": semaphore % gu, "v": semaphore // gu % gv, "w": semaphore // (gu * gv)}
-    return indptr, semaphore, np.array(edge.value(scope))
+    value = np.array(edge.value(scope))
+    below = np.flatnonzero(value < 0)
+    if len(below):
+        raise PolicyError(f"{place}: tile {owner[below[0]]} awaits value {value[below[0]]}; semaphores count up from 0")
+    return indptr, semaphore, value
 
 
 def _box(waits: tuple[Range, ...], at: dict[str, I64], array: Semaphores, place: str) -> tuple[I64, I64]:

@@ -113,11 +113,18 @@ def shipped_policy(shipped: Shipped, graph: TileGraph, producer: int, consumer: 
             missing = len(verify(policy, graph, [producer, consumer]).missing)
             tried.append((rows.count(1), rows[0] != rows[1], missing, policy))
     if not tried:
-        raise UserError(
-            f"{shipped} does not fit launch {producer}: a stride must divide the columns of its grid "
-            f"{' x '.join(map(str, stages[0].grid))}; name one, for example {PREFIX}stridedsync:2"
-        )
+        raise UserError(_no_stride(shipped, stages[0], producer))
     return min(tried, key=lambda t: t[:3])[3]
+
+
+def _no_stride(shipped: Shipped, stage: Stage, producer: int) -> str:
+    grid = " x ".join(map(str, stage.grid))
+    columns = {stage.grid[1 - row] for row in _rows(shipped.rows[:1], stage)}
+    fitting = [stride for stride in range(2, max(columns) + 1) if any(count % stride == 0 for count in columns)]
+    what = f"{shipped} does not fit launch {producer}: a stride must divide the columns of its grid {grid}"
+    if not fitting:
+        return f"{what}, and there is one column; {PREFIX}rowsync is the same there"
+    return f"{what}; name one, for example {PREFIX}stridedsync:{fitting[0]}"
 
 
 def _rows(given: str, stage: Stage) -> tuple[int, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
-from tileprof.policy.format import PolicyError, Stage
+from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.tiles import grid_of, tile_numbers
 
 if TYPE_CHECKING:
@@ -29,6 +30,17 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
         module=str(row["module"]),
         blocks_per_sm=int(row["blocks_per_sm"]),
     )
+
+
+def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
+    """The policy with its stages on these launches, under their names; those that it names already are as they were."""
+    stages = [
+        stage
+        if stage.launch == launch
+        else replace(stage_of(graph, launch), order=stage.order, operator=stage.operator, reason=stage.reason)
+        for stage, launch in zip(policy.stages, launches, strict=True)
+    ]
+    return replace(policy, stages=tuple(stages))
 
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:

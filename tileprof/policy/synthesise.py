@@ -157,6 +157,12 @@ def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, c
     return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
 
 
+def with_prediction(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
+    """The policy with what the model expects of it on these launches, whatever it said before."""
+    predict = Predictor(graph)
+    return replace(policy, prediction=_prediction(predict(policy, launches), predict))
+
+
 def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:
     return {
         "model": "in-order dispatch, waits at entry, recorded or modelled tile durations",

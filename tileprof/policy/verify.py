@@ -85,7 +85,7 @@ def verify(
     recycled = found["reuse"].astype(bool)
     renamed = bool(policy.guard.get("renamed", False))
     missing = found[~recycled] if renamed else found
-    never = (*_endless(policy, lowered), *_early(policy, graph), *_between(graph, bound))
+    never = (*_endless(policy, lowered), *_early(policy, graph), *_between(graph, bound, renamed=renamed))
     return Verification(
         missing.reset_index(drop=True),
         found[recycled].reset_index(drop=True),
@@ -103,7 +103,9 @@ def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> l
     bound: list[int] = []
     for number, (stage, launch) in enumerate(zip(policy.stages, given, strict=True)):
         if launch is None:
-            raise PolicyError(f"stage {number} ({stage.name}) names no launch; say which launches the stages are")
+            raise PolicyError(
+                f"stage {number} ({stage.name}) names no launch; say which launches the stages are: --launches N,N,…"
+            )
         if not 0 <= launch < len(graph.launches):
             raise PolicyError(
                 f"stage {number} ({stage.name}) is launch {launch}; the trace has {len(graph.launches)} launches"
@@ -162,11 +164,11 @@ def _early(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
     return () if policy.options.wait_kernel else kept_out(policy, graph.trace.device.sms)
 
 
-def _between(graph: TileGraph, bound: list[int]) -> list[str]:
+def _between(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
     """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
         f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it to the policy"
-        for launch in between(graph, bound)
+        for launch in between(graph, bound, renamed=renamed)
     ]
 
 

@@ -97,6 +97,10 @@ def test_two_grids_wait_for_exactly_what_is_written(data: st.DataObject) -> None
         (f"dep down on up(0..3 step {'1' * 5000})", "the step is a number from 1"),
         (f"dep down on up({'(' * 300}x{')' * 300})", "characters"),
         ("dep down on up()", "no expression"),
+        (
+            "dep down on up(3..0, y)",
+            "no tile of down needs any of up by this line; `..` goes from the smaller to the greater",
+        ),
         ("dep down on up(x", "no grid and no dependency"),
         ("dep up on down(0)", "stages run in the order"),
         ("dep down on down(0)", "stages run in the order"),
@@ -145,6 +149,11 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.dep").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DependencyError, match="is no text"):
         load_dependencies(tmp_path / "binary.dep")
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    (tmp_path / "marked.dep").write_text(UP_DOWN + "dep down on up(0, y)", encoding="utf-8-sig")
+    assert len(load_dependencies(tmp_path / "marked.dep").edges) == 1
 
 
 def test_a_relation_too_large_to_work_out_is_refused() -> None:

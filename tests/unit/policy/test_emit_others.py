@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
 from itertools import pairwise
@@ -196,6 +197,24 @@ def test_a_folder_gets_all_files_or_none(tmp_path: Path) -> None:
     write_folder(folder, {"a": "9"}, force=True)
     assert (folder / "a").read_text() == "9"
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_is_there_takes_files_though_what_lies_above_it_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").mkdir()
+    made = tempfile.mkdtemp
+
+    def refusing(suffix: str | None = None, prefix: str | None = None, dir: Path | None = None) -> str:  # noqa: A002 - mkdtemp's
+        if dir == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return made(suffix, prefix, dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refusing)
+    write_folder(tmp_path / "out", {"a": "1"}, force=False)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
+    with pytest.raises(UserError, match=r"Could not write into .*new: Permission denied"):
+        write_folder(tmp_path / "new", {"a": "1"}, force=False)
 
 
 @pytest.mark.parametrize(("where", "said"), [("file", "is a file"), ("no/such/out", "no folder")])

@@ -53,6 +53,8 @@ def test_values_are_those_of_python(text: str) -> None:
         ("", "no expression"),
         ("(" * 300 + "x" + ")" * 300, "characters"),
         ("-" * 390 + "x", ""),
+        ("x // (" + "-" * 380 + "x)", "no expression"),
+        ("1if x else 2", "which is not"),
     ],
 )
 def test_what_is_no_expression_is_refused_with_the_reason(text: str, said: str) -> None:

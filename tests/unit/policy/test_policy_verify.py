@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from graphs import Relation, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, from_dict, load_policy, to_dict
 from tileprof.policy.lower import lower
 from tileprof.policy.verify import verify
@@ -164,6 +166,15 @@ def test_a_launch_between_the_stages_that_links_them_is_named() -> None:
     assert "launch 1 lies between" in verdict.never[0]
 
 
+def test_a_launch_between_the_stages_that_recycles_memory_is_named_unless_stages_have_memory_of_their_own() -> None:
+    value = row_policy()
+    value["stages"][1]["launch"] = 2
+    graph = graph_of([(4, 3, 1), (1, 1, 1), (2, 3, 1)], {(0, 1): {(0, 0)}, (1, 2): {(0, 0)}, (0, 2): rows()[0, 1]})
+    graph.links["reuse"] = graph.links["consumer"] == 1
+    for renamed, said in ((False, 1), (True, 0)):
+        assert len(verify(from_dict(value | {"guard": {"renamed": renamed}}), graph).never) == said
+
+
 def test_a_policy_for_another_shape_is_refused() -> None:
     with pytest.raises(PolicyError, match="has a grid of 4 x 3 x 1 tiles; launch 0 has 5 x 3 x 1"):
         verify(from_dict(row_policy()), graph_of([(5, 3, 1), (2, 3, 1)], {}))
@@ -179,6 +190,14 @@ def test_a_policy_for_another_shape_is_refused() -> None:
         ({"semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": [0, 1]}]}, "list 2 tiles; stage 0 has 12"),
         ({"semaphores": [{"producer": 0, "grid": [1, 3, 1], "of": []}]}, "not valid under any|non-empty|too short"),
         ({"semaphores": [{"producer": 0, "grid": [10**9, 1, 1], "of": ["x", "0", "0"]}]}, "at most 768"),
+        ({"value": "-5"}, "awaits value -5; semaphores count up from 0"),
+        ({"producer": 0.0}, r"edges\[0\]\.producer: 0\.0 is not of type 'integer'"),
+        ({"stages": [{"name": "a", "grid": [2.0, 1, 1]}]}, "2.0 is not of type 'integer'"),
+        ({"stages": [{"name": "a", "grid": [2, 1, 1], "order": [1.0, 0.0]}]}, r"order\[0\]: 1\.0 is not of type"),
+        ({"stages": [{"name": "a", "grid": [2, 1, 1], "launch": 3.0}]}, "3.0 is not of type"),
+        ({"stages": [{"name": "a", "grid": [2**31 - 1, 1, 1]}]}, "has 2,147,483,647 tiles; at most 50,000,000"),
+        ({"prediction": {"gain_percent": "much"}}, "'much' is not of type 'number'"),
+        ({"value": "1+" * 500_000 + "1"}, r"edges\[0\]\.value: '1\+1.{,300} \.\.\. \(maxLength 400\)$"),
         ({"guard": {"renamed": "no"}}, r"guard\.renamed"),
         ({"guard": {"device": 3}}, r"guard\.device"),
         ({"guard": {"operands": [[3]]}}, r"guard\.operands"),
@@ -204,6 +223,52 @@ def test_json_round_trip_is_equal(tmp_path) -> None:
     policy.save(tmp_path / "p.json")
     assert load_policy(tmp_path / "p.json") == policy
     assert from_dict(json.loads(json.dumps(to_dict(policy)))) == policy
+
+
+def test_a_table_of_a_million_waits_is_read_in_seconds() -> None:
+    value = row_policy()
+    value["edges"][0] |= {"waits": {"indptr": [0] * 6 + [2_000_000], "semaphore": [2] * 2_000_000}, "value": "4"}
+    begun = time.process_time()
+    assert len(lower(from_dict(value))[0].semaphore) == 2_000_000
+    assert time.process_time() - begun < 4  # 10 s one number at a time
+    value["edges"][0]["waits"]["semaphore"][1_999_999] = -1
+    with pytest.raises(PolicyError, match=r"semaphore\[1999999\]: -1 is less than the minimum"):
+        from_dict(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"edges": [], "edges": []}', "'edges' stands twice in one object"),
+        ('{"prediction": {"policy_us": NaN}}', "NaN is no finite number"),
+        ('{"prediction": {"policy_us": 1e999}}', "1e999 is no finite number"),
+    ],
+)
+def test_what_only_python_takes_for_json_is_refused(tmp_path, text: str, said: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(PolicyError, match=rf"bad\.json: {said}"):
+        load_policy(path)
+
+
+def test_a_byte_order_mark_is_read_over_and_a_device_is_no_policy(tmp_path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(row_policy()), encoding="utf-8-sig")
+    assert load_policy(path) == from_dict(row_policy())
+    with pytest.raises(PolicyError, match="/dev/zero is no policy"):
+        load_policy("/dev/zero")
+
+
+def test_a_policy_that_cannot_be_written_leaves_nothing_behind(tmp_path) -> None:
+    with pytest.raises(UserError, match=r"Could not write .*p\.json: "):
+        from_dict(row_policy()).save(tmp_path / "absent" / "p.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match=r"Could not write .*folder: Is a directory"):
+        from_dict(row_policy()).save(tmp_path / "folder", force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+    from_dict(row_policy()).save(tmp_path / "p.json")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "p.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, '"x"', "\x00", '{"tileprof_policy": 1}'])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from graphs import Relation, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
@@ -12,6 +14,7 @@ from tileprof.policy.fuse import fuse
 from tileprof.policy.judge import judge
 from tileprof.policy.shipped import KINDS, Shipped, shipped_policy
 from tileprof.policy.stages import best_pair, checked, of_module
+from tileprof.policy.synthesise import synthesise
 from tileprof.policy.verify import verify
 
 Grid = tuple[int, int, int]
@@ -50,6 +53,14 @@ def test_a_stride_covers_columns_that_lie_so_far_apart() -> None:
     assert not verify(shipped_policy(Shipped.parse("cusync:stridedsync:6"), graph, 0, 1), graph).sound
     with pytest.raises(UserError, match="a stride must divide the columns"):
         shipped_policy(Shipped("stridedsync", 5, "yy"), graph, 0, 1)
+
+
+def test_where_no_stride_fits_one_that_does_is_named_or_none() -> None:
+    graph = product((35, 3, 1), (4, 3, 1))
+    with pytest.raises(UserError, match="name one, for example cusync:stridedsync:5"):
+        shipped_policy(Shipped("stridedsync", 2, "yy"), graph, 0, 1)
+    with pytest.raises(UserError, match="there is one column; cusync:rowsync is the same there"):
+        shipped_policy(Shipped("stridedsync", 2, "yy"), product((1, 3, 1), (4, 3, 1)), 0, 1)
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "stridedsync"])
@@ -117,6 +128,64 @@ def test_fused_bytes_are_those_that_the_consumer_reads_on_the_way() -> None:
         (0, 0, 4),
         (1, 0, 8),
     ]
+
+
+def test_what_a_launch_in_between_needs_its_stage_needs_too() -> None:
+    """The sum of a residual block, in the epilogue of the second product: that waits for the first one."""
+    same = {(t, t) for t in range(4)}
+    graph = chain({(0, 2): {(t, 3 - t) for t in range(4)}}, {(1, 2): same}, {(2, 3): same})
+    fused = fuse(graph, [0, 1, 3])
+    needs = {}
+    for row in fused.links.itertuples():
+        parent, child, _ = fused.blocks[row.block].edges()
+        needs[row.producer, row.consumer] = set(zip(parent.tolist(), child.tolist(), strict=True))
+    crossed = {(t, 3 - t) for t in range(4)}
+    assert needs == {(0, 1): crossed, (0, 3): crossed, (1, 3): same}
+    policy = synthesise(fused, [0, 1, 3])
+    assert [(e.producer, e.consumer) for e in policy.edges] == [(0, 1), (1, 2)]
+
+
+Tile = tuple[int, int]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_fused_needs_are_those_of_tiles_followed_one_by_one(data: st.DataObject) -> None:
+    count, tiles = data.draw(st.integers(3, 5)), 3
+    pairs = st.sets(st.tuples(st.integers(0, tiles - 1), st.integers(0, tiles - 1)), max_size=4)
+    relation = {(p, c): data.draw(pairs) for c in range(count) for p in range(c)}
+    graph = graph_of([(tiles, 1, 1)] * count, relation)
+    chosen = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
+    folded = between(graph, chosen)
+    seen: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
+    host = {launch: launch for launch in chosen}
+    wanted: set[tuple[Tile, Tile]] = set()
+    for launch in sorted({*chosen, *folded}):
+        given_by = [p for p in host if relation.get((p, launch))]
+        for tile in range(tiles):
+            parents = {(p, t) for p in given_by for t, c in relation[p, launch] if c == tile}
+            seen[launch, tile] = {s for p in parents for s in ({p} if p[0] in chosen else seen[p])}
+        host.setdefault(launch, max((host[p] for p in given_by), default=-1))
+        for tile in range(tiles):
+            need = seen[launch, tile]
+            own = {(launch, tile)} if launch in chosen else {s for s in need if s[0] == host[launch]}
+            wanted |= {(s, mine) for mine in own for s in need if s[0] != mine[0]}
+    fused = fuse(graph, chosen)
+    found = set()
+    for row in fused.links.itertuples():
+        parent, child, _ = fused.blocks[row.block].edges()
+        found |= {((row.producer, p), (row.consumer, c)) for p, c in zip(parent.tolist(), child.tolist(), strict=True)}
+    assert found == wanted
+
+
+def test_a_launch_that_overwrites_what_a_later_stage_uses_is_not_fused() -> None:
+    same = {(t, t) for t in range(4)}
+    graph = chain({(0, 1): same}, {(0, 2): same}, {(1, 2): same}, {(2, 3): same})
+    graph.links.loc[(graph.links["producer"] == 1) & (graph.links["consumer"] == 2), "hazard"] = "WAR"
+    with pytest.raises(
+        UserError, match="launch 2 cannot be taken as part of launch 0: it overwrites what launch 1 uses"
+    ):
+        fuse(graph, [0, 1, 3])
 
 
 def test_launches_that_nobody_needs_are_not_between() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,13 +28,15 @@ def check_free(folder: Path, names: list[str], *, force: bool) -> None:
 def write_folder(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:
     """Write ``texts`` by file name; everything is on disk before the first file appears. Raises `UserError`."""
     check_free(folder, list(texts), force=force)
+    # The folder's own file system where there is one: files then move whole, and what lies above it need not be writable.
+    beside = folder if folder.exists() else folder.resolve().parent
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.resolve().parent) as made:
+        with tempfile.TemporaryDirectory(prefix=".tileprof.", dir=beside) as made:
             for name, text in texts.items():
                 (Path(made) / name).write_text(text, encoding="utf-8")
             folder.mkdir(exist_ok=True)
             for name in texts:
-                shutil.move(Path(made) / name, folder / name)
+                (Path(made) / name).replace(folder / name)
     except OSError as error:
         raise UserError(f"Could not write into {folder}: {error.strerror or error}") from error
     return [folder / name for name in texts]
