@@ -95,12 +95,23 @@ STEPS = (
     suite("memory", "test_gpu_memory.py", likely_s=40, limit_s=120),
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=150, limit_s=300),
     suite("pytorch", "test_gpu_pytorch.py", likely_s=70, limit_s=240, select="not compiled and not graph"),
+    suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=80, limit_s=200),
+    suite("programs", "test_gpu_programs.py", likely_s=55, limit_s=150),
     script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=30, limit_s=120),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180),
     suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240),
-    suite("persistent", "test_runtime_persistent.py", likely_s=60, limit_s=180),
+    suite("runtime_persistent", "test_runtime_persistent.py", likely_s=60, limit_s=180),
     script("sanitizer", "tests/gpu/sanitize_runtime.py", likely_s=90, limit_s=300),
-    script("runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", likely_s=300, limit_s=540),
+    script(
+        "runtime_measure",
+        "-m",
+        "tileprof.runtime.measure",
+        "{out}/runtime.json",
+        "--budget",
+        "480",
+        likely_s=400,
+        limit_s=540,
+    ),
 )
 
 

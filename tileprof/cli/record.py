@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +29,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--recorder",
         default="auto",
         choices=("auto", *RECORDERS),
-        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, which is model)",
+        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, cuda where it can be)",
     )
     add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
@@ -61,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
         tile=tuple(given.tile),
     )
     folder.refuse_existing(folder.places(options.output)[0], force=options.force)
-    name = automatic() if given.recorder == "auto" else given.recorder
+    name = _chosen(given) if given.recorder == "auto" else given.recorder
     _refuse_foreign(given, name)
     if name == "cuda":
         from tileprof.record import cuda  # noqa: PLC0415 - only here
@@ -70,17 +72,31 @@ def run(given: argparse.Namespace) -> int:
     return recorder(name).record(options)
 
 
-def _refuse_foreign(given: argparse.Namespace, name: str) -> None:
-    """Options of the other recorder would do nothing: say so before the program runs."""
+def _chosen(given: argparse.Namespace) -> str:
+    """The model where its own options ask for it; otherwise the machine decides, which is said."""
+    if _given(given, _MODEL_ONLY):
+        return "model"
+    choice = automatic()
+    if choice.why:
+        sys.stderr.write(f"tileprof: --recorder {choice.name}, as {choice.why}\n")
+    return choice.name
+
+
+def _given(given: argparse.Namespace, options: Sequence[str]) -> list[str]:
+    """Those of the options that are not as they are by default."""
     parser = argparse.ArgumentParser()
     prepare(parser)
+    return [option for option in options if getattr(given, option) != parser.get_default(option)]
+
+
+def _refuse_foreign(given: argparse.Namespace, name: str) -> None:
+    """Options of the other recorder would do nothing: say so before the program runs."""
     other = "model" if name == "cuda" else "cuda"
-    for option in cuda_options.NAMES if name == "model" else _MODEL_ONLY:
-        if getattr(given, option) != parser.get_default(option):
-            flag = "--" + option.replace("_", "-")
-            raise UserError(
-                f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"
-            )
+    for option in _given(given, cuda_options.NAMES if name == "model" else _MODEL_ONLY):
+        flag = "--" + option.replace("_", "-")
+        raise UserError(
+            f"{flag} is for --recorder {other}, and this is the {name} recorder; leave it out, or change --recorder"
+        )
 
 
 VERB = Verb("record", "run a program unchanged and write its trace", prepare, run)

@@ -71,16 +71,30 @@ class Recorder(Protocol):
 
 def recorder(name: str) -> Recorder:
     """The recorder of that name; "auto" is `automatic`."""
-    return cast("Recorder", import_module(RECORDERS[automatic() if name == "auto" else name]))
+    return cast("Recorder", import_module(RECORDERS[automatic().name if name == "auto" else name]))
 
 
-def automatic() -> str:
-    """What "auto" stands for: "model", which works everywhere.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A recorder's name, and why it was taken, as the end of a sentence; "" where there was no choice."""
 
-    To become ``"cuda" if tileprof.record.cuda.works_here() else "model"`` once every step of ``tests/gpu/run.py`` has passed
-    on a GPU; ``--fake`` and ``--device`` ask for the model whatever is here.
+    name: str
+    why: str
+
+
+def automatic() -> Choice:
+    """What "auto" stands for: "cuda" where this machine has all that recording real kernels needs, "model" elsewhere.
+
+    Only looks: a GPU that can be instrumented, NVIDIA's library, compilers, and no other tool in CUDA programs.
     """
-    return "model"
+    from tileprof.record import cuda  # noqa: PLC0415 - a recorder, and recorders know this module
+
+    if not cuda.has_gpu():
+        return Choice("model", "")
+    missing = cuda.missing()
+    if missing:
+        return Choice("model", f"the kernels of this machine's GPU cannot be recorded: {missing}")
+    return Choice("cuda", "this machine has a GPU and what recording on it needs")
 
 
 def default_output(program: tuple[str, ...]) -> Path:

@@ -16,15 +16,26 @@ def record(options: Options, settings: Settings | None = None) -> int:
     return recording.record(options, settings)
 
 
-def works_here() -> bool:
-    """Whether this machine has what recording needs. Looks, but builds and runs nothing: `doctor` does."""
+def has_gpu() -> bool:
+    """Whether NVIDIA's driver shows a GPU here."""
+    from tileprof.errors import UserError  # noqa: PLC0415 - as above
+    from tileprof.record.cuda import gpu  # noqa: PLC0415
+
+    try:
+        return bool(gpu.gpus())
+    except UserError:
+        return False
+
+
+def missing() -> str:
+    """What this machine lacks of what recording needs, "" for nothing. Looks, but builds and runs nothing: `doctor` does."""
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
     from tileprof.record.cuda import gpu, locate, program  # noqa: PLC0415
 
     try:
         gpu.supported(gpu.gpus()[0])
         program.refuse_taken()
-        found = locate.sanitizer(), locate.nvcc(), locate.cuda_include(), locate.host_compiler()
-    except UserError:
-        return False
-    return bool(found)
+        locate.sanitizer(), locate.nvcc(), locate.cuda_include(), locate.host_compiler()
+    except UserError as error:
+        return str(error)
+    return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def merged(events: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """The events with "tensor" and "untensor" ones among them, from ``allocator.json`` in ``folder`` if it is there.
+    """The events with "tensor", "untensor" and "live" ones among them, from ``allocator.json`` in ``folder`` if it is there.
 
     Both clocks count from 1970, the allocator's in microseconds. A launch, seen through its callbacks, takes longer
     than that, so an allocation of the same microsecond came before it.
@@ -30,7 +30,9 @@ def merged(events: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     return out
 
 
-def _event(action: str, address: int, size: int) -> dict[str, Any]:
+def _event(action: str, address: Any, size: int) -> dict[str, Any]:
+    if action == "live":
+        return {"e": "live", "tensors": address}
     if action == "alloc":
         return {"e": "tensor", "address": address, "bytes": size, "kind": "activation"}
     return {"e": "untensor", "address": address}

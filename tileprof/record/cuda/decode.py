@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import bind, im2col, join, raw, runs, writes
+from tileprof.record.cuda import accesses, bind, join, raw, writes
 from tileprof.record.cuda.graphs import Graphs, Told
 from tileprof.record.cuda.items import Items, Walk
-from tileprof.record.cuda.lifetimes import Lifetimes
-from tileprof.record.cuda.runs import Runs, Strided
+from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
+from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
 from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
 
@@ -35,6 +35,15 @@ class Timed:
     shared_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A launch that was captured into a graph: its kernel, its operator and module, and the tensors that there were."""
+
+    kernel: int
+    marks: dict[str, str]
+    tensors: Ranges
+
+
 @dataclass(slots=True)
 class Decoder:
     """Feeds a `TraceWriter` from one process.
@@ -49,6 +58,8 @@ class Decoder:
     device: Device
     timed: dict[int, Timed] = field(default_factory=dict)
     blocks: dict[int, Times] = field(default_factory=dict)
+    im2col: bool = True
+    """This driver lays maps in im2col mode out as we read them (`im2col.calibrate`)."""
 
     lifetimes: Lifetimes = field(init=False)
     owners: writes.Owners = field(init=False)
@@ -59,8 +70,10 @@ class Decoder:
     _spilled: dict[int, int] = field(default_factory=dict)
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _marks: dict[str, str] = field(default_factory=dict)
-    _captured: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    _node_names: list[dict[str, str]] = field(default_factory=list)
+    _captured: list[Captured] = field(default_factory=list)
+    _captures: list[int] = field(default_factory=list)
+    _nodes: list[Captured | None] = field(default_factory=list)
+    _own: frozenset[tuple[int, int]] = frozenset()
     _keeping: bool = True
     _start_ns: int | None = None
     _last_end_ns: int = 0
@@ -71,7 +84,7 @@ class Decoder:
     checked: int = 0
 
     def __post_init__(self) -> None:
-        tensors = any(e["e"] == "tensor" for e in self.process.events)
+        tensors = any(e["e"] == "tensor" or (e["e"] == "live" and e["tensors"]) for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
         self.graphs = Graphs(self.process)
@@ -99,7 +112,7 @@ class Decoder:
         self.writer.note(f"the recorder complained: {event['text']}")
 
     def _on_alloc(self, event: dict[str, Any]) -> None:
-        self.lifetimes.allocate(event["address"], event["bytes"])
+        self.lifetimes.allocate(event["address"], event["bytes"], "activation" if event.get("pool") else "unknown")
 
     def _on_free(self, event: dict[str, Any]) -> None:
         self.lifetimes.free(event["address"])
@@ -110,6 +123,9 @@ class Decoder:
     def _on_untensor(self, event: dict[str, Any]) -> None:
         self.lifetimes.free_tensor(event["address"])
 
+    def _on_live(self, event: dict[str, Any]) -> None:
+        self.lifetimes.keep_tensors([(base, base + size) for base, size in event["tensors"]], "activation")
+
     def _on_describe(self, event: dict[str, Any]) -> None:
         self.lifetimes.describe(event["address"], name=event["name"], kind=event["kind"])
 
@@ -117,14 +133,17 @@ class Decoder:
         self._marks = {key: str(event.get(key, "")) for key in ("op", "module")}
 
     def _on_captured(self, event: dict[str, Any]) -> None:
-        self._captured.append((event["kernel"], self._marks))
+        self._captured.append(Captured(event["kernel"], self._marks, self.lifetimes.tensors()))
+
+    def _on_capturing(self, _: dict[str, Any]) -> None:
+        self._captures.append(len(self._captured))
 
     def _on_graph(self, event: dict[str, Any]) -> None:
-        """Operators and modules of a graph's nodes: those under which the same kernels were last captured."""
-        nodes = [e for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
-        kernels = [e["kernel"] for e in nodes]
-        start = join.window(kernels, [kernel for kernel, _ in self._captured]) if kernels else None
-        self._node_names = [] if start is None else [m for _, m in self._captured[start : start + len(kernels)]]
+        """What is known of a graph's nodes: what was when the same kernels were last captured."""
+        kernels = [e["kernel"] for e in self.process.events if e["e"] == "launch" and e["graph"] == event["graph"]]
+        places = join.captured(kernels, [c.kernel for c in self._captured], self._captures)
+        self._nodes = [self._captured[at] if at >= 0 else None for at in places]
+        self._own = frozenset(range_ for node in self._nodes if node is not None for range_ in node.tensors)
 
     def _on_capture(self, event: dict[str, Any]) -> None:
         """A program that marks any region keeps nothing else."""
@@ -142,6 +161,9 @@ class Decoder:
         here = times(entries if told is Told.OWN else entries[:0], geometry)
         complete = told is Told.OWN and event["launch"] not in self._spilled
         walk = Walk.of(entries) if complete else None
+        node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
+        if complete and node is not None:
+            self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
         parts, coverage, notes, by_item = self._accesses(event, kernel, geometry, entries, told, walk)
         places, ran = geometry.places(), self.blocks.get(event["ordinal"], here)
         if by_item is not None and walk is not None:
@@ -167,7 +189,7 @@ class Decoder:
         )  # fmt: skip
         self._last_end_ns = timed.begin_ns + timed.duration_ns
         if event["graph"] >= 0:
-            self._node_names = self._node_names[1:]
+            self._nodes = self._nodes[1:]
         if ran.known.any():
             tile = np.flatnonzero(ran.known)
             begin = ran.begin[tile] - ran.begin[tile].min()
@@ -176,21 +198,21 @@ class Decoder:
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
         seen = writes.maps(self.process.of(event["launch"], 0), tuple(kernel["parameters"]))
-        self.owners.learn(event["launch"], event["kernel"], Geometry.of(event), seen)
+        self.owners.learn(event["launch"], event["kernel"], Geometry.of(event), seen, self.lifetimes)
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
         touched = []
         if direction in (3, 4):
-            touched.append((READ, _rectangle(event["from"], event, "from_pitch", size)))
+            touched.append((READ, accesses.rectangle(event["from"], event, "from_pitch", size)))
         if direction in (2, 4):
-            touched.append((WRITE, _rectangle(event["to"], event, "to_pitch", size)))
+            touched.append((WRITE, accesses.rectangle(event["to"], event, "to_pitch", size)))
         self._single(event, f"memcpy {DIRECTIONS.get(direction, 'of unknown direction')}", touched, size * len(touched))
 
     def _on_set(self, event: dict[str, Any]) -> None:
         event = {**event, "width": event["width"] * event["element"], "depth": 1}
         size = event["width"] * event["height"]
-        self._single(event, "memset", [(WRITE, _rectangle(event["to"], event, "to_pitch", size))], size)
+        self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
     # ---- parts
 
@@ -211,20 +233,20 @@ class Decoder:
         if told is Told.LOST:
             note = "records of this graph launch are missing: every tile stands for all memory"
             return self._anything(geometry), "conservative", [note], None
-        if told is Told.OWN and event["launch"] not in self._spilled and not _all_seen(entries, geometry):
+        if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
             note = "not every block of it was seen, or more than once: every tile stands for all memory"
             return self._anything(geometry), "conservative", [note], None
         if told is Told.SHARED:
             coverage.append("conservative")
             notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
-        parts = plain(entries, geometry, self.process.granule, self.lifetimes)
+        parts = accesses.plain(entries, geometry, self.process.granule, self.lifetimes)
         by_item: Items | None = None
-        seen = writes.maps(entries, tuple(kernel["parameters"]))
-        loads, unknown = tensor_loads(entries, geometry, seen)
+        seen = writes.maps(entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
+        loads, unknown = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
         parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
         if any(not load.known for load in loads):
             coverage.append("conservative")
-            notes.append("loads in a mode that is not decoded, such as im2col, stand for the whole tensor")
+            notes.append("loads in a mode that is not decoded stand for the whole tensor")
         if unknown:
             coverage.append("conservative")
             notes.append("loads through a tensor map that could not be decoded stand for all memory")
@@ -246,14 +268,14 @@ class Decoder:
             mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
             if (by_item := found.by_item) is not None:
                 parts = [(m, by_item.everywhere(boxes)) for m, boxes in parts[: len(parts) - len(loads)]]
-                loads, _ = tensor_loads(entries, geometry, seen, by_item)
+                loads, _ = accesses.tensor_loads(entries, geometry, seen, by_item, im2col=self.im2col)
                 parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
                 notes.append(f"{by_item.total} work items, told apart by what they load")
             parts.append((mode, bind.within_buffers(found.boxes, self.lifetimes)))
             coverage.append(found.coverage)
             notes += [found.note] if found.note else []
         if event["launch"] in self._spilled:
-            pages = _spilled_pages(self.process.events, self.lifetimes.live())
+            pages = accesses.spilled_pages(self.process.events, self.lifetimes.live())
             tiles = by_item.total if by_item is not None else geometry.tiles
             parts += [(mode, bind.within_buffers(writes.whole(r, tiles), self.lifetimes)) for mode, r in pages]
             if kernel["tensor_load"] or not kernel["scanned"]:  # such loads leave no page
@@ -263,7 +285,7 @@ class Decoder:
                 "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
             )
         worst = max(coverage, key=WORST.index)
-        written = _union([boxes for mode, boxes in parts if mode != READ])
+        written = accesses.union([boxes for mode, boxes in parts if mode != READ])
         self.coverage[worst] += int((written.end - written.start).sum())
         return parts, worst, notes, by_item
 
@@ -273,8 +295,8 @@ class Decoder:
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
-        whole = _union([boxes for mode, boxes in parts if mode != READ])
-        missed = _outside(changed, whole)
+        whole = accesses.union([boxes for mode, boxes in parts if mode != READ])
+        missed = accesses.outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
         if missed:
             self.unrecorded[event["ordinal"]] = missed
@@ -315,7 +337,8 @@ class Decoder:
         if event["graph"] < 0:
             said = self._marks.get(what, "")
         else:
-            said = self._node_names[0].get(what, "") if self._node_names and event["e"] == "launch" else ""
+            node = self._nodes[0] if self._nodes and event["e"] == "launch" else None
+            said = node.marks.get(what, "") if node is not None else ""
         if said or what != "op" or event["e"] != "launch":
             return said
         return fused_operators(self._kernels[event["kernel"]]["symbol"])
@@ -324,125 +347,7 @@ class Decoder:
         return self._streams.setdefault(event["stream"], len(self._streams))
 
 
-def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
-    """Loads, stores, atomics and bulk copies of a launch, with their modes."""
-    kind = raw.kinds(entries)
-    out: list[tuple[int, Strided]] = []
-    accesses, bulk = entries[kind == raw.ACCESS], entries[kind == raw.RANGE]
-    window, tile = raw.low(accesses), _tiles(accesses, geometry)
-    first = accesses["payload"][:, 3].astype(np.int64)
-    for mode in (READ, WRITE, ATOMIC):
-        found = [runs.from_masks(tile, window, accesses["payload"][:, mode], first, granule)]
-        mine = bulk[bulk["payload"][:, 1] == mode]
-        if len(mine):
-            start, size = raw.low(mine), mine["payload"][:, 0].astype(np.int64)
-            found.append(_united(_tiles(mine, geometry), start, start + size, mine["payload"][:, 3].astype(np.int64)))
-        out += [(mode, bind.from_runs(f, lifetimes)) for f in found if len(f)]
-    return out
-
-
-def tensor_loads(
-    entries: raw.Entries, geometry: Geometry, seen: writes.Maps, split: Items | None = None
-) -> tuple[list[writes.Loads], bool]:
-    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
-
-    With ``split`` tiles are its work items.
-    """
-    walk = Walk.of(entries)
-    if walk is None or not len(walk):
-        return [], walk is None
-    blocks = np.minimum(geometry.tile_of(walk.block), geometry.tiles - 1)
-    tile = blocks if split is None else split.number_of_load
-    rows = np.column_stack([walk.map, tile, walk.mode, walk.offsets, walk.coordinates])
-    rows, index = np.unique(rows, axis=0, return_index=True)
-    first = walk.first[index]
-    out, unknown = [], False
-    for address, mode in np.unique(rows[:, [0, 2]], axis=0).tolist():
-        map_, mine = seen.loaded.get(address), (rows[:, 0] == address) & (rows[:, 2] == mode)
-        if map_ is None:
-            unknown = True
-            continue
-        decoded = mode == raw.TILED or (mode == raw.IM2COL and im2col.SEEN_ON_A_GPU)
-        known = decoded and map_.im2col == (mode == raw.IM2COL)
-        out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 4:], first[mine], rows[mine, 3], known))
-    return out, unknown
-
-
 def fused_operators(symbol: str) -> str:
     """What a kernel of torch.compile is called after: its operators, run together; "" for other kernels."""
     found = re.fullmatch(r"triton_[a-z]+_fused_(\w+?)_*\d*", symbol)
     return f"fused {found[1]}" if found else ""
-
-
-def _all_seen(entries: raw.Entries, geometry: Geometry) -> bool:
-    """Every block of the launch entered once. Code that is not patched leaves no trace of itself; this shows it."""
-    blocks = np.sort(entries["block"][raw.kinds(entries) == raw.BLOCK])
-    return np.array_equal(blocks, np.arange(geometry.grid[0] * geometry.grid[1] * geometry.grid[2]))
-
-
-def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
-    return np.minimum(geometry.tile_of(entries["block"].astype(np.int64)), geometry.tiles - 1)
-
-
-def _united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
-    """Ranges that may overlap as runs that do not."""
-    order = np.lexsort((start, tile))
-    tile, start, end, first = tile[order], start[order], end[order], first[order]
-    # Ends of earlier ranges of the same tile: tiles are kept apart by adding more than any address.
-    apart = tile << 50
-    reach = np.maximum.accumulate(end + apart)
-    heads = np.flatnonzero(np.append(True, (start + apart)[1:] > reach[:-1]))
-    last = np.append(heads[1:], len(tile)) - 1
-    return Runs(tile[heads], start[heads], reach[last] - apart[heads], np.minimum.reduceat(first, heads))
-
-
-def _union(parts: list[Strided]) -> Runs:
-    """All bytes of the boxes, whoever touches them, as disjoint runs."""
-    each = [bind.expanded(boxes) for boxes in parts if len(boxes)]
-    if not each:
-        none = np.empty(0, np.int64)
-        return Runs(none, none, none, none)
-    start, end = np.concatenate([r.start for r in each]), np.concatenate([r.end for r in each])
-    return _united(np.zeros_like(start), start, end, start)
-
-
-def _outside(ranges: Ints, covered: Runs) -> int:
-    """Bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
-    before = np.concatenate([[0], np.cumsum(covered.end - covered.start)])
-
-    def inside(address: Ints) -> Ints:
-        at = np.searchsorted(covered.start, address, side="right")
-        into = np.where(
-            at > 0, np.minimum(address, covered.end[np.maximum(at - 1, 0)]) - covered.start[np.maximum(at - 1, 0)], 0
-        )
-        return np.asarray(before[np.maximum(at - 1, 0)] + into)
-
-    total = int((ranges[:, 1] - ranges[:, 0]).sum())
-    return total - int((inside(ranges[:, 1]) - inside(ranges[:, 0])).sum()) if len(covered) else total
-
-
-def _rectangle(address: int, event: dict[str, Any], pitch: str, size: int) -> Strided:
-    width, height, depth = event["width"], max(1, event["height"]), max(1, event["depth"])
-    rows = height * depth
-    if not width or rows == 1 or event[pitch] == width:
-        width, rows = size, 1
-    count, stride = np.array([[rows, 1]]), np.array([[event[pitch] if rows > 1 else 0, 0]])
-    one = np.ones(1, np.int64)
-    return Strided(one * 0, one * address, one * width, count, stride, -one)
-
-
-def _spilled_pages(
-    events: list[dict[str, Any]], live: list[tuple[int, int]]
-) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Live memory whose folded pages are marked, by mode."""
-    out = []
-    for mode, key in ((READ, "read"), (WRITE, "written")):
-        pages = np.array([e["page"] for e in events if e["e"] == "spilled_page" and e[key]], np.int64)
-        ranges = []
-        for base, end in live:
-            page = np.arange(base // raw.SPILL_PAGE_BYTES, -(-end // raw.SPILL_PAGE_BYTES))
-            page = page[np.isin(page % raw.SPILL_PAGES, pages)]
-            low, high = page * raw.SPILL_PAGE_BYTES, (page + 1) * raw.SPILL_PAGE_BYTES
-            ranges += list(zip(np.maximum(low, base).tolist(), np.minimum(high, end).tolist(), strict=True))
-        out.append((mode, ranges))
-    return out

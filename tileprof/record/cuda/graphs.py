@@ -3,7 +3,7 @@
 A node's records carry how many nodes had ended when they were made. That is the node's place as long as nodes run one
 after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it should:
 from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the nodes that
-were launched: where warps are left over or nodes missing, nothing of that graph launch is trusted.
+were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Graphs:
             elif event["e"] == "graph_end":
                 self._launched[event["launch"]] = event["nodes"]
             elif event["e"] == "nodes":
-                self._ended[event["launch"]] = event["ended"], event["warps"]
+                self._ended[event["launch"]] = event["ended"], event["threads"]
             elif event["e"] == "kernel" and event.get("code", [0, 0])[1]:
                 self._code[event["id"]] = event["code"][0], event["code"][1]
         # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its own.
@@ -87,11 +87,11 @@ class Graphs:
         return _PLACES
 
     def _adds_up(self, launch: int) -> bool:
-        """As many nodes ended as were launched, and no warp's end is left over. Older records do not say."""
+        """As many nodes ended as were launched, and no thread's end is left over. Older records do not say."""
         if launch not in self._launched or launch not in self._ended:
             return True
-        ended, warps = self._ended[launch]
-        return warps == 0 and ended == min(self._launched[launch], raw.LAST_GENERATION)
+        ended, threads = self._ended[launch]
+        return threads == 0 and ended == min(self._launched[launch], raw.LAST_GENERATION)
 
     def _is_lost(self, launch: int) -> bool:
         """Nodes that never ended under this launch's id may have written their records under another."""

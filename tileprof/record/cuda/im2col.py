@@ -11,7 +11,9 @@ coordinates and takes so many, w fastest, by the steps of the map, into the next
 its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
 
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
-section on im2col mode. Neither was held against a GPU yet; until `SEEN_ON_A_GPU` such a load stands for its whole tensor.
+section on im2col mode. Both were held against an H200 (driver 580): ten maps of three to five dimensions, 88 loads with steps,
+paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/test_gpu_im2col.py). Where `calibrate` finds
+another layout, such a load stands for its whole tensor.
 """
 
 from __future__ import annotations
@@ -29,9 +31,6 @@ from tileprof.record.cuda import tensormap
 from tileprof.record.cuda.tensormap import Boxes, TensorMap
 
 Ints = NDArray[np.int64]
-
-SEEN_ON_A_GPU: Final = False
-"""To be True once a load in this mode, of a kernel whose reads are known, was recorded byte for byte as this module says."""
 
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
 """Of one number of a corner, and of a load's offsets, by dimensions."""

@@ -7,6 +7,7 @@ is looked for as a whole. Whatever is left is reported.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -101,6 +102,27 @@ def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
         if other[start] == keys[0] and list(other[start : start + len(keys)]) == list(keys):
             return start
     return None
+
+
+def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[int]) -> list[int]:
+    """For each kernel node of a graph the launch that was captured for it, -1 for none.
+
+    The nodes' order is that of the whole of a capture, the last that fits; a launch of -1, of a kernel that never ran by itself,
+    fits any node. Where a library adds nodes to the graph without a launch, no capture fits as a whole: then the last one, of
+    those that begin at ``begins``, that holds at least half of the nodes in their order.
+    """
+    for start in range(len(launches) - len(kernels), -1, -1):
+        if all(seen in (-1, node) for node, seen in zip(kernels, launches[start:], strict=False)):
+            return list(range(start, start + len(kernels)))
+    begins = begins or [0]
+    for begin, end in reversed(list(zip(begins, [*begins[1:], len(launches)], strict=True))):
+        matched = difflib.SequenceMatcher(None, list(kernels), list(launches[begin:end]), autojunk=False)
+        found = [-1] * len(kernels)
+        for at, there, count in matched.get_matching_blocks():
+            found[at : at + count] = range(begin + there, begin + there + count)
+        if sum(place >= 0 for place in found) * 2 >= len(kernels):
+            return found
+    return [-1] * len(kernels)
 
 
 def _report(reference: Reference, other: dict[int, str], name: str, missing: list[Any], left: list[Any]) -> str:

@@ -9,6 +9,7 @@ workspace that nobody names, or memory that a CUDA graph kept after its tensors 
 from __future__ import annotations
 
 import bisect
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,10 @@ from tileprof.trace import TraceWriter
 
 UNKNOWN_BYTES: Final = 2 << 20
 """Unknown memory is cut into buffers at multiples of this, the driver's page."""
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""``[base, end)`` each."""
 
 
 @dataclass(slots=True)
@@ -87,15 +92,17 @@ class Lifetimes:
         self._writer = writer
         self._tensors = tensors
         self._segments, self._buffers = _Ranges(), _Ranges()
+        self._of_tensors: set[tuple[int, int]] = set()
+        self._tensors_now: Ranges | None = ()
         self._leaves: Leaves | None = None
 
-    def allocate(self, base: int, size: int) -> None:
-        """The driver hands out memory."""
+    def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
+        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up."""
         if size > 0:
             self._segments.remove(*self._segments.overlapping(base, base + size))
             self._segments.insert(base, base + size, 0)
             if not self._tensors:
-                self._add(base, base + size, "unknown")
+                self._add(base, base + size, kind)
 
     def free(self, base: int) -> None:
         """The driver takes memory back, with all that lay in it."""
@@ -108,12 +115,50 @@ class Lifetimes:
         """A framework's allocator hands out a part of a segment."""
         if size > 0:
             self._add(base, base + size, kind)
+            self._of_tensors.add((base, base + size))
+            self._tensors_now = None
 
     def free_tensor(self, base: int) -> None:
         """A framework's allocator takes a part back."""
         at = self._buffers.holding(base)
         if at >= 0 and self._buffers.bases[at] == base:
             self._drop(base, self._buffers.ends[at])
+
+    def keep_tensors(self, ranges: list[tuple[int, int]], kind: str) -> None:
+        """A framework's allocator says all that it has handed out now, ``[base, end)``; in between nobody listened.
+
+        What lies where it lay is taken for the same buffer.
+        """
+        known = set(zip(self._buffers.bases, self._buffers.ends, strict=True))
+        for base, end in sorted(known & self._of_tensors - set(ranges)):
+            self._drop(base, end)
+        for base, end in sorted(set(ranges) - known):
+            self.allocate_tensor(base, end - base, kind)
+
+    def tensors(self) -> Ranges:
+        """What a framework has handed out now, ``[base, end)``, in order."""
+        if self._tensors_now is None:
+            self._tensors_now = tuple(sorted(self._of_tensors))
+        return self._tensors_now
+
+    def return_to(self, ranges: Ranges, addresses: NDArray[np.int64], own: AbstractSet[tuple[int, int]]) -> None:
+        """Those of ``ranges`` in which an address lies are buffers again.
+
+        For memory that a CUDA graph keeps: its nodes use the tensors that were there when they were captured, one after another
+        in the same places, long after the framework has taken them back. ``own`` are all tensors that any of its nodes was
+        captured with; tensors beside them live now and stay as they are.
+        """
+        if not ranges:
+            return
+        bases, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+        at = np.searchsorted(bases, addresses, side="right") - 1
+        held = (at >= 0) & (addresses < ends[at])
+        for i in np.unique(at[held]).tolist():
+            base, end = ranges[i]
+            first, last = self._buffers.overlapping(base, end)
+            there = list(zip(self._buffers.bases[first:last], self._buffers.ends[first:last], strict=True))
+            if there != [ranges[i]] and self._of_tensors.intersection(there) <= own:
+                self._add(base, end, "activation")
 
     def describe(self, address: int, *, name: str, kind: str) -> None:
         """Say what the buffer at an address holds; ignored where nothing is known to be there."""
@@ -152,7 +197,12 @@ class Lifetimes:
         self._leaves = None
 
     def _drop(self, base: int, end: int) -> None:
-        for buffer in self._buffers.remove(*self._buffers.overlapping(base, end)):
+        first, last = self._buffers.overlapping(base, end)
+        self._of_tensors.difference_update(
+            zip(self._buffers.bases[first:last], self._buffers.ends[first:last], strict=True)
+        )
+        self._tensors_now = None
+        for buffer in self._buffers.remove(first, last):
             self._writer.free_buffer(buffer)
             self._leaves = None
 

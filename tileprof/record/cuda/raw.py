@@ -80,7 +80,8 @@ def processes(folder: Path) -> list[Process]:
     if not found:
         raise UserError(
             "The program ran, but the recorder inside it never started: it used no CUDA, or CUDA was initialised "
-            "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that)."
+            "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that). "
+            "What a GPU would do with a program that runs without one, --recorder model shows."
         )
     return found
 

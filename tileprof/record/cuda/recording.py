@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tileprof.devices import Device, get
 from tileprof.errors import UserError
-from tileprof.record.cuda import allocator, build, gpu, join, locate, program, raw, tensormap
+from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, program, raw, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
 from tileprof.record.cuda.tiles import Times
@@ -32,6 +32,8 @@ class Extra:
     timed: dict[int, Timed]
     blocks: dict[int, Times]
     notes: tuple[str, ...] = ()
+    no_im2col: str = ""
+    """Why loads in im2col mode are not decoded."""
 
 
 def record(options: Options, settings: Settings | None = None) -> int:
@@ -48,8 +50,9 @@ def record(options: Options, settings: Settings | None = None) -> int:
     gpu.supported(found)
     sanitizer = locate.sanitizer()
     built = build.build(found.architecture)
-    if "accesses" in settings.passes and int(found.architecture[3:-1]) >= tensormap.FIRST_MAJOR:
-        tensormap.calibrate(gpu.driver())
+    layouts = (
+        _layouts() if "accesses" in settings.passes and int(found.architecture[3:-1]) >= tensormap.FIRST_MAJOR else ""
+    )
     device = _device(found)
     passes: list[str] = [p for p in PASSES if p in settings.passes]
     with _raw_folder(settings) as folder:
@@ -67,12 +70,27 @@ def record(options: Options, settings: Settings | None = None) -> int:
                 _say(
                     f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
                 )
-        convert(folder, passes, options, device, exit_code)
+        convert(folder, passes, options, device, exit_code, layouts)
     return exit_code
 
 
-def convert(folder: Path, passes: list[str], options: Options, device: Device, exit_code: int) -> list[Path]:
-    """The traces of the raw records in ``folder``, one a process, the one with the most launches first."""
+def _layouts() -> str:
+    """Why maps in im2col mode cannot be read here, "" if they can. Raises `UserError` when no tensor map can."""
+    tensormap.calibrate(gpu.driver())
+    try:
+        im2col.calibrate(gpu.driver())
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def convert(
+    folder: Path, passes: list[str], options: Options, device: Device, exit_code: int, no_im2col: str = ""
+) -> list[Path]:
+    """The traces of the raw records in ``folder``, one a process, the one with the most launches first.
+
+    ``no_im2col``: why loads in im2col mode are not decoded, "" where they are.
+    """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
         raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
@@ -84,6 +102,7 @@ def convert(folder: Path, passes: list[str], options: Options, device: Device, e
     for number, process in enumerate(p for p in processes if _launches(p)):
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
+        extra = replace(extra, no_im2col=no_im2col)
         path = options.output if number == 0 else _beside(options.output, process)
         path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
         _summary(path, decoder, extra)
@@ -109,9 +128,9 @@ def _write(
         force=options.force,
     )
     with writer:
-        decoder = Decoder(process, writer, device, extra.timed, extra.blocks)
+        decoder = Decoder(process, writer, device, extra.timed, extra.blocks, im2col=not extra.no_im2col)
         decoder.run()
-        for note in extra.notes:
+        for note in filter(None, (*extra.notes, extra.no_im2col)):
             writer.note(note)
         if process.complete:
             return writer.close(exit_code), decoder

@@ -26,15 +26,23 @@ from tileprof.record.cuda.tiles import Geometry
 Ints = NDArray[np.int64]
 
 PAGE_BYTES: Final = 4096
-"""Of the address space of kernel parameters: what the device copies whole when it meets a tensor map."""
+"""What the device copies whole when it meets a tensor map and does not find the bounds of the parameters around it."""
+BEGIN_BYTES: Final = 16
+"""Parameters begin so far behind a multiple of 64; pages do not."""
+PART_BYTES: Final = 16
+"""Of each entry of what it copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """The tensor maps that a launch's entries hold: those it loaded through, by address, and the others beside them."""
+    """The tensor maps that a launch's entries hold: those it loaded through, by address, and the others beside them.
+
+    ``complete``: no other map is among the launch's parameters.
+    """
 
     loaded: dict[int, TensorMap]
     others: list[TensorMap]
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,12 @@ class Found:
     by_item: Items | None = None
 
 
-def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0)) -> Maps:
+def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: bool = False) -> Maps:
     """The tensor maps among a launch's entries.
 
-    ``parameters`` is where in its page the launch's parameter block begins and its size; beyond it lies what earlier
-    launches left. With size 0 all of the page counts.
+    The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that is
+    loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not known;
+    beyond lies what other launches left. Parameters of a graph's node may begin anywhere, and may not all be in the page.
     """
     parts = entries[raw.kinds(entries) == raw.MAP]
     slots: dict[int, NDArray[np.uint32]] = {}
@@ -93,10 +102,18 @@ def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0)) -> Maps:
         if block == 1:
             loaded.add(slot)
     decoded = {slot: map_ for slot, words in sorted(slots.items()) if (map_ := tensormap.decode(words)) is not None}
+    copied = raw.low(parts[parts["block"] == 0])
+    low, high = (int(copied.min()), int(copied.max()) + PART_BYTES) if len(copied) else (0, 0)
+    complete = low % 64 == BEGIN_BYTES  # the parameters themselves
     begin, size = parameters
-    mine = {s for s in decoded if not size or begin <= s % PAGE_BYTES < begin + size}
-    others = [m for s, m in decoded.items() if s not in loaded and s in mine]
-    return Maps({s: m for s, m in decoded.items() if s in loaded}, others)
+    if not complete:
+        low = low // PAGE_BYTES * PAGE_BYTES
+    if not complete and size and graph:
+        low, high = max(low, max(loaded, default=0) + 64 - size), min(high, min(loaded, default=high) + size)
+    elif not complete and size:
+        low, high, complete = low + begin, low + begin + size, True
+    others = [m for s, m in decoded.items() if s not in loaded and low <= s <= high - 64]
+    return Maps({s: m for s, m in decoded.items() if s in loaded}, others, complete or not graph)
 
 
 @dataclass(slots=True)
@@ -108,6 +125,8 @@ class Owners:
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
     _equal: dict[tuple[Any, ...], tuple[int, int]] = field(default_factory=dict)
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
+    _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
+    """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
 
     def __post_init__(self) -> None:
         for event in self.process.events:
@@ -130,7 +149,8 @@ class Owners:
 
         ``walk``: the same loads in order, which may show work items.
         """
-        split, by_item = _products(_inside(seen.others, lifetimes), walk, geometry, seen)
+        outputs, complete = self._outputs_of(kernel, geometry, seen, lifetimes)
+        split, by_item = _products(outputs, walk, geometry, seen) if complete else (None, None)
         why = "its stores through tensor maps could not be replayed"
         owned = self.of_launch.get(launch)
         if owned is not None:
@@ -143,21 +163,43 @@ class Owners:
                 if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                     return Found(by_item, replayed.coverage, "", split)
                 return replayed
-        equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in seen.others]
+        equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in _outputs(seen.others, seen)]
         known = sorted({(*result, m.base) for m, result in equal if result is not None})
-        if known:
+        if known and (complete or self._all_regions(known)):
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
             return Found(by_item, "inferred", "each work item writes its rows by its columns", split)
-        others = _inside(seen.others, lifetimes)
-        mirrored = [_mirrored(other, loads) for other in others]
+        if not complete:
+            return _everything([], geometry, lifetimes, "not all of its parameters were seen")
+        mirrored = [_mirrored(output, loads) for output in outputs]
         boxes = [m for m in mirrored if m is not None]
-        if others and len(boxes) == len(others):
+        if outputs and len(boxes) == len(outputs):
             return Found(bind.join(boxes), "inferred", "writes where it loads an input of the result's shape")
-        return _everything(others, geometry, lifetimes, why)
+        return _everything(_inside(seen.others, lifetimes), geometry, lifetimes, why)
 
-    def learn(self, launch: int, kernel: int, geometry: Geometry, seen: Maps) -> None:
-        """Remember what replays of a launch that is not in the trace found, for launches that equal it."""
+    def _outputs_of(
+        self, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
+    ) -> tuple[list[TensorMap], bool]:
+        """The tensors that a launch may write, each once, and whether there are no others.
+
+        Of a launch whose parameters were not all seen there are none where it has maps like those of one whose were.
+        """
+        outputs = _outputs(_inside(seen.others, lifetimes), seen)
+        if seen.complete:
+            self._outputs.setdefault((kernel, geometry), frozenset(m.shape_words for m in outputs))
+            return outputs, True
+        shapes = self._outputs.get((kernel, geometry), frozenset())
+        alike = _outputs(_inside(seen.others, lifetimes, shapes), seen)
+        return (alike, True) if shapes and {m.shape_words for m in alike} == shapes else (outputs, False)
+
+    def _all_regions(self, known: list[tuple[int, int, int]]) -> bool:
+        """Whether these are all that the equal launch wrote."""
+        ids = {result for result, _, _ in known}
+        return all({i for r, i, _ in known if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids)
+
+    def learn(self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes) -> None:
+        """Remember what is known of a launch that is not in the trace, for launches that equal it."""
+        self._outputs_of(kernel, geometry, seen, lifetimes)
         owned = self.of_launch.get(launch)
         if owned is not None and not self.results[owned["id"]]["refused"]:
             regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
@@ -220,9 +262,12 @@ def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
     return Strided(tile, base, length, ones, zeros, np.full(len(tile), -1, np.int64))
 
 
-def _inside(found: list[TensorMap], lifetimes: Lifetimes) -> list[TensorMap]:
-    """Maps of tensors that lie in memory which the driver handed out, each tensor once."""
+def _inside(
+    found: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
+) -> list[TensorMap]:
+    """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if given."""
     live = lifetimes.live()
+    found = found if shapes is None else [m for m in found if m.shape_words in shapes]
     inside = {m.base: m for m in found if any(base <= m.base and m.base + m.bytes <= end for base, end in live)}
     return [inside[base] for base in sorted(inside)]
 
@@ -258,6 +303,12 @@ def _products(
         if whole and len(whole) == len(parts):
             found.append((reading, bind.join(whole)))
     return found[0] if len(found) == 1 else (None, None)
+
+
+def _outputs(others: list[TensorMap], seen: Maps) -> list[TensorMap]:
+    """Those that are not inputs: cuBLAS's parameters hold the maps of its inputs twice. All, when it loads them all."""
+    inputs = {map_.base for map_ in seen.loaded.values()}
+    return [map_ for map_ in others if map_.base not in inputs] or others
 
 
 def _same_bytes(replayed: Strided, by_item: Strided, split: Items) -> bool:

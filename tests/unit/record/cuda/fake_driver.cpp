@@ -26,7 +26,7 @@ struct State {
     std::set<CUmodule> patched;
     std::map<CUmodule, uint64_t> code;
     int patches = 0, unpatches = 0, waits = 0;
-    bool gone = false;
+    bool gone = false, faulted = false;
     const void* data = nullptr;  // callback data of the present launch
 };
 State& state() {
@@ -129,6 +129,7 @@ API SanitizerResult sanitizerMemcpyHostToDeviceAsync(void* to, void* from, size_
 }
 API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, Sanitizer_StreamHandle) {
     alive(from);
+    if (state().faulted) return SANITIZER_ERROR_UNKNOWN;
     memcpy(to, from, n);
     return SANITIZER_SUCCESS;
 }
@@ -229,6 +230,8 @@ API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32
     for (int i = 0; i < nodes - lost; ++i) run(module, blocks);
     say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_END, &graph);
 }
+// As after a kernel that faulted: the context answers nothing any more.
+API void fake_fault() { state().faulted = true; }
 API int fake_count(int what) { return what == 0 ? state().patches : what == 1 ? state().unpatches : state().waits; }
 
 // The driver's own handlers, before or after those of the injection library: some call back, some make all calls fail.

@@ -5,7 +5,7 @@ import pytest
 from cuda_records import KERNEL, access, entry, launch, process, ran
 
 from tileprof.devices import get
-from tileprof.record.cuda import raw
+from tileprof.record.cuda import raw, writes
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import ATOMIC, READ, WRITE, TraceWriter, load, validate
@@ -306,3 +306,43 @@ def test_graph_nodes_have_the_names_under_which_they_were_captured(decoded):
     events = [ALLOC, names[0], captured, names[1], captured, graph, KERNEL, *nodes]
     trace, _ = decoded(events, [ran(5, b, 1, 2, generation=g) for g in (0, 1) for b in (0, 1)])
     assert trace.launches.op.tolist() == ["aten::mm", "aten::add"]
+
+
+def test_a_products_inputs_that_are_among_the_parameters_again_are_not_its_results(decoded):
+    """As cuBLAS has them: the maps of both inputs twice, and the result's."""
+    seen = writes.maps(np.array(ENTRIES_OF_A_PRODUCT, raw.ENTRY))
+    assert [hex(m.base) for m in writes._outputs(seen.others, seen)] == ["0x108000"]
+    only = writes.Maps(seen.loaded, [m for m in seen.others if m.base != 0x108000])
+    assert writes._outputs(only.others, only) == only.others, "in place: what it loads may be what it stores"
+
+
+ENTRIES_OF_A_PRODUCT = [
+    *map_entries(1, PAGE + 576, 0x100000, loaded=True),
+    *map_entries(1, PAGE + 640, 0x104000, loaded=True),
+    *map_entries(1, PAGE + 704, 0x108000, loaded=False),
+    *map_entries(1, PAGE + 768, 0x100000, loaded=False),
+    *map_entries(1, PAGE + 832, 0x104000, loaded=False),
+]
+
+
+def filled(number, low, high):
+    """Parameters that hold nothing, in parts of 16 bytes."""
+    return [entry(raw.MAP, address, 0, number, (0, 0, 0, 0)) for address in range(low, high, 16)]
+
+
+def test_parameters_that_were_copied_by_their_bounds_are_complete_wherever_they_lie():
+    begin = PAGE + 2304 + 528
+    entries = filled(1, begin, begin + 48) + filled(1, begin + 112, begin + 4000)
+    entries += map_entries(1, begin + 48, 0x104000, loaded=False)
+    seen = writes.maps(np.array(entries, raw.ENTRY), (528, 4000), graph=True)
+    assert seen.complete
+    assert [m.base for m in seen.others] == [0x104000]
+
+
+def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_neighbours():
+    entries = filled(1, PAGE, PAGE + 4096)
+    entries += map_entries(1, PAGE + 2048, 0x100000, loaded=True) + map_entries(1, PAGE + 2112, 0x104000, loaded=False)
+    entries += map_entries(1, PAGE + 3584, 0x108000, loaded=False)
+    seen = writes.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
+    assert not seen.complete
+    assert [m.base for m in seen.others] == [0x104000]

@@ -7,9 +7,10 @@ import pytest
 
 from tileprof import record
 from tileprof.cli import doctor as verb
+from tileprof.cli import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record import cuda
-from tileprof.record.cuda import doctor, gpu
+from tileprof.record.cuda import doctor, gpu, locate, program
 
 
 @pytest.mark.parametrize(("needed", "code"), [(True, 1), (False, 0)])
@@ -26,10 +27,32 @@ def test_the_doctor_fails_only_for_what_recording_needs(monkeypatch, capsys, nee
     assert json.loads(capsys.readouterr().out)["able"] == (code == 0)
 
 
-def test_a_machine_without_a_driver_records_models(monkeypatch):
+def test_a_machine_without_a_gpu_records_models_without_a_word(monkeypatch):
     def no_driver():
         raise UserError("no driver")
 
     monkeypatch.setattr(gpu, "driver", no_driver)
-    assert not cuda.works_here()
-    assert record.automatic() == "model"
+    assert cuda.missing() == "no driver"
+    assert record.automatic() == record.Choice("model", "")
+
+
+def test_a_machine_that_has_everything_records_real_kernels(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0")])
+    for name in ("sanitizer", "nvcc", "cuda_include", "host_compiler"):
+        monkeypatch.setattr(locate, name, lambda: tmp_path)
+    monkeypatch.delenv(program.INJECTION, raising=False)
+    assert record.automatic().name == "cuda"
+    monkeypatch.setenv(program.INJECTION, "/other/tool.so")
+    assert record.automatic().name == "model"
+    assert "already set to /other/tool.so" in record.automatic().why
+
+
+def test_options_of_the_model_choose_it_and_otherwise_the_choice_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(record_verb, "automatic", lambda: record.Choice("cuda", "this machine has it all"))
+    parser = argparse.ArgumentParser()
+    record_verb.prepare(parser)
+    for option in ("--fake", "--device=L4", "--tile=gemm=64x64x64"):
+        assert record_verb._chosen(parser.parse_args([option, "x.py"])) == "model"
+    assert capsys.readouterr().err == ""
+    assert record_verb._chosen(parser.parse_args(["--passes=time", "x.py"])) == "cuda"
+    assert capsys.readouterr().err == "tileprof: --recorder cuda, as this machine has it all\n"

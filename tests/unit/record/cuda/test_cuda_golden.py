@@ -76,6 +76,27 @@ def test_layers_of_a_model_share_footprints_and_carry_names():
     assert "wte.weight" in set(trace.buffers.name)
 
 
+def test_nodes_of_a_graph_carry_the_names_they_were_captured_under_and_layers_share_footprints():
+    trace = golden("gpt2_graph")
+    launches = trace.launches
+    assert set(launches.graph) == {0}
+    norms = launches[launches.kernel.str.contains("layer_norm")]
+    assert norms.module.tolist() == ["h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"]
+    assert norms.footprint.nunique() == 1
+    products = launches[launches.kernel.str.contains("nvjet")]
+    assert set(products.op) == {"aten::addmm"}
+    assert products.footprint.tolist()[:4] == products.footprint.tolist()[4:]
+
+
+def test_kernels_of_a_compiled_model_carry_the_operators_they_were_fused_from():
+    launches = golden("gpt2_compiled").launches
+    fused = launches[launches.kernel.str.startswith("triton_")]
+    assert len(fused) > 5
+    assert fused.op[fused.module == "h.1, h.1.attn.c_proj, h.1.ln_2"].tolist() == [
+        "aten::view+aten::add+aten::native_layer_norm"
+    ]
+
+
 def test_raw_records_of_the_self_test_decode_to_what_it_does(tmp_path):
     folder = GOLDEN / "selftest-raw" / "accesses"
     if not folder.exists():

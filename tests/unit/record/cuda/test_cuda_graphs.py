@@ -16,11 +16,11 @@ WINDOW = 0x100000 // 1024
 A, B = ({**KERNEL, "id": i, "code": [0x10000 * (i + 1), 256]} for i in (0, 1))
 
 
-def counts(number, nodes, *, ended=None, warps=0):
+def counts(number, nodes, *, ended=None, threads=0):
     ended = nodes if ended is None else ended
     return [
         {"e": "graph_end", "launch": number, "nodes": nodes},
-        {"e": "nodes", "launch": number, "ended": ended, "warps": warps},
+        {"e": "nodes", "launch": number, "ended": ended, "threads": threads},
     ]
 
 
@@ -62,9 +62,9 @@ def test_two_launches_of_a_graph_are_trusted_each_by_its_own_counts(tmp_path):
     assert told(tmp_path, events, entries) == [Told.OWN] * 2 + [Told.SHARED] * 2
 
 
-def test_ends_of_warps_that_are_left_over_make_every_node_a_stand_in_for_all(tmp_path):
-    """As when some lanes of a warp end early and the exit is reported twice: places may run ahead of their nodes."""
-    events = [ALLOC, A, node(5, 0), node(5, 1), *counts(5, 2, warps=1)]
+def test_ends_of_threads_that_are_left_over_make_every_node_a_stand_in_for_all(tmp_path):
+    """As when nodes overlap: places may run ahead of their nodes."""
+    events = [ALLOC, A, node(5, 0), node(5, 1), *counts(5, 2, threads=1)]
     entries = [*blocks(5, 0), *blocks(5, 1), access(5, 0, WINDOW, write=1), access(5, 1, WINDOW, read=2, generation=1)]
     trace = traced(tmp_path, events, entries)
     assert set(trace.launches.coverage) == {"conservative"}

@@ -118,6 +118,14 @@ def test_a_driver_that_ends_first_is_not_called_and_the_recording_says_that_it_i
     assert not process.complete
 
 
+def test_after_a_kernel_that_faulted_the_recording_ends_with_what_was_copied(ran):
+    process, _ = ran(
+        "inject(); module(); launch(); library.tileprof_drain(); launch(); fake.fake_fault(); library.tileprof_drain()"
+    )
+    assert not process.complete
+    assert (len(events(process, "launch")), process.lost) == (1, 1)
+
+
 def test_records_that_were_copied_when_python_ended_are_complete_even_so(ran):
     process, _ = ran("""
         import atexit
@@ -193,7 +201,7 @@ def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
     """)
     assert said == "True"
     assert [e["nodes"] for e in events(process, "graph_end")] == [4, 4]
-    assert [(e["ended"], e["warps"]) for e in events(process, "nodes")] == [(4, 0), (4, 0)]
+    assert [(e["ended"], e["threads"]) for e in events(process, "nodes")] == [(4, 0), (4, 0)]
     graphs = Graphs(process)
     assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.OWN}
     assert {len(graphs.entries(e)[0]) for e in events(process, "launch")} == {3}

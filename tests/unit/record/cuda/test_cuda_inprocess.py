@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -158,3 +160,106 @@ def test_a_time_pass_without_cupti_says_so_and_runs_the_program(inside, tmp_path
     code = "import glob, os\nprint(open(glob.glob(os.environ['TILEPROF_RAW'] + '/process-*/failed.txt')[0]).read())"
     output = inside(code, PYTHONPATH=path, TILEPROF_TIME="1")[1]
     assert output == "ImportError: no CUPTI\n"
+
+
+# ---- in this process, with a stand-in for PyTorch
+
+
+@pytest.fixture
+def modules(monkeypatch):
+    """The modules that run inside programs."""
+    monkeypatch.syspath_prepend(program.INPROCESS)
+    import tileprof_allocator
+    import tileprof_torch
+
+    return SimpleNamespace(allocator=tileprof_allocator, torch=tileprof_torch)
+
+
+class Memory:
+    """An allocator with two blocks of which one is in use; its history says what happened while it was kept."""
+
+    def __init__(self, refuses=""):
+        self.refuses, self.kept = refuses, None
+
+    def _record_memory_history(self, *, enabled, **_):
+        if self.refuses:
+            raise RuntimeError(self.refuses)
+        self.kept = [] if enabled else None
+
+    def happen(self, action, address, size):
+        if self.kept is not None:
+            self.kept.append({"action": action, "addr": address, "size": size, "time_us": int(time.time() * 1e6)})
+
+    def _snapshot(self):
+        blocks = [{"size": 512, "state": "active_allocated"}, {"size": 1024, "state": "inactive"}]
+        return {"segments": [{"address": 4096, "blocks": blocks}], "device_traces": [self.kept or []]}
+
+
+def history(modules, tmp_path, memory):
+    said = []
+    cuda = SimpleNamespace(memory=memory, _lazy_call=lambda action: action())
+    return modules.allocator.History(SimpleNamespace(cuda=cuda), str(tmp_path), said.append), said
+
+
+def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(modules, tmp_path):
+    memory = Memory()
+    kept, said = history(modules, tmp_path, memory)
+    for address in (100, 200):
+        memory.happen("alloc", 1, 1)
+        kept.region(begun=True)
+        memory.happen("alloc", address, 10)
+        memory.happen("free_requested", address, 10)
+        kept.region(begun=False)
+    kept.write()
+    rows = json.loads((tmp_path / "allocator.json").read_text())
+    live = ["live", [[4096, 512]], 0]
+    assert [row[:3] for row in rows] == [live, ["alloc", 100, 10], live, ["alloc", 200, 10]]
+    assert said == []
+
+
+def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, tmp_path):
+    kept, said = history(modules, tmp_path, Memory("cudaMallocAsync does not yet support recordHistory"))
+    kept.from_the_start()
+    kept.region(begun=True)
+    kept.write()
+    assert len(said) == 1
+    assert "cudaMallocAsync does not yet support" in said[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_that_is_made_outside_of_regions_is_looked_at(modules, fails):
+    looked = []
+
+    class Graph:
+        def capture_begin(self):
+            looked.append("begin")
+            if fails:
+                raise RuntimeError
+
+        def capture_end(self):
+            looked.append("end")
+
+    hooks = object.__new__(modules.torch._Hooks)
+    hooks.looking = hooks.for_a_graph = False
+    hooks.torch = SimpleNamespace(cuda=SimpleNamespace(CUDAGraph=Graph))
+
+    def region(begun):
+        hooks.looking, hooks.for_a_graph = begun, False
+        looked.append(begun)
+
+    hooks.region = region
+    hooks.say = lambda **event: looked.append(event["e"])
+    hooks.follow_graphs(SimpleNamespace(region=looked.append))
+    if fails:
+        with pytest.raises(RuntimeError):
+            Graph().capture_begin()
+        assert looked == [True, True, "capturing", "begin", False, False]
+        return
+    Graph().capture_begin()
+    Graph().capture_end()
+    assert looked == [True, True, "capturing", "begin", "end", False, False]
+    looked.clear()
+    hooks.looking = True  # inside a region nothing changes
+    Graph().capture_begin()
+    Graph().capture_end()
+    assert looked == ["capturing", "begin", "end"]

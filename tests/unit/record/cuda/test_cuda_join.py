@@ -66,3 +66,21 @@ def test_the_allocators_history_stands_before_the_launches_that_it_precedes(tmp_
     assert merged == [
         ("start", None), ("tensor", 4096), launch_, ("kernel", None), ("tensor", 8192), launch_, ("untensor", 4096), launch_,
     ]  # fmt: skip
+
+
+def test_a_kernel_that_only_ever_ran_in_the_graph_is_found_by_its_neighbours():
+    assert join.captured([1, 7, 3], [1, 2, 3, 1, -1, 3], [0, 3]) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "places"),
+    [
+        ([1, 2, 3], [3, 4, 5]),
+        ([1, 2, 9, 3], [3, 4, -1, 5]),
+        ([8, 1, 2], [-1, 3, 4]),
+        ([7, 8, 9], [-1, -1, -1]),
+        ([], []),
+    ],
+)
+def test_nodes_are_found_among_the_launches_of_the_last_capture_even_when_some_had_none(nodes, places):
+    assert join.captured(nodes, [1, 2, 3, 1, 2, 3], [0, 3]) == places

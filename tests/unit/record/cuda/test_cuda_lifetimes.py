@@ -119,3 +119,33 @@ def test_live_buffers_never_overlap_and_hold_every_touched_address(steps):
         assert all(end <= start for (_, end), (start, _) in pairwise(live))
         for start, end in live:
             assert owner(lifetimes, start)[1] == start == owner(lifetimes, end - 1)[1]
+
+
+def test_what_a_framework_holds_after_a_pause_is_kept_and_the_rest_is_let_go():
+    writer = Writer()
+    lifetimes = Lifetimes(writer, tensors=True)
+    lifetimes.allocate(0, 4096)
+    lifetimes.allocate_tensor(0, 512, "activation")
+    lifetimes.allocate_tensor(1024, 512, "activation")
+    lifetimes.adopt(np.array([2048]))
+    lifetimes.keep_tensors([(0, 512), (512, 1024)], "activation")
+    assert writer.freed == [1]
+    assert [owner(lifetimes, a)[0] for a in (0, 512, 1024, 2048)] == [0, 3, -1, 2]
+
+
+def test_a_graph_returns_to_the_tensors_it_was_captured_with_in_turn():
+    writer = Writer()
+    lifetimes = Lifetimes(writer, tensors=True)
+    lifetimes.allocate(0, 4096)
+    lifetimes.allocate_tensor(0, 512, "activation")
+    for _ in range(2):
+        lifetimes.return_to(((512, 1024), (1024, 1536)), np.array([600, 1100]), frozenset())
+        first = [owner(lifetimes, a) for a in (600, 1100)]
+        assert [base for _, base in first] == [512, 1024]
+        lifetimes.return_to(((512, 1536),), np.array([1100]), frozenset())
+        assert owner(lifetimes, 600)[1] == 512
+        assert owner(lifetimes, 600)[0] not in {buffer for buffer, _ in first}, "another tensor in the same place"
+    lifetimes.return_to(((0, 1024),), np.array([100]), frozenset())
+    assert owner(lifetimes, 100) == (0, 0), "a tensor that lives now is nobody else's"
+    lifetimes.return_to(((0, 1024),), np.array([100]), frozenset({(0, 512)}))
+    assert writer.buffers[owner(lifetimes, 100)[0]]["bytes"] == 1024, "but of a node of the graph that made it"

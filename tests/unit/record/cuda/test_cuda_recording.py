@@ -7,7 +7,7 @@ import pytest
 
 from tileprof.errors import UserError
 from tileprof.record import Options
-from tileprof.record.cuda import build, gpu, locate, recording, tensormap
+from tileprof.record.cuda import build, gpu, im2col, locate, recording, tensormap
 from tileprof.record.cuda.settings import Settings
 from tileprof.trace import load, validate
 
@@ -63,6 +63,7 @@ def record(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0")])
     monkeypatch.setattr(gpu, "driver", lambda: None)
     monkeypatch.setattr(tensormap, "calibrate", lambda _: None)
+    monkeypatch.setattr(im2col, "calibrate", lambda _: None)
     monkeypatch.setattr(locate, "sanitizer", lambda: locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4"))
     monkeypatch.setattr(build, "build", lambda _: build.Built(tmp_path / "l.so", tmp_path / "p.fatbin"))
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
@@ -164,3 +165,12 @@ def test_a_program_that_dies_leaves_a_partial_trace_without_the_launches_it_took
     assert not trace.complete
     assert len(trace.launches) == 2
     assert "process-100 ended early" in trace.manifest["reason"]
+
+
+def test_a_driver_with_another_layout_of_im2col_maps_is_a_note_and_no_end(record, tmp_path, monkeypatch):
+    def differs(_):
+        raise UserError("laid out otherwise")
+
+    monkeypatch.setattr(im2col, "calibrate", differs)
+    assert record() == 0
+    assert "laid out otherwise" in load(tmp_path / "t.tileprof").manifest["notes"]

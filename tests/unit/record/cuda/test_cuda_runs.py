@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.record.cuda import bind, runs
-from tileprof.record.cuda.decode import _outside, _united
+from tileprof.record.cuda.accesses import outside, united
 
 rows = st.lists(
     st.tuples(
@@ -91,9 +91,9 @@ ranges = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)).map(lambda r:
 @given(ranges, ranges)
 def test_bytes_outside_a_union_are_counted_as_sets_count_them(covered, changed):
     start, end = (np.array(c, np.int64) for c in zip(*covered, strict=True)) if covered else [np.empty(0, np.int64)] * 2
-    union = _united(np.zeros_like(start), start, end, start) if covered else runs.Runs(start, start, start, start)
+    union = united(np.zeros_like(start), start, end, start) if covered else runs.Runs(start, start, start, start)
     inside = {b for low, high in covered for b in range(low, high)}
     assert {b for _, b in bytes_of(union)} == inside
     changed = sorted({b for low, high in changed for b in range(low, high)})
     pairs = np.array([(b, b + 1) for b in changed], np.int64).reshape(-1, 2)
-    assert _outside(pairs, union) == len(set(changed) - inside)
+    assert outside(pairs, union) == len(set(changed) - inside)

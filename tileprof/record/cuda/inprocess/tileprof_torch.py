@@ -1,4 +1,4 @@
-# ruff: noqa: INP001, PLC0415, PTH118, PTH123, SLF001 - runs inside other programs: a script that imports little, and late
+# ruff: noqa: INP001, PLC0415, PTH118, SLF001 - runs inside other programs: a script that imports little, and late
 """Names for what PyTorch does, inside the recorded program: operators, modules, parameters, tensors' lifetimes.
 
 Waits for torch to be imported. Everything goes to the injection library as events among its own, in order; what
@@ -9,14 +9,14 @@ marked regions are recorded, operators are looked at only inside them. Compiled 
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import json
 import os
+import sys
 import time
 from typing import Any
 
-_MOST_ALLOCATIONS = 4_000_000
+import tileprof_allocator  # type: ignore[import-not-found]
 
 
 def start() -> None:
@@ -34,30 +34,28 @@ class _Hooks:
         self.torch = torch
         self.library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
         self.folder = os.path.join(os.environ["TILEPROF_RAW"], f"process-{os.getpid()}")
+        self.call_of_module = torch.nn.Module._call_impl.__code__
         self.modules: dict[int, str] = {}
-        self.path: list[str] = []
-        self.handles: list[Any] = []
+        self.handle: Any = None
         self.mode: Any = None
-        self.root: Any = None
         self.aside = False
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0"
+        self.for_a_graph = False
 
     def install(self) -> None:
         import tileprof_inductor
         import tileprof_regions  # type: ignore[import-not-found]
 
         tileprof_inductor.say = lambda op, module: self.say(e="mark", op=op, module=module)
-        self.torch.cuda._lazy_call(self.remember_allocations)
-        module = self.torch.nn.modules.module
-        self.handles += [
-            module.register_module_forward_pre_hook(self.enter),
-            module.register_module_forward_hook(self.leave, always_call=True),
-        ]
+        history = tileprof_allocator.History(self.torch, self.folder, self.complain)
         if self.looking:
+            history.from_the_start()
             self.look()
         else:
+            tileprof_regions.changed.append(history.region)
             tileprof_regions.changed.append(self.region)
             self.follow_profiler(tileprof_regions.tell)
+        self.follow_graphs(history)
         compile_ = self.torch.compile
 
         def compile_after(*arguments: Any, **options: Any) -> Any:
@@ -71,18 +69,16 @@ class _Hooks:
         if not self.aside:
             self.aside = True
             self.look_away()
-            for handle in self.handles:
-                handle.remove()
-            text = (
+            self.complain(
                 "torch.compile is used: launches outside compiled code carry no operator and module names from then on"
             )
-            self.say(e="complaint", text=text)
 
     # ---- regions
 
     def look(self) -> None:
-        """See every operator from now on."""
+        """See every operator and every call of a module from now on."""
         if self.mode is None and not self.aside:
+            self.handle = self.torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
             self.mode = self.dispatch_mode()
             self.mode.__enter__()
 
@@ -90,6 +86,9 @@ class _Hooks:
         """See none any more. A mode of the program's that was entered since keeps ours below it: then it is only silent."""
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
         if self.mode is not None and _get_current_dispatch_mode() is self.mode:
             self.mode.__exit__(None, None, None)
             self.mode = None
@@ -97,28 +96,71 @@ class _Hooks:
 
     def region(self, begun: bool) -> None:
         """A captured region has begun or is about to end."""
-        self.looking = begun
+        self.looking, self.for_a_graph = begun, False
         if not begun:
             self.look_away()
             return
-        if self.root is not None:
-            self.learn(self.root)
+        running = self.running()
+        if running:
+            self.learn(running[-1])
         self.look()
 
     def follow_profiler(self, tell: Any) -> None:
-        """``torch.cuda.profiler.start`` and ``stop`` mark a region, too."""
+        """``torch.cuda.profiler.start`` and ``stop`` mark a region, too, and so do the calls below them."""
+
+        def start_of(start: Any) -> Any:
+            def start_and_look(*arguments: Any) -> Any:
+                result = start(*arguments)
+                if not self.looking or self.for_a_graph:
+                    tell(begun=True)
+                return result
+
+            return start_and_look
+
+        def stop_of(stop: Any) -> Any:
+            def look_away_and_stop(*arguments: Any) -> Any:
+                if self.looking:
+                    tell(begun=False)
+                return stop(*arguments)
+
+            return look_away_and_stop
+
         profiler = self.torch.cuda.profiler
-        start, stop = profiler.start, profiler.stop
+        profiler.start, profiler.stop = start_of(profiler.start), stop_of(profiler.stop)
+        runtime = getattr(self.torch._C, "_cudart", None)
+        if runtime is not None:
+            runtime.cudaProfilerStart = start_of(runtime.cudaProfilerStart)
+            runtime.cudaProfilerStop = stop_of(runtime.cudaProfilerStop)
 
-        def start_and_look() -> None:
-            start()
-            tell(begun=True)
+    def follow_graphs(self, history: tileprof_allocator.History) -> None:
+        """Look while a CUDA graph is made, too: its nodes are named then, and tensors known, and it is replayed later."""
+        graph = self.torch.cuda.CUDAGraph
+        begin, end = graph.capture_begin, graph.capture_end
 
-        def look_away_and_stop() -> None:
-            tell(begun=False)
-            stop()
+        def away() -> None:
+            if self.for_a_graph:
+                history.region(False)
+                self.region(False)
 
-        profiler.start, profiler.stop = start_and_look, look_away_and_stop
+        def look_and_begin(*arguments: Any, **options: Any) -> Any:
+            if not self.looking:
+                history.region(True)
+                self.region(True)
+                self.for_a_graph = True
+            self.say(e="capturing")
+            try:
+                return begin(*arguments, **options)
+            except BaseException:
+                away()
+                raise
+
+        def end_and_look_away(*arguments: Any, **options: Any) -> Any:
+            try:
+                return end(*arguments, **options)
+            finally:
+                away()
+
+        graph.capture_begin, graph.capture_end = look_and_begin, end_and_look_away
 
     # ---- operators
 
@@ -130,25 +172,30 @@ class _Hooks:
         class Marks(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
                 if hooks.looking:
-                    hooks.say(e="mark", op=function.name(), module=hooks.path[-1] if hooks.path else "")
+                    hooks.say(e="mark", op=function.name(), module=hooks.where())
                 return function(*arguments, **(options or {}))
 
         return Marks()
 
     # ---- modules and parameters
 
-    def enter(self, module: Any, _: Any) -> None:
-        if not self.path:
-            self.root = module
-            if self.looking:
-                self.learn(module)
-        self.path.append(self.modules.get(id(module), type(module).__name__))
+    def running(self) -> list[Any]:
+        """Modules whose forward this thread is in, innermost first. From the stack: outside regions no call is hooked."""
+        found, frame = [], sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is self.call_of_module:
+                found.append(frame.f_locals["self"])
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
 
-    def leave(self, *_: Any) -> None:
-        if self.path:
-            self.path.pop()
-        if not self.path:
-            self.root = None
+    def where(self) -> str:
+        """The path of the innermost module."""
+        running = self.running()
+        return self.modules.get(id(running[0]), type(running[0]).__name__) if running else ""
+
+    def enter(self, module: Any, _: Any) -> None:
+        if len(self.running()) == 1:
+            self.learn(module)
 
     def learn(self, root: Any) -> None:
         """Names below a module that is called from outside any other; again each time, parameters may have moved."""
@@ -159,23 +206,8 @@ class _Hooks:
                 if tensor.is_cuda:
                     self.say(e="describe", address=tensor.data_ptr(), name=name, kind=kind)
 
-    # ---- the caching allocator
-
-    def remember_allocations(self) -> None:
-        self.torch.cuda.memory._record_memory_history(
-            enabled="all", context=None, stacks="python", max_entries=_MOST_ALLOCATIONS
-        )
-        atexit.register(self.write_allocations)
-
-    def write_allocations(self) -> None:
-        rows = [
-            [e["action"], e["addr"], e["size"], e["time_us"]]
-            for trace in self.torch.cuda.memory._snapshot()["device_traces"]
-            for e in trace
-            if e["action"] in {"alloc", "free_completed"}
-        ]
-        with open(os.path.join(self.folder, "allocator.json"), "w", encoding="utf-8") as file:
-            json.dump(rows, file)
+    def complain(self, text: str) -> None:
+        self.say(e="complaint", text=text)
 
     def say(self, **event: Any) -> None:
         event["t"] = time.time_ns()

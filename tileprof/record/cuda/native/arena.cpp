@@ -88,7 +88,7 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 
 uint64_t Arena::count() {
     unsigned long long n = 0;
-    check(api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr), "reading the record count");
+    if (!check(api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
     return n;
 }
 
@@ -153,13 +153,14 @@ void Arena::report_graphs() {
     check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
           "reading headers");
     for (const Header& h : after)
-        log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"warps\":%llu", h.launch, h.generation, h.exited);
+        log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"threads\":%llu", h.launch, h.generation, h.exited);
 }
 
 void Arena::drain() {
-    if (!ready_ || !pending()) return;
+    if (!ready_ || broken_ || !pending()) return;
     for (Sanitizer_StreamHandle stream : streams_) check(api.sanitizerStreamSynchronize(stream), "waiting for a stream");
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
+    if (broken_) return;  // what is there stays pending: the process will not have ended whole
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
         if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records"))

@@ -56,6 +56,7 @@ class Arena {
     uint32_t granule_shift_;
     uint64_t arena_bytes_;
     bool tried_ = false, ready_ = false;
+    bool broken_ = false;  // the context answers no more, as after a kernel that faulted
     Header* headers_ = nullptr;  // device
     Entry* entries_ = nullptr;   // device
     uint32_t* table_ = nullptr;  // device

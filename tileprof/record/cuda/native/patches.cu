@@ -172,13 +172,14 @@ __device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t byte
     red_or(&h->arena[at].payload[mode], bits);
 }
 
-// The last warp of a graph's node makes place for the next node. BLOCK_EXIT is called once a warp (seen with 13.4.92).
-// No count is ever lost: should it be called more often, or nodes overlap, then `exited` does not end at 0 or `generation`
+// The last threads of a graph's node make place for the next node. BLOCK_EXIT is called by all threads of a grid, but not by
+// all lanes of a warp at once where they leave in turns (seen with 13.4.92: reductions, cuBLAS products), so threads are
+// counted. No count is ever lost: should some leave unseen, or nodes overlap, then `exited` does not end at 0 or `generation`
 // not at the number of nodes, and the reader tells none of them apart.
-__device__ void end_warp(Header* h) {
+__device__ void end_threads(Header* h, unsigned long long leaving) {
     uint64_t blocks = static_cast<uint64_t>(gridDim.x) * gridDim.y * gridDim.z;
-    uint64_t all = blocks * ((blockDim.x * blockDim.y * blockDim.z + 31) / 32);
-    if (atomicAdd(&h->exited, 1ull) + 1 != all) return;
+    uint64_t all = blocks * (blockDim.x * blockDim.y * blockDim.z);
+    if (atomicAdd(&h->exited, leaving) + leaving != all) return;
     atomicAdd(&h->exited, 0ull - all);
     if (load_relaxed_gpu(&h->generation) < kLastGeneration) atomicAdd(&h->generation, 1u);
 }
@@ -190,17 +191,43 @@ __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes
     write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask, static_cast<uint32_t>(globaltimer()));
 }
 
-// Copy the descriptors of the page in which a tensor map lies, once a launch: kernel parameters share a page, so
-// this finds the maps that the kernel stores through, which no callback reports. A page is always readable whole.
+__device__ __forceinline__ uint64_t word_at(uint64_t address) { return *reinterpret_cast<const uint64_t*>(address); }
+
+// The kernel parameters among which a tensor map lies: their bounds. A launch's constant bank says where it begins and where
+// its parameters do, and so is known by itself; it begins a page, but in graphs (seen on sm_90 with driver 580), where it may
+// begin in the page before: memory of the GPU is mapped in pieces of 64 KiB and more. Where none is found: the map's page,
+// which is always readable whole.
+__device__ void bounds_of_parameters(const Header* h, uint64_t map, uint64_t* begin, uint64_t* end) {
+    constexpr uint64_t kPageBytes = 4096, kPieceBytes = 65536, kAlign = 64, kMost = 32768;
+    constexpr uint64_t kSelf = 0xc0, kBegin = 0x198, kEnd = 0x1a0, kParameters = 0x210;
+    uint64_t page = map & ~(kPageBytes - 1);
+    *begin = page;
+    *end = page + kPageBytes;
+    if (h->in_graph && page % kPieceBytes != 0) page -= kPageBytes;
+    if (map - page < kParameters) return;
+    for (uint64_t bank = (map - kParameters) & ~(kAlign - 1); bank >= page; bank -= kAlign) {
+        if (word_at(bank + kSelf) != bank || word_at(bank + kBegin) != bank + kParameters) continue;
+        uint64_t last = word_at(bank + kEnd);
+        if (last <= map || last > bank + kParameters + kMost) continue;
+        *begin = bank + kParameters;
+        *end = last;
+        return;
+    }
+}
+
+// Copy what may be descriptors among the kernel's parameters, once a launch: this finds the maps that the kernel stores
+// through, which no callback reports.
 __device__ void copy_maps(Header* h, uint64_t map) {
     uint32_t turn = (h->in_graph ? load_relaxed_gpu(&h->generation) : 0) + 1;
     if (atomicMax(&h->maps_taken, turn) >= turn) return;
-    constexpr uint32_t kPageBytes = 4096, kPart = 16;
-    uint64_t page = map & ~static_cast<uint64_t>(kPageBytes - 1);
-    uint64_t at = append(h, kPageBytes / kPart);
+    constexpr uint64_t kPart = 16;
+    uint64_t begin, end;
+    bounds_of_parameters(h, map, &begin, &end);
+    uint32_t parts = static_cast<uint32_t>((end - begin) / kPart);  // a map is no shorter than its last part
+    uint64_t at = append(h, parts);
     if (at == kFull) return;
-    for (uint32_t i = 0; i < kPageBytes / kPart; ++i) {
-        uint64_t from = page + i * kPart;
+    for (uint32_t i = 0; i < parts; ++i) {
+        uint64_t from = begin + i * kPart;
         uint4 v = *reinterpret_cast<const uint4*>(from);
         write_entry(h, at + i, key_of(h, kMap, from), 0, v.x, v.y, v.z, v.w);
     }
@@ -264,7 +291,8 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_enter(void* data, ui
 
 __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uint64_t) {
     Header* h = static_cast<Header*>(data);
-    if (h == nullptr || h->launch == kKeepAll || !elected()) return SANITIZER_PATCH_SUCCESS;
+    uint32_t leaving = __activemask();  // once: from here on lanes may part
+    if (h == nullptr || h->launch == kKeepAll || lane_id() != __ffs(leaving) - 1u) return SANITIZER_PATCH_SUCCESS;
     uint64_t now = globaltimer();
     uint32_t block = linear_block();
     uint64_t key = key_of(h, kBlock, 0);
@@ -279,7 +307,7 @@ __device__ __noinline__ SanitizerPatchResult tileprof_block_exit(void* data, uin
             write_entry(h, to, key_of(h, kExit, sm_id()), block, 0, 0, static_cast<uint32_t>(now),
                         static_cast<uint32_t>(now >> 32));
     }
-    if (h->in_graph) end_warp(h);
+    if (h->in_graph) end_threads(h, __popc(leaving));
     return SANITIZER_PATCH_SUCCESS;
 }
 

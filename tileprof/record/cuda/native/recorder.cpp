@@ -369,8 +369,10 @@ void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
         allocations_.erase(data.address);
         owners_.erase(data.address);
     }
-    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"device\":%d,\"flags\":%u", made ? "alloc" : "free",
-               static_cast<u64>(data.address), static_cast<u64>(data.size), static_cast<int>(data.device), data.flags);
+    // What comes from a pool of the driver is one tensor's, not a segment that a framework cuts up.
+    bool pool = cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
+    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"device\":%d,\"flags\":%u,\"pool\":%d", made ? "alloc" : "free",
+               static_cast<u64>(data.address), static_cast<u64>(data.size), static_cast<int>(data.device), data.flags, pool);
 }
 
 // Pinned memory is the reader's business alone: kernels reach it, but it is not poisoned or compared.
@@ -524,7 +526,8 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         handles_[handle] = launch.kernel->id;
     } else if (launch.arena == nullptr) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
-        log_.event("\"e\":\"captured\",\"kernel\":%d", known == handles_.end() ? -1 : static_cast<int>(known->second));
+        log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),
+                   static_cast<u64>(now_ns()));
     }
     if (options.verify && launch.recorded) {
         check(api.sanitizerStreamSynchronize(launch.handle), "waiting for a launch");

@@ -31,7 +31,7 @@ enum Kind : uint32_t {
     // A tensor-map load, in two adjacent entries. Low key bits: address of the tensor map.
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
-    // 16 bytes of a 64-byte descriptor slot in the page of a tensor map. Low key bits: their address.
+    // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits: their address.
     // block: 1 when the slot is a map that was loaded through.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
@@ -88,7 +88,7 @@ struct alignas(64) Header {
     uint32_t end_value;
     uint32_t in_graph;
     uint32_t generation;   // how many of the graph's kernel nodes have ended
-    unsigned long long exited;  // warps of the present one that have
+    unsigned long long exited;  // threads of the present one that have
     uint32_t unused[8];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");

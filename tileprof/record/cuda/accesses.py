@@ -1,0 +1,147 @@
+"""What a launch's entries say that it touched: boxes at absolute addresses, with their modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.record.cuda import bind, raw, runs, writes
+from tileprof.record.cuda.items import Items, Walk
+from tileprof.record.cuda.lifetimes import Lifetimes
+from tileprof.record.cuda.runs import Runs, Strided
+from tileprof.record.cuda.tiles import Geometry
+from tileprof.trace import ATOMIC, READ, WRITE
+
+Ints = NDArray[np.int64]
+
+
+def touched(entries: raw.Entries, granule: int) -> Ints:
+    """Addresses of which one lies in every buffer of 512 bytes and more that a launch touches."""
+    kind = raw.kinds(entries)
+    accesses, bulk, maps = (entries[kind == k] for k in (raw.ACCESS, raw.RANGE, raw.MAP))
+    bits = np.bitwise_or.reduce(accesses["payload"][:, :3], axis=1).astype(np.int64)
+    window = raw.low(accesses) * 32 * granule
+    first, last = bits & -bits, bits | bits >> 1
+    for shift in (2, 4, 8, 16):
+        last |= last >> shift
+    seen = [window + np.log2(np.maximum(b, 1)).astype(np.int64) * granule for b in (first, last - (last >> 1))]
+    heads = maps[raw.low(maps) % 64 == 0]["payload"].astype(np.int64)  # what may be a map begins with its address
+    start = raw.low(bulk)
+    return np.concatenate([*seen, start, start + bulk["payload"][:, 0] - 1, heads[:, 0] | heads[:, 1] << 32])
+
+
+def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lifetimes) -> list[tuple[int, Strided]]:
+    """Loads, stores, atomics and bulk copies of a launch, with their modes."""
+    kind = raw.kinds(entries)
+    out: list[tuple[int, Strided]] = []
+    accesses, bulk = entries[kind == raw.ACCESS], entries[kind == raw.RANGE]
+    window, tile = raw.low(accesses), _tiles(accesses, geometry)
+    first = accesses["payload"][:, 3].astype(np.int64)
+    for mode in (READ, WRITE, ATOMIC):
+        found = [runs.from_masks(tile, window, accesses["payload"][:, mode], first, granule)]
+        mine = bulk[bulk["payload"][:, 1] == mode]
+        if len(mine):
+            start, size = raw.low(mine), mine["payload"][:, 0].astype(np.int64)
+            found.append(united(_tiles(mine, geometry), start, start + size, mine["payload"][:, 3].astype(np.int64)))
+        out += [(mode, bind.from_runs(f, lifetimes)) for f in found if len(f)]
+    return out
+
+
+def tensor_loads(
+    entries: raw.Entries, geometry: Geometry, seen: writes.Maps, split: Items | None = None, *, im2col: bool = True
+) -> tuple[list[writes.Loads], bool]:
+    """The loads through each tensor map, each once a tile, and whether there are some whose map is unknown.
+
+    With ``split`` tiles are its work items. ``im2col``: maps in that mode are laid out as we read them.
+    """
+    walk = Walk.of(entries)
+    if walk is None or not len(walk):
+        return [], walk is None
+    blocks = np.minimum(geometry.tile_of(walk.block), geometry.tiles - 1)
+    tile = blocks if split is None else split.number_of_load
+    rows = np.column_stack([walk.map, tile, walk.mode, walk.offsets, walk.coordinates])
+    rows, index = np.unique(rows, axis=0, return_index=True)
+    first = walk.first[index]
+    out, unknown = [], False
+    for address, mode in np.unique(rows[:, [0, 2]], axis=0).tolist():
+        map_, mine = seen.loaded.get(address), (rows[:, 0] == address) & (rows[:, 2] == mode)
+        if map_ is None:
+            unknown = True
+            continue
+        known = mode in (raw.TILED, raw.IM2COL)[: 1 + im2col] and map_.im2col == (mode == raw.IM2COL)
+        out.append(writes.Loads(map_, rows[mine, 1], rows[mine, 4:], first[mine], rows[mine, 3], known))
+    return out, unknown
+
+
+def all_seen(entries: raw.Entries, geometry: Geometry) -> bool:
+    """Every block of the launch entered once. Code that is not patched leaves no trace of itself; this shows it."""
+    blocks = np.sort(entries["block"][raw.kinds(entries) == raw.BLOCK])
+    return np.array_equal(blocks, np.arange(geometry.grid[0] * geometry.grid[1] * geometry.grid[2]))
+
+
+def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
+    return np.minimum(geometry.tile_of(entries["block"].astype(np.int64)), geometry.tiles - 1)
+
+
+def united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
+    """Ranges that may overlap as runs that do not."""
+    order = np.lexsort((start, tile))
+    tile, start, end, first = tile[order], start[order], end[order], first[order]
+    # Ends of earlier ranges of the same tile: tiles are kept apart by adding more than any address.
+    apart = tile << 50
+    reach = np.maximum.accumulate(end + apart)
+    heads = np.flatnonzero(np.append(True, (start + apart)[1:] > reach[:-1]))
+    last = np.append(heads[1:], len(tile)) - 1
+    return Runs(tile[heads], start[heads], reach[last] - apart[heads], np.minimum.reduceat(first, heads))
+
+
+def union(parts: list[Strided]) -> Runs:
+    """All bytes of the boxes, whoever touches them, as disjoint runs."""
+    each = [bind.expanded(boxes) for boxes in parts if len(boxes)]
+    if not each:
+        none = np.empty(0, np.int64)
+        return Runs(none, none, none, none)
+    start, end = np.concatenate([r.start for r in each]), np.concatenate([r.end for r in each])
+    return united(np.zeros_like(start), start, end, start)
+
+
+def outside(ranges: Ints, covered: Runs) -> int:
+    """Bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
+    before = np.concatenate([[0], np.cumsum(covered.end - covered.start)])
+
+    def inside(address: Ints) -> Ints:
+        at = np.searchsorted(covered.start, address, side="right")
+        into = np.where(
+            at > 0, np.minimum(address, covered.end[np.maximum(at - 1, 0)]) - covered.start[np.maximum(at - 1, 0)], 0
+        )
+        return np.asarray(before[np.maximum(at - 1, 0)] + into)
+
+    total = int((ranges[:, 1] - ranges[:, 0]).sum())
+    return total - int((inside(ranges[:, 1]) - inside(ranges[:, 0])).sum()) if len(covered) else total
+
+
+def rectangle(address: int, event: dict[str, Any], pitch: str, size: int) -> Strided:
+    width, height, depth = event["width"], max(1, event["height"]), max(1, event["depth"])
+    rows = height * depth
+    if not width or rows == 1 or event[pitch] == width:
+        width, rows = size, 1
+    count, stride = np.array([[rows, 1]]), np.array([[event[pitch] if rows > 1 else 0, 0]])
+    one = np.ones(1, np.int64)
+    return Strided(one * 0, one * address, one * width, count, stride, -one)
+
+
+def spilled_pages(events: list[dict[str, Any]], live: list[tuple[int, int]]) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Live memory whose folded pages are marked, by mode."""
+    out = []
+    for mode, key in ((READ, "read"), (WRITE, "written")):
+        pages = np.array([e["page"] for e in events if e["e"] == "spilled_page" and e[key]], np.int64)
+        ranges = []
+        for base, end in live:
+            page = np.arange(base // raw.SPILL_PAGE_BYTES, -(-end // raw.SPILL_PAGE_BYTES))
+            page = page[np.isin(page % raw.SPILL_PAGES, pages)]
+            low, high = page * raw.SPILL_PAGE_BYTES, (page + 1) * raw.SPILL_PAGE_BYTES
+            ranges += list(zip(np.maximum(low, base).tolist(), np.minimum(high, end).tolist(), strict=True))
+        out.append((mode, ranges))
+    return out
