@@ -95,6 +95,8 @@ def recorded_chains():
             kernels = mlp(int(chain.split()[3]))
         else:
             continue
+        if not {"graph", "unsynchronised"} <= measured.keys():
+            continue  # measured with other kernels than Triton's
         yield chain, kernels, instances, {"stream": measured["graph"], "unsynchronised": measured["unsynchronised"]}
 
 

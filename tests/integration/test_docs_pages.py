@@ -13,6 +13,7 @@ from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.patterns import classify
 from tileprof.analysis.simulate import SCHEDULERS
 from tileprof.cli import VERBS
+from tileprof.runtime.schedulers import SCHEDULERS as RUNTIME_SCHEDULERS
 from tileprof.trace import WRITE, Boxes, Footprint
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,12 @@ def test_the_page_of_simulate_names_every_scheduler():
     text = (ROOT / "docs" / "simulate.md").read_text()
     rows = re.findall(r"^\| (`[^|]*`) \| [^|]+ \|$", text, re.MULTILINE)
     assert set(re.findall(r"`([a-z-]+)`", " ".join(rows))) >= set(SCHEDULERS)
+
+
+def test_the_page_of_run_names_every_scheduler_of_the_runtime():
+    text = (ROOT / "docs" / "run.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*`) \| [^|]+ \|$", text, re.MULTILINE)
+    assert set(re.findall(r"`([a-z-]+)`", " ".join(rows))) >= {*RUNTIME_SCHEDULERS, "auto"} - {"cusync-streams"}
 
 
 def test_the_readme_names_every_notebook():

@@ -32,27 +32,50 @@ def compare(policies: Sequence[Policy]) -> dict[str, Any]:
     """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
 
     All policies must be for the same stages. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
-    else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU.
+    else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages' tiles.
     """
-    from tileprof.runtime.measure import measure, measured_on, stage_times  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
 
     chain = _common_chain(policies)
-    device = _device(measured_on()["device"])
-    times = stage_times(chain, device)
-    rows = measure(chain, policies)
-    expected = predict(chain, policies, device, times)
-    graph_us = next(row["us"] for row in rows if row["row"] == "graph")
-    for row in rows:
-        row["gain"] = 1 - row["us"] / graph_us
-        if row["row"] in expected:
+    device = _device(on_gpu.measured_on()["device"])
+    ways = on_gpu.runnable(chain)
+    rows: list[dict[str, Any]] = []
+    expected: dict[str, float] = {}
+    stages: list[dict[str, Any]] = []
+    if set(on_gpu.TRITON_ROWS) <= set(ways):
+        times = on_gpu.stage_times(chain, device)
+        rows += on_gpu.measure(chain, policies, schedulers=on_gpu.TRITON_ROWS)
+        expected |= predict(chain, policies, device, times)
+        stages = [
+            {"stage": name, "us": t.us, "blocks_per_sm": t.blocks_per_sm}
+            for name, t in zip(chain.names, times, strict=True)
+        ]
+    if set(on_gpu.PERSISTENT_ROWS) <= set(ways):
+        rows += on_gpu.measure(chain, policies, schedulers=on_gpu.PERSISTENT_ROWS, torch_rows=not rows)
+        expected |= predict_persistent(policies, device)
+    for row in on_gpu.with_gains(rows):
+        if row["row"] in expected and row.get("gain_over") in expected:
             row["predicted_us"] = expected[row["row"]]
-            row["predicted_gain"] = 1 - expected[row["row"]] / expected["graph"]
+            row["predicted_gain"] = 1 - expected[row["row"]] / expected[row["gain_over"]]
             row["residual_points"] = 100 * (row["gain"] - row["predicted_gain"])
-    stages = [
-        {"stage": name, "us": t.us, "blocks_per_sm": t.blocks_per_sm}
-        for name, t in zip(chain.names, times, strict=True)
-    ]
-    return measured_on() | {"stages": stages, "rows": rows}
+    return on_gpu.measured_on() | {"stages": stages, "rows": rows}
+
+
+def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
+    """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream order, their overlap under each policy."""
+    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime.measure import persistent_stage_us, row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
+    from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
+
+    stage_us, gap_us = persistent_stage_us(policies[0]), device.graph_gap_ns / 1e3
+    found = {"persistent-stages": sum(stage_us)}
+    for number, policy in enumerate(policies):
+        plan = GpuPipeline(policy, schedule="persistent", unchecked=True).plan
+        if plan is not None:
+            found[row_name("persistent", number, len(policies))] = predicted_us(plan, stage_us, gap_us)
+            found.setdefault("persistent-unsynchronised", predicted_us(without_waits(plan), stage_us, gap_us))
+    return found
 
 
 def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Sequence[StageTime]) -> dict[str, float]:
@@ -120,18 +143,19 @@ def print_table(found: dict[str, Any]) -> None:
     print(
         f"{found['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof {found['roof']}"
     )
-    print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}")
+    print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}  over")
     for row in found["rows"]:
         spread = f"{row['us_10']:.1f} to {row['us_90']:.1f}"
         expected = f"{100 * row['predicted_gain']:.1f}%" if "predicted_gain" in row else ""
         residual = f"{row['residual_points']:+.1f}" if "residual_points" in row else ""
+        gain = f"{100 * row['gain']:.1f}%" if "gain" in row else ""
         wrong = "" if row["correct"] else "  wrong on purpose: timing only"
         print(
-            f"{row['row']:32}{row['us']:9.2f}{spread:>18}{row['over_roof']:8.2f}{100 * row['gain']:7.1f}%{expected:>11}{residual:>10}{wrong}"
+            f"{row['row']:32}{row['us']:9.2f}{spread:>18}{row['over_roof']:8.2f}{gain:>8}{expected:>11}{residual:>10}  {row.get('gain_over', '')}{wrong}"
         )
     print(
-        "gain: against the same kernels in stream order in a graph. predicted: tile times calibrated on each kernel alone, the rest modelled; "
-        "residual: measured less predicted, in points."
+        "gain: over the row named last, the same kernels in stream order in a graph. predicted: tile times calibrated on each stage alone, the rest "
+        "modelled; residual: measured less predicted, in points."
     )
 
 

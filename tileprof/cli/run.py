@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.cli import policies
 from tileprof.cli.progress import steps
+from tileprof.cli.run_gpu import AUTO, check_scheduler, run_on_gpu, sentences
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -45,6 +46,12 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="TRACE",
         help="execute over what the launches of this trace touched, without arithmetic: any kernels",
     )
+    add(
+        "--scheduler",
+        default=AUTO,
+        metavar="NAME",
+        help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for)",
+    )
     add("--random", type=int, default=4, metavar="N", help="random orders (default 4)")
     add(
         "--delayed",
@@ -61,10 +68,15 @@ def _run(options: Namespace) -> int:
     for name in ("random", "delayed", "seed"):
         if getattr(options, name) < 0:
             raise UserError(f"--{name} {getattr(options, name)}: give a number from 0")
+    if options.scheduler != AUTO and (options.compare or options.trace):
+        raise UserError(
+            "--scheduler goes with neither --compare, which measures them all, nor --trace, which computes nothing"
+        )
     if options.compare:
         return _compare(options)
     if options.csv or len(options.policy) > 1:
         raise UserError(f"{'--csv' if options.csv else 'more than one policy'} goes with --compare")
+    check_scheduler(options.scheduler)
     with steps() as say:
         say("reading the policy")
         policy = policies.load(options.policy[0])
@@ -139,6 +151,9 @@ def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], Non
     if findings.deadlock is None:
         found["numbers"] = _numbers(pipeline, options, say)
         found["clean"] = found["clean"] and all(n["agrees"] and n["same_in_every_order"] for n in found["numbers"])
+    if found["clean"]:
+        found["gpu"] = run_on_gpu(policy, options.scheduler, options.seed, TOLERANCE, say)
+        found["clean"] = found["gpu"] is None or found["gpu"].get("clean", True)
     return found
 
 
@@ -203,6 +218,8 @@ def _print(found: dict[str, Any]) -> None:
             f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most {number['tolerance']:g}); {order}."
         )
     print("Executed tile by tile on the CPU: nothing was measured.")
+    for line in sentences(found["gpu"]) if found.get("gpu") else ():
+        print(line)
 
 
 VERB = Verb("run", "execute a policy and check what it computes", _prepare, _run)

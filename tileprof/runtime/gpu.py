@@ -1,11 +1,12 @@
-"""A policy on a GPU: its stages as Triton kernels that post and wait tile by tile."""
+"""A policy on a GPU: its stages as Triton kernels that post and wait tile by tile, or all of them in the persistent kernel."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,10 +15,15 @@ from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
-from tileprof.runtime.schedulers import Scheduler, lanes, scheduler
+from tileprof.runtime.proof import first_wrong_stage
+from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
+
+if TYPE_CHECKING:
+    from tileprof.runtime.persistent.plan import Plan
+    from tileprof.runtime.persistent.run import PersistentKernel
 
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -27,7 +33,10 @@ class GpuPipeline:
 
     Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return the outputs, which the next call
     overwrites. They may be captured into a CUDA graph, which replays any number of times. What does not fit the policy's guard runs
-    in stream order by plain PyTorch, with a `FellBackWarning`; so does a policy that does not wait for what its tiles need, unless ``unchecked``.
+    in stream order by plain PyTorch, with a `FellBackWarning`; so does a policy that does not wait for what its tiles need, and one whose kernels
+    computed something else than PyTorch in the first call, unless ``unchecked``.
+    What the persistent kernel cannot run runs under ``cusync``, with the same warning.
+    ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it runs under, ``reason`` why.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
 
@@ -44,26 +53,67 @@ class GpuPipeline:
     ) -> None:
         self.device = torch.device(device)
         self._check_device()
-        self.scheduler = self._scheduler(schedule)
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
+        self.reason = "as asked"
+        if schedule == "auto":
+            schedule, self.reason = self._chosen()
+        self.scheduler = self._scheduler(schedule)
         self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
-        self._unchecked = unchecked
+        self._unchecked, self._delay_ns, self._timeout_ns = unchecked, delay_ns, timeout_ns
+        self._proved = False
+        self._wrong: str | None = None
+        self._persistent = self._persistent_kernel() if self.scheduler.persistent else None
+        if self._persistent is None:
+            self._prepare_kernels(ahead=ahead)
+        self._allocate()
+
+    def twin(self) -> GpuPipeline:
+        """Another pipeline of the policy, with memory and semaphores of its own; what is compiled and looked up is shared."""
+        other = copy(self)
+        other._allocate()  # noqa: SLF001 - of its own class
+        return other
+
+    def _persistent_kernel(self) -> PersistentKernel | None:
+        """The persistent kernel, or None and another scheduler in its place, with a warning, where it cannot run the policy."""
+        from tileprof.runtime.persistent.run import PersistentKernel  # noqa: PLC0415 - only where it is asked for
+
+        try:
+            return PersistentKernel(
+                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns
+            )  # fmt: skip
+        except UserError as error:
+            other = self._scheduler(INSTEAD[self.scheduler.name])
+            warnings.warn(f"{error}; the stages run under {other.name} instead", FellBackWarning, stacklevel=3)
+            self.scheduler, self.reason = other, str(error)
+            return None
+
+    def _chosen(self) -> tuple[str, str]:
+        from tileprof.runtime.choose import choose  # noqa: PLC0415 - only where it is asked for
+
+        major, minor = torch.cuda.get_device_capability(self.device)
+        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
+        choice = choose(self.policy, self.chain, (major, minor), sms)
+        return choice.scheduler, choice.reason
+
+    def _prepare_kernels(self, *, ahead: bool) -> None:
+        """A Triton kernel a stage, and the tables that they read."""
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
-        tables = Tables.of(policy)
-        self._hooks = [self._hooks_of(n, tables, delay_ns, timeout_ns) for n in range(len(policy.stages))]
-        self._streams: list[torch.cuda.Stream] = []
-        self.seed = torch.zeros(1, dtype=torch.int32, device=self.device)
-        begun = len(policy.stages) if self.scheduler.alternating else 0
-        self._flags = self._zeros(max(1, tables.semaphores + begun) * FLAG_BYTES // 4)
-        self._record = self._zeros(RECORD_WORDS)
-        self._runs = [self._zeros(stage.tiles) for stage in policy.stages]
+        tables = Tables.of(self.policy)
+        self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
+        nothing = self._zeros(1)
+        self._tables = [
+            tuple(nothing if t is None or not t.size else self._on_device(t) for t in (s.order, s.waits, s.posts))
+            for s in tables.stages
+        ]
+        begun = len(self.policy.stages) if self.scheduler.alternating else 0
+        self._semaphores = tables.semaphores + begun
         self._holds = [self._hold(number) for number in range(begun)]
-        self._shared = []
-        for stage, runs in zip(tables.stages, self._runs, strict=True):
-            order = self.seed if stage.order is None else self._on_device(stage.order)
-            waits, posts = (self._on_device(t) if t.size else self.seed for t in (stage.waits, stage.posts))
-            self._shared.append((self.seed, order, waits, posts, self._flags, runs, self._record))
+
+    def _allocate(self) -> None:
+        """What stages write, and what tiles count: all new."""
+        self.seed, self._record = self._zeros(1), self._zeros(RECORD_WORDS)
+        self._streams: list[torch.cuda.Stream] = []
         self._own = {
             name: torch.full(
                 (max(v.elements for v in views),), float("nan"), dtype=_DTYPES[views[0].dtype], device=self.device
@@ -71,6 +121,16 @@ class GpuPipeline:
             for name, views in self.chain.tensors().items()
             if name not in self.inputs
         }
+        if self._persistent is not None:
+            self._counts = self._persistent.counts()
+            return
+        self._flags = self._zeros(max(1, self._semaphores) * FLAG_BYTES // 4)
+        runs = [self._zeros(stage.tiles) for stage in self.policy.stages]
+        self._begun = [self._zeros(1) for _ in self._holds]
+        self._counts = [self._flags, *runs, *self._begun]
+        self._shared = [
+            (self.seed, *tables, self._flags, own, self._record) for tables, own in zip(self._tables, runs, strict=True)
+        ]
 
     @classmethod
     def from_policy(cls, path: Path | str, **options: Any) -> GpuPipeline:
@@ -82,24 +142,41 @@ class GpuPipeline:
         reason = self._plain._unfit(given) or self._misaligned(given)  # noqa: SLF001 - likewise
         if reason is None and not self._unchecked and not self._plain.verdict.sound:
             reason = "the policy does not wait for everything that its tiles need"
+        if reason is None:
+            self.launch(given)
+            reason = self._disproved(given)
         if reason is not None:
             warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
             results = self._plain.reference(given)
             values = tuple(results[name] for name in self.outputs)
         else:
-            self.launch(given)
             values = tuple(_strided(self._own[name], view) for name, view in self.outputs.items())
         return values[0] if len(values) == 1 else values
 
     def launch(self, given: Mapping[str, Any]) -> None:
         """Put every stage on the current stream, or on streams that fork from it and join it again."""
-        if self.scheduler.forked:
+        if self._persistent is not None:
+            self._persistent.launch(self._all_tensors(given), self.seed, self._counts, self._record)
+        elif self.scheduler.forked:
             self._launch_forked(given)
         elif self.scheduler.alternating:
             self._launch_alternating(given)
         else:
             for number in range(len(self.chain.operators)):
-                self._launch_stage(number, given)
+                self.launch_stage(number, given)
+
+    def _disproved(self, given: Mapping[str, Any]) -> str | None:
+        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call that is not captured."""
+        looked = self._unchecked or not self.scheduler.correct or self._proved
+        if not looked and not torch.cuda.is_current_stream_capturing():
+            self.check()
+            computed = {o.out.tensor: _strided(self._own[o.out.tensor], o.out) for o in self.chain.operators}
+            try:
+                self._wrong = first_wrong_stage(self.chain, computed, self.reference(given))
+            except UserError:  # a chain that plain PyTorch does not compute has nothing to be compared with
+                self._wrong = None
+            self._proved = True
+        return self._wrong
 
     def _launch_forked(self, given: Mapping[str, Any]) -> None:
         main = torch.cuda.current_stream(self.device)
@@ -115,7 +192,7 @@ class GpuPipeline:
             for other in lane.after:
                 stream.wait_event(done[other])
             with torch.cuda.stream(stream):
-                self._launch_stage(number, given)
+                self.launch_stage(number, given)
             done.append(stream.record_event())
         for stream, number in last.items():
             if stream:
@@ -131,11 +208,9 @@ class GpuPipeline:
         for number in range(len(self.chain.operators)):
             with torch.cuda.stream(side if number % 2 else main):
                 if number > 0:
-                    waits, runs = self._holds[number]
-                    hold[(1,)](
-                        waits, self._flags, runs, self._record, number, self._hooks[number].TIMEOUT_NS, num_warps=1
-                    )
-                self._launch_stage(number, given)
+                    waits, runs = self._holds[number], self._begun[number]
+                    hold[(1,)](waits, self._flags, runs, self._record, number, self._timeout_ns, num_warps=1)
+                self.launch_stage(number, given)
         main.wait_event(side.record_event())
 
     def _side_streams(self, count: int) -> list[torch.cuda.Stream]:
@@ -143,8 +218,17 @@ class GpuPipeline:
             self._streams.append(torch.cuda.Stream(self.device))
         return self._streams[:count]
 
-    def _launch_stage(self, number: int, given: Mapping[str, Any]) -> Any:
-        tensors = {
+    def launch_stage(self, number: int, given: Mapping[str, Any]) -> Any:
+        """Put one stage on the current stream, whatever it depends on; what Triton returns, if it is Triton's kernel."""
+        if self._persistent is not None:
+            return self._persistent.launch_stage(
+                number, self._all_tensors(given), self.seed, self._counts, self._record
+            )
+        return self._kernels[number].launch(self._tensors(number, given), self._shared[number], self._hooks[number])
+
+    def _tensors(self, number: int, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A stage's tensors by role, as its operator describes them."""
+        return {
             role: _strided(
                 given[view.tensor],
                 View(view.tensor, view.shape, view.strides, view.dtype, view.offset - self.inputs[view.tensor].offset),
@@ -153,11 +237,18 @@ class GpuPipeline:
             else _strided(self._own[view.tensor], view)
             for role, view in self.chain.operators[number].views().items()
         }
-        return self._kernels[number].launch(tensors, self._shared[number], self._hooks[number])
+
+    def _all_tensors(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [self._tensors(number, given) for number in range(len(self.chain.operators))]
+
+    @property
+    def plan(self) -> Plan | None:
+        """What the persistent kernel is told, where it runs the stages in one launch."""
+        return self._persistent.plans[0] if self._persistent is not None and len(self._persistent.plans) == 1 else None
 
     def compiled(self, given: Mapping[str, Any]) -> list[Any]:
         """Launch every stage in stream order; Triton's compiled kernels, which know their registers and shared memory."""
-        return [self._launch_stage(number, given) for number in range(len(self.chain.operators))]
+        return [self.launch_stage(number, given) for number in range(len(self.chain.operators))]
 
     def poison(self) -> None:
         """Fill every tensor that the stages write with NaN, on the current stream."""
@@ -183,12 +274,15 @@ class GpuPipeline:
         claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
         if not claimed:
             return
-        for tensor in (self._record, self._flags, *self._runs, *(runs for _, runs in self._holds)):
+        for tensor in (self._record, *self._counts):
             tensor.zero_()
-        name, timeout_ns = self.policy.stages[stage].name, self._hooks[stage].TIMEOUT_NS
-        raise WaitTimeoutError(gave_up(stage, name, tile, semaphore, seen, expected, timeout_ns))
+        name = self.policy.stages[stage].name
+        blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
+        raise WaitTimeoutError(
+            gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
+        )
 
-    def _hooks_of(self, number: int, tables: Tables, delay_ns: int, timeout_ns: int) -> Hooks:
+    def _hooks_of(self, number: int, tables: Tables) -> Hooks:
         stage, last = tables.stages[number], len(tables.stages) - 1
         chosen = self.scheduler
         return Hooks(
@@ -201,16 +295,16 @@ class GpuPipeline:
             TRIGGER=chosen.overlapped and number < last,
             PDL=chosen.overlapped and number > 0,
             GRID_WAIT=chosen.grid_waits and number > 0,
-            DELAY_NS=delay_ns,
-            TIMEOUT_NS=timeout_ns,
+            DELAY_NS=self._delay_ns,
+            TIMEOUT_NS=self._timeout_ns,
         )
 
-    def _hold(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the wait kernel in front of a stage reads: a table as a tile's, of one semaphore, and the count of its runs."""
+    def _hold(self, number: int) -> torch.Tensor:
+        """What the wait kernel in front of a stage reads: a table as a tile's, of one semaphore."""
         before = max(0, number - 1)
         tiles = self.policy.stages[before].tiles
         entry = [self._hooks[before].STARTED, tiles, tiles]
-        return torch.tensor(entry, dtype=torch.int32, device=self.device), self._zeros(1)
+        return torch.tensor(entry, dtype=torch.int32, device=self.device)
 
     def _zeros(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int32, device=self.device)
@@ -225,7 +319,7 @@ class GpuPipeline:
         """The scheduler of a name, on the GPU here; raises `UserError`."""
         major, minor = torch.cuda.get_device_capability(self.device)
         chosen = scheduler("cusync-streams" if name == "cusync" and major < 9 else name)
-        if major < 9 and chosen.overlapped:
+        if major < 9 and chosen.overlapped and not chosen.persistent:
             raise UserError(
                 f"{name} launches by programmatic dependent launch, which takes compute capability 9.0; this GPU has {major}.{minor}. "
                 "Take cusync, graph or streams"

@@ -14,7 +14,8 @@ class Scheduler:
     """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says. ``overlapped``: a stage is launched by
     programmatic dependent launch, so that its blocks start where those of the stage before leave room. ``grid_waits``: each of its tiles then waits
     for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
-    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun.
+    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun. ``persistent``: by
+    the kernel of `tileprof.runtime.persistent`, one launch a stage where it is stream order or blocks wait for the stage before, otherwise one for all.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Scheduler:
     grid_waits: bool = False
     forked: bool = False
     alternating: bool = False
+    persistent: bool = False
 
     @property
     def correct(self) -> bool:
@@ -41,11 +43,20 @@ SCHEDULERS: Final = {
         Scheduler("streams", captured=True, forked=True),
         Scheduler("cusync", captured=True, posts=True, waits=True, overlapped=True),
         Scheduler("cusync-streams", captured=True, posts=True, waits=True, alternating=True),
+        Scheduler("persistent", captured=True, posts=True, waits=True, overlapped=True, persistent=True),
+        Scheduler("persistent-stages", captured=True, persistent=True),
+        Scheduler("persistent-pdl", captured=True, overlapped=True, grid_waits=True, persistent=True),
+        Scheduler("persistent-unsynchronised", captured=True, overlapped=True, persistent=True),
         Scheduler("hooks", captured=True, posts=True, waits=True),
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` is wrong on purpose."""
+"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``persistent-stages`` is stream order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose."""
+
+INSTEAD: Final = {
+    "persistent": "cusync", "persistent-stages": "graph", "persistent-pdl": "pdl", "persistent-unsynchronised": "unsynchronised",
+}  # fmt: skip
+"""What runs where the persistent kernel cannot."""
 
 
 def scheduler(name: str) -> Scheduler:

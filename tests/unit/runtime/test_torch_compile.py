@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import load_policy
 from tileprof.runtime.compile import Options
 from tileprof.runtime.compile.find import chains
-from tileprof.runtime.compile.replace import ChainModule, replace_chains
+from tileprof.runtime.compile.replace import ChainModule, _suited, replace_chains
 
 ALWAYS = Options(use="always")
 
@@ -210,3 +211,23 @@ def test_a_chain_whose_policy_cannot_be_made_stays_pytorchs_and_says_why(monkeyp
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
         assert replace_chains(graph, ALWAYS) == 0
     assert "too many tiles" in caplog.text
+
+
+def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkeypatch) -> None:
+    (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
+    (single,) = chains(traced(two, X, *weights(64, 96, 64)).graph)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+    for capability, device, name, wanted in (
+        ((9, 0), "cuda", "auto", "persistent"), ((9, 0), "cuda", "persistent", "persistent"), ((9, 0), "cuda", "graph", "graph"),
+        ((10, 0), "cuda", "auto", "cusync"), ((9, 0), "cpu", "auto", "cusync"),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_, said=capability: said)
+        last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device(device))})
+        for each, taken in (
+            (found, wanted),
+            (single, "cusync" if name == "auto" else name),
+        ):  # float32 is nothing for that kernel
+            made, way = _suited(SimpleNamespace(chain=each.chain, stages=each.stages, last=last), name)
+            assert way == taken
+            assert [o.out for o in made.operators] == [o.out for o in each.chain.operators]
+            assert (made == each.chain) == (way != "persistent" or each is single)

@@ -7,7 +7,8 @@ inference only. Options, given as ``torch.compile(..., options={...})``:
 ``use``        ``"measured"`` (default): on a GPU both ways are timed inside CUDA graphs at the first call with a chain's shapes, their results compared,
                and the runtime's way is kept if it is at least 2% faster and within the dtype's tolerance. On a CPU PyTorch's own kernels are kept.
                ``"always"``: without a race; on a CPU the chain is executed tile by tile, which is slow and meant for checking. ``"never"``.
-``scheduler``  a name of `tileprof.runtime.schedulers` (default ``"cusync"``).
+``scheduler``  a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with tiles for it, where the GPU and the chain are ones
+               that it takes, otherwise ``"cusync"``.
 ``policies``   policy files to prefer where the stages are the chain's; other chains get one that is made from what their tiles touch.
 
 What was taken and what was not, with the reason, is logged by ``tileprof.runtime.compile`` at level INFO.

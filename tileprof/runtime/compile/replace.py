@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -16,6 +16,9 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.tiles import tiled
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.schedulers import scheduler
 
@@ -33,7 +36,7 @@ class Options:
     """See `tileprof.runtime.compile`; raises `UserError` for what is none."""
 
     use: str = "measured"
-    scheduler: str = "cusync"
+    scheduler: str = "auto"
     policies: tuple[Path, ...] = ()
 
     @classmethod
@@ -44,12 +47,10 @@ class Options:
             raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(known))}")
         policies = given.get("policies", ())
         paths = [policies] if isinstance(policies, str | Path) else list(policies)
-        options = cls(
-            given.get("use", "measured"), given.get("scheduler", "cusync"), tuple(Path(path) for path in paths)
-        )
+        options = cls(given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths))
         if options.use not in ("measured", "always", "never"):
             raise UserError(f"use is {options.use!r}; it is measured, always or never")
-        if not scheduler(options.scheduler).correct:
+        if options.scheduler != "auto" and not scheduler(options.scheduler).correct:
             raise UserError(f"{options.scheduler} computes wrong results, for timing; take another scheduler")
         return options
 
@@ -84,14 +85,16 @@ def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[P
     """Put a `ChainModule` in the place of every chain that is found; how many."""
     count = 0
     for found in list(chains(graph.graph)) if options.use != "never" else ():
-        chain = found.chain
+        chain, way = _suited(found, options.scheduler)
         try:
-            policy = next((p for p in policies if _same(p, chain)), None) or chain.policy()
+            policy = next((p for p in policies if _same(p, chain) or _same(p, found.chain)), None) or chain.policy()
         except UserError as error:
             LOG.info("a chain of %d stages stays PyTorch's: %s", len(found.stages), error)
             continue
         name = f"tileprof_chain_{count}"
-        graph.add_submodule(name, ChainModule(policy, _plain(graph, found), tuple(found.inputs), options))
+        graph.add_submodule(
+            name, ChainModule(policy, _plain(graph, found), tuple(found.inputs), replace(options, scheduler=way))
+        )
         with graph.graph.inserting_before(found.last):
             node = graph.graph.call_module(name, tuple(found.inputs.values()))
         node.meta = dict(found.last.meta)
@@ -101,6 +104,22 @@ def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[P
         graph.graph.eliminate_dead_code()
         graph.recompile()
     return count
+
+
+def _suited(found: Found, name: str) -> tuple[Chain, str]:
+    """The chain in tiles for the scheduler asked for, and its name: of itself the persistent kernel where it can compute the chain, otherwise ``cusync``."""
+    chain = found.chain
+    device = found.last.meta["val"].device
+    fits = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    if fits and name in ("auto", "persistent"):
+        try:
+            made, _ = tiled(chain, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
+            stage_plans(made)
+        except UserError as error:
+            LOG.info("a chain of %d stages is not for the persistent kernel: %s", len(found.stages), error)
+        else:
+            return made, "persistent"
+    return chain, "cusync" if name == "auto" else name
 
 
 def _same(policy: Policy, chain: Chain) -> bool:

@@ -1,0 +1,187 @@
+"""The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and whether anybody is stuck.
+
+Every block of every cluster is two actors, as in the kernel. The loader takes the k-blocks of its part, task by task, each behind the waits that reach into it; it runs up
+to ``ahead`` tasks before the consumer. The consumer meets those of its cluster once their loads are done, writes its share of the tile and posts. In which order actors
+step is the test's to choose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tileprof.runtime.persistent.plan import K_BLOCK, Plan
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
+
+Actor = tuple[int, int, bool]
+"""Cluster, rank, and whether it is the loader."""
+
+
+@dataclass
+class Outcome:
+    early: list[str] = field(default_factory=list)
+    stuck: list[Actor] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not self.early and not self.stuck
+
+
+class Memory:
+    """Which stage has written each element last, and which should have, by the stage that looks."""
+
+    def __init__(self, plan: Plan) -> None:
+        operators = [stage.operator for stage in plan.stages]
+        views = [v for o in operators for v in o.views().values()]
+        size = {v.tensor: max(w.elements for w in views if w.tensor == v.tensor) for v in views}
+        self.at = [
+            {role: view.offset + sum(np.ix_(*(s * np.arange(n) for n, s in zip(view.shape, view.strides, strict=True))))
+             for role, view in o.views().items()}
+            for o in operators
+        ]  # fmt: skip
+        self.tensor = [{role: view.tensor for role, view in o.views().items()} for o in operators]
+        self.last = {name: np.full(n, -1) for name, n in size.items()}
+        self.wanted, now = [], {name: last.copy() for name, last in self.last.items()}
+        for number in range(len(operators)):
+            self.wanted.append({name: now[name].copy() for name in self.tensor[number].values()})
+            now[self.tensor[number]["out"]][self.at[number]["out"]] = number
+
+    def right(self, stage: int, role: str, part: tuple) -> bool:
+        where, name = self.at[stage][role][part], self.tensor[stage][role]
+        return bool(np.array_equal(self.last[name][where], self.wanted[stage][name][where]))
+
+    def write(self, stage: int, part: tuple) -> None:
+        self.last[self.tensor[stage]["out"]][self.at[stage]["out"][part]] = stage
+
+
+class Machine:
+    def __init__(self, plan: Plan, *, ahead: int = 10**6) -> None:
+        self.plan, self.ahead, self.memory = plan, ahead, Memory(plan)
+        self.flags = np.zeros(plan.semaphores, np.int64)
+        blocks = [(c, r) for c in range(plan.clusters) for r in range(plan.split)]
+        self.first = {(c, r): int(plan.task_ptr[c]) for c, r in blocks}
+        self.loading = dict(self.first)  # task that the loader is at
+        self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
+        self.eating = dict(self.first)  # task that the consumer is at
+        self.met = dict.fromkeys(blocks, False)
+        self.outcome = Outcome()
+
+    def run(self, choose: Callable[[list[Actor]], Actor]) -> Outcome:
+        while ready := self.ready():
+            self.step(choose(ready))
+        self.outcome.stuck = [
+            (*b, loads)
+            for loads, at in ((True, self.loading), (False, self.eating))
+            for b in at
+            if not self._over(b, at)
+        ]
+        return self.outcome
+
+    def ready(self) -> list[Actor]:
+        loaders = [(*b, True) for b in self.loading if self._may_load(b)]
+        return loaders + [(*b, False) for b in self.eating if self._may_eat(b)]
+
+    def step(self, actor: Actor) -> None:
+        block = actor[:2]
+        (self._load if actor[2] else self._eat)(block)
+
+    def _part(self, task: int, rank: int) -> tuple[int, int]:
+        return self.plan.part(int(self.plan.tasks[task, 0]), rank) if task < len(self.plan.tasks) else (0, 0)
+
+    def _over(self, block, at) -> bool:
+        return at[block] >= self.plan.task_ptr[block[0] + 1]
+
+    def _may_load(self, block) -> bool:
+        task = self.loading[block]
+        if self._over(block, self.loading) or task - self.eating[block] > self.ahead:
+            return False
+        low, high = self._part(task, block[1])
+        if low == high:
+            return True
+        waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]]
+        due = waits[(waits[:, 0] <= self.k[block]) & (waits[:, 1] > low)]
+        return bool((self.flags[due[:, 2]] >= due[:, 3]).all())
+
+    def _load(self, block) -> None:
+        task, (low, high) = self.loading[block], self._part(self.loading[block], block[1])
+        if low < high:
+            stage, down = (int(n) for n in self.plan.tasks[task, :2])
+            for role, part in self._loaded(stage, down, self.k[block], block[1]):
+                if not self.memory.right(stage, role, part):
+                    self.outcome.early.append(f"stage {stage}, row tile {down}, k-block {self.k[block]}")
+            self.k[block] += 1
+        if self.k[block] >= high or low == high:
+            self.loading[block] += 1
+            self.k[block] = self._part(self.loading[block], block[1])[0]
+
+    def _loaded(self, stage: int, down: int, k: int, rank: int):
+        """Activations behind a k-block of a tile."""
+        operator = self.plan.stages[stage].operator
+        if isinstance(operator, Gemm):
+            yield "a", (self._rows(operator, down, rank), slice(k * K_BLOCK, (k + 1) * K_BLOCK))
+            return
+        tap, channels = divmod(k, operator.x.shape[3] // K_BLOCK)
+        r, s = divmod(tap, operator.weight.shape[2])
+        n, p, q = self._pixels(operator, down)
+        row, column = p * operator.stride - operator.padding + r, q * operator.stride - operator.padding + s
+        inside = (row >= 0) & (row < operator.x.shape[1]) & (column >= 0) & (column < operator.x.shape[2])
+        yield "x", (n[inside], row[inside], column[inside], slice(channels * K_BLOCK, (channels + 1) * K_BLOCK))
+
+    def _rows(self, operator: Gemm, down: int, rank: int) -> slice:
+        """Rows of a tile that a block takes; blocks that are no pair take them all."""
+        height = operator.tile[0] // (2 if self.plan.paired else 1)
+        first = down * operator.tile[0] + (rank * height if self.plan.paired else 0)
+        return slice(first, first + height)
+
+    @staticmethod
+    def _pixels(operator: Conv2d, down: int):
+        images, p, q, _ = operator.out.shape
+        pixel = np.arange(down * operator.tile[0], min(images * p * q, (down + 1) * operator.tile[0]))
+        return pixel // (p * q), pixel // q % p, pixel % q
+
+    def _may_eat(self, block) -> bool:
+        """Loads of the whole cluster are done: its blocks have met at the barrier, and each may finish when it likes."""
+        if self._over(block, self.eating):
+            return False
+        task = self.eating[block]
+        cluster = [(block[0], r) for r in range(self.plan.split)]
+        return all(self.loading[b] > task and self.eating[b] >= task for b in cluster)
+
+    def _eat(self, block) -> None:
+        task, rank = self.eating[block], block[1]
+        stage, down, across, tile = (int(n) for n in self.plan.tasks[task])
+        operator = self.plan.stages[stage].operator
+        x, y, _ = operator.place(tile)
+        assert (down, across) == ((y, x) if operator.rows_along == "y" else (x, y))
+        width = operator.tile[1]
+        share = (0, 1) if self.plan.paired else (rank, self.plan.split)
+        columns = slice(
+            across * width + width * share[0] // share[1], across * width + width * (share[0] + 1) // share[1]
+        )
+        if isinstance(operator, Gemm):
+            part = self._rows(operator, down, rank), columns
+        else:
+            part = *self._pixels(operator, down), columns
+        if "residual" in self.memory.at[stage] and not self.memory.right(stage, "residual", part):
+            self.outcome.early.append(f"stage {stage}, tile {tile}, residual")
+        if not self.memory.right(stage, "out", part):
+            self.outcome.early.append(f"stage {stage}, tile {tile}, written too early")
+        self.memory.write(stage, part)
+        for semaphore in self.plan.posts[self.plan.post_ptr[task] : self.plan.post_ptr[task + 1]]:
+            self.flags[semaphore] += 1
+        self.outcome.done.append(task)
+        self.eating[block] += 1
+
+
+def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
+    return random.Random(seed).choice
+
+
+def held_back(clusters: set[int]) -> Callable[[list[Actor]], Actor]:
+    """Consumers of some clusters step when nobody else can; loaders step first."""
+    return lambda ready: min(ready, key=lambda a: (not a[2] and a[0] in clusters, not a[2], a[0], a[1]))

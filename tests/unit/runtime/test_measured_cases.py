@@ -1,0 +1,145 @@
+"""What is measured, what each row is compared with, and what the persistent kernel is predicted to take."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from tileprof.errors import UserError
+from tileprof.runtime import measure
+from tileprof.runtime.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.kernels.launch import kernel_of
+from tileprof.runtime.persistent.cost import SIGNAL_US
+from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
+from tileprof.runtime.persistent.predict import BOUNDARY_US, predicted_us
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.stages.conv import Conv2d
+
+GAP_US = 1.0
+
+
+@pytest.fixture(scope="module")
+def every_case():
+    return list(cases())
+
+
+def test_every_size_of_the_field_is_a_case_and_every_chain_fits_its_kernels(every_case) -> None:
+    names = [case.name for case in every_case]
+    assert len(set(names)) == len(names)
+    for mlp in ("GPT-3 MLP TP8", "LLaMA-65B MLP TP8", "LLaMA-7B MLP"):
+        assert [f"{mlp}, {tokens} tokens" in names for tokens in TOKENS] == [True] * 8
+    for batch in BATCHES:
+        sizes = {c.chain.operators[0].x.shape[1:] for c in every_case if c.name.endswith(f", batch {batch}")}
+        assert len(sizes) == 9
+    for case in every_case:
+        for operator in case.chain.operators:
+            kernel_of(operator)
+        if case.wide is not None:
+            stage_plans(case.wide)
+            same = [[replace(o, tile=(8, 8)) for o in chain.operators] for chain in (case.chain, case.wide)]
+            assert same[0] == same[1]
+
+
+def test_convolutions_take_whole_rows_or_parts_of_them(every_case) -> None:
+    wide = [c.wide.operators[0] for c in every_case if c.wide is not None and isinstance(c.wide.operators[0], Conv2d)]
+    assert {o.tile[0] for o in wide if o.out.shape[2] == 224} == {112}
+    assert all(o.tile[0] * 2 > 49 for o in wide)
+
+
+def test_a_chain_is_measured_under_the_schedulers_that_take_its_tiles(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    both, narrow, wide = gelu_mlp(64, (64, 64), (64, 128)), copy_pair(4), gelu_mlp(64, (64, 48), (64, 96))
+    assert measure.runnable(both) == measure.TRITON_ROWS + measure.PERSISTENT_ROWS
+    assert measure.runnable(narrow) == measure.TRITON_ROWS
+    assert measure.runnable(wide) == measure.PERSISTENT_ROWS
+    with pytest.raises(UserError, match="powers of two"):
+        measure.runnable(gelu_mlp(64, (64, 44), (64, 96)))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert measure.runnable(both) == measure.TRITON_ROWS
+
+
+def test_a_row_gains_over_its_own_kernels_in_stream_order() -> None:
+    times = {"PyTorch in a graph": 100.0, "graph": 90.0, "cusync": 45.0, "persistent-stages": 80.0, "persistent": 60.0}
+    rows = {r["row"]: r for r in measure.with_gains([{"row": name, "us": us} for name, us in times.items()])}
+    assert (rows["cusync"]["gain"], rows["cusync"]["gain_over"]) == (0.5, "graph")
+    assert (rows["persistent"]["gain"], rows["persistent"]["gain_over"]) == (0.25, "persistent-stages")
+    assert rows["persistent"]["of_torch"] == 0.6
+    alone = measure.with_gains([{"row": "PyTorch eager", "us": 5.0}, {"row": "persistent-stages", "us": 4.0}])
+    assert alone[0]["gain_over"] == "persistent-stages"
+    assert "gain" not in measure.with_gains([{"row": "PyTorch eager", "us": 5.0}])[0]
+
+
+def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(monkeypatch, tmp_path, capsys) -> None:
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(measure, "measured_on", lambda: {"device": "H200"})
+    row = {"row": "persistent", "us": 1.0, "over_roof": 1.0, "gain": 0.1}
+    monkeypatch.setattr(measure, "measure_case", lambda case, *_: [dict(row)])
+    out = tmp_path / "o.json"
+    measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "25"])
+    assert [r["chain"] for r in json.loads(out.read_text())["rows"]] == [f"GPT-3 MLP TP8, {n} tokens" for n in (1, 16)]
+    assert "25 s are over; left: 'GPT-3 MLP TP8, 64 tokens', " in capsys.readouterr().err
+    measure.main([str(out), "--only", "GPT-3 MLP TP8, 16 tokens", "--only", "MLP TP8, 64"])
+    chains = [r["chain"] for r in json.loads(out.read_text())["rows"]]
+    assert chains == [
+        "GPT-3 MLP TP8, 1 tokens",
+        "GPT-3 MLP TP8, 16 tokens",
+        "GPT-3 MLP TP8, 64 tokens",
+        "LLaMA-65B MLP TP8, 64 tokens",
+    ]
+    with pytest.raises(SystemExit):
+        measure.main([])
+
+
+def test_policies_are_prepared_for_both_kernels(monkeypatch, tmp_path, every_case) -> None:
+    monkeypatch.setattr(measure, "cases", lambda: iter(every_case[:5]))
+    measure.prepare(tmp_path)
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == ["0.json", "1.json", "2.json", "3-wide.json", "3.json", "4-wide.json", "4.json"]
+
+
+def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:
+    """Four tiles on eight clusters, then four: alone 10 us each, of which a launch is 2.5."""
+    chain = gelu_mlp(64, (64, 64), (64, 64), 128, 256)
+    chain = replace(chain, operators=(chain.operators[0], replace(chain.operators[1], tile=(64, 32))))
+    plan = plan_of(chain.policy(), chain, clusters=8, split=1)
+    fixed = GAP_US + BOUNDARY_US
+    assert predicted_us(without_waits(plan), [10.0, 10.0], GAP_US) == pytest.approx(10.0)
+    serial = fixed + 2 * (10.0 - fixed) + SIGNAL_US
+    assert serial - (10.0 - fixed) <= predicted_us(plan, [10.0, 10.0], GAP_US) <= serial
+    for stage in plans_by_stage(plan, 8):
+        assert predicted_us(stage, [10.0, 10.0], GAP_US) == pytest.approx(10.0)
+
+
+def test_a_task_that_waits_has_some_of_its_weights_when_it_goes_on() -> None:
+    """One cluster each: what the ring holds of a long k is nearly nothing, of a short one everything."""
+    ends = []
+    for inner in (64, 64 * 64):
+        chain = gelu_mlp(64, (64, 256), (64, 256), 256, inner)
+        plan = plan_of(chain.policy(), chain, clusters=99, split=1)
+        ends.append(predicted_us(plan, [50.0, 50.0], GAP_US))
+    everything, nearly_nothing = ends
+    fixed = GAP_US + BOUNDARY_US
+    assert (
+        50.0 + SIGNAL_US < everything < 50.0 + SIGNAL_US + 4
+    )  # activations are loaded and products made after the wait
+    assert nearly_nothing == pytest.approx(fixed + 2 * (50.0 - fixed) + SIGNAL_US, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "chain", [gated_mlp(64, (64, 88), (64, 256)), convolution_pair(8, 28, 128, (112, 64))], ids=["mlp", "pair"]
+)
+def test_more_waits_never_take_less_and_the_sum_of_stages_bounds_it(chain) -> None:
+    plan = plan_of(chain.policy(), chain, clusters=32, split=4)
+    alone = [30.0, 20.0]
+    free, waited = predicted_us(without_waits(plan), alone, GAP_US), predicted_us(plan, alone, GAP_US)
+    assert max(alone) - 3 <= free <= waited <= sum(alone) + SIGNAL_US
+    assert all(a <= b for a, b in pairwise([predicted_us(plan, [us, 20.0], GAP_US) for us in (10.0, 20.0, 40.0)]))

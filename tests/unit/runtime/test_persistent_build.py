@@ -1,0 +1,86 @@
+"""The persistent kernel compiles for sm_90a without a GPU, once; what cannot be is refused with what to do."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tileprof.errors import UserError
+from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.persistent import build
+from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header
+from tileprof.runtime.persistent.takes import stage_plans
+
+try:
+    build.nvcc()
+except UserError:
+    pytest.skip("needs nvcc", allow_module_level=True)
+
+
+def plan(chain, split) -> Plan:
+    """What is compiled in depends on stages and split alone."""
+    none = np.zeros(1, np.int32)
+    return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0)
+
+
+PLANS = {
+    "products, split, 64 rows": plan(gelu_mlp(64, (64, 208), (64, 208)), 4),
+    "products, 128 rows": plan(gelu_mlp(512, (128, 192), (128, 256)), 1),
+    "gated products": plan(gated_mlp(128, (128, 88), (128, 192)), 2),
+    "convolutions": plan(convolution_pair(8, 56, 64, (112, 64)), 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_no_kernel_spills_a_register_or_serialises_its_products(name) -> None:
+    said = (build.compiled(PLANS[name], Options()) / "compiler.txt").read_text()
+    assert re.findall(r"(\d+) bytes spill", said) == ["0", "0"]
+    assert "C75" not in said  # ptxas says so of products that it had to put one after the other
+
+
+def test_a_build_is_found_again_and_other_options_make_another(monkeypatch) -> None:
+    commands = []
+    run = build._run
+    monkeypatch.setattr(build, "_run", lambda command: commands.append(command) or run(command))
+    folders = [build.compiled(PLANS["convolutions"], Options(delay_ns=ns)) for ns in (0, 0, 100)]
+    assert folders[0] == folders[1] != folders[2]
+    assert sum("-cubin" in command for command in commands) == 2
+
+
+def test_a_broken_build_names_the_folder_to_delete() -> None:
+    folder = build.compiled(PLANS["convolutions"], Options())
+    (folder / build.CUBIN).unlink()
+    with pytest.raises(UserError, match=f"The build in {folder} is broken"):
+        build.compiled(PLANS["convolutions"], Options())
+
+
+def test_a_source_that_does_not_compile_is_reported_in_the_compilers_words(tmp_path) -> None:
+    source = tmp_path / "wrong.cu"
+    source.write_text("extern ice")
+    with pytest.raises(UserError, match="ice"):
+        build.build(source)
+    assert not list((tmp_path / "persistent").iterdir())
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_rings_and_buffers_fit_a_block(name) -> None:
+    layout = Layout.of(PLANS[name], Options())
+    used = layout.a_slots * layout.a_bytes + layout.b_slots * layout.b_bytes + layout.buffers * layout.buffer_bytes
+    assert used <= SHARED_BYTES - 2048
+    assert min(layout.a_slots, layout.b_slots) >= 2
+    assert layout.a_bytes % 1024 == layout.b_bytes % 1024 == 0
+
+
+def test_delays_and_time_limits_are_compiled_in() -> None:
+    text = header(PLANS["convolutions"], Options(delay_ns=300, timeout_ns=5000))
+    assert "DELAY_NS = 300;" in text
+    assert "TIMEOUT_NS = 5000;" in text

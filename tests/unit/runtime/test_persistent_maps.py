@@ -1,0 +1,81 @@
+"""What the persistent kernel's loads are told: boxes of activations and weights, as TMA takes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tileprof.errors import UserError
+from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.driver import MAP_WORDS
+from tileprof.runtime.persistent.launch import _put_stage
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.view import View
+
+
+class Recorder:
+    """Stands in for a kernel's arguments: keeps maps by word and pointers by word."""
+
+    def __init__(self) -> None:
+        self.maps, self.words = {}, {}
+
+    def put_map(self, word, address, dtype, sizes, strides, box, steps) -> None:
+        assert len(sizes) == len(box) == len(steps) == len(strides) + 1
+        self.maps[word] = address, dtype, sizes, strides, box, steps
+
+
+def put(stage, *, pair=False):
+    """The maps and pointers of a stage, and the tensors they are of."""
+    given = {}
+    for role, v in stage.operator.views().items():
+        given[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
+    made = Recorder()
+    _put_stage(made, 0, stage, given, pair)
+    return made, given
+
+
+def test_a_product_loads_its_tile_of_rows_and_of_weights() -> None:
+    stage = stage_plans(gelu_mlp(100, (64, 48), (64, 96), 328, 200))[0]
+    made, given = put(stage)
+    address, dtype, sizes, strides, box, steps = made.maps[0]
+    assert (address, dtype) == (given["a"].data_ptr(), "float16")
+    assert (sizes, strides) == ((328, 100, 1, 1), (656, 65600, 65600))
+    assert (box, steps) == ((64, 64, 1, 1), (1, 1, 1, 1))
+    assert made.maps[MAP_WORDS] == (given["b"].data_ptr(), "float16", (328, 1, 200), (656, 656), (64, 1, 48), (1, 1, 1))
+
+
+def test_a_gate_loads_half_of_its_weight_rows_at_a_time() -> None:
+    made, _ = put(stage_plans(gated_mlp(64, (64, 88), (64, 128), 512, 352))[0])
+    assert made.maps[MAP_WORDS][2] == (512, 1, 704)
+    assert made.maps[MAP_WORDS][4] == (64, 1, 88)
+
+
+def test_each_of_a_pair_loads_its_rows_and_half_of_the_weights() -> None:
+    made, _ = put(stage_plans(gelu_mlp(512, (256, 96), (256, 128), 512, 384))[0], pair=True)
+    assert made.maps[0][4] == (64, 128, 1, 1)
+    assert made.maps[MAP_WORDS][4] == (64, 1, 48)
+
+
+def test_a_convolution_loads_whole_rows_of_pixels() -> None:
+    made, given = put(stage_plans(convolution_pair(8, 56, 64, (112, 32)))[0])
+    assert made.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 56, 2, 1), (1, 1, 1, 1))
+    assert made.maps[MAP_WORDS][2:] == ((64, 9, 64), (128, 1152), (64, 1, 32), (1, 1, 1))
+    pointers = [made.words[2 * MAP_WORDS + n] for n in range(3)]
+    assert pointers == [given["out"].data_ptr(), given["bias"].data_ptr(), 0]
+
+
+def test_a_stride_is_one_of_the_box() -> None:
+    x, w = (View.contiguous(n, shape, "float16") for n, shape in (("x", (4, 28, 28, 64)), ("w", (64, 1, 1, 64))))
+    conv = Conv2d(x, w, View.contiguous("y", (4, 14, 14, 64), "float16"), tile=(98, 64), stride=2)
+    made, _ = put(stage_plans(Chain(("narrow",), (conv,)))[0])
+    assert made.maps[0][4:] == ((64, 27, 13, 1), (1, 2, 2, 1))  # 14 of 27 columns, 7 of 13 rows
+
+
+def test_what_tma_cannot_address_is_refused() -> None:
+    stage = stage_plans(gelu_mlp(64, (64, 48), (64, 96), 512, 384))[0]
+    given = {role: torch.zeros(v.elements + 8, dtype=torch.float16) for role, v in stage.operator.views().items()}
+    given["a"] = given["a"][1:]
+    with pytest.raises(UserError, match="a of gemm begins at an address that 16 does not divide"):
+        _put_stage(Recorder(), 0, stage, given, False)

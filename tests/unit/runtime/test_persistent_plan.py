@@ -1,0 +1,338 @@
+"""Plans of the persistent kernel never load what nobody has written, never get stuck, and say what the policy says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from chains import CHAINS, matrix, weight
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from persistent_machine import Machine, at_random, held_back
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.measure import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.persistent.cost import chain_us, clusters_on
+from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
+from tileprof.runtime.persistent.plan import SPLITS, Box, Plan
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.stages import View
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
+
+
+def policy_of(chain: Chain, kind: str, orders: list[tuple[int, ...] | None] | None = None) -> Policy:
+    """A sound policy that waits for every parent tile (``tile``), for whole rows of tiles (``row``), or for every other tile of them (``strided``)."""
+    given_orders = orders or [None] * len(chain.operators)
+    stages = tuple(
+        Stage(name, o.grid, op=o.NAME, operator=o.describe(), order=order)
+        for name, o, order in zip(chain.names, chain.operators, given_orders, strict=True)
+    )
+    if kind == "fewest":
+        made = chain.policy()
+        return replace(made, stages=stages)
+    semaphores, edges = [], []
+    for (producer, consumer), (parent, child) in chain._needs(chain.memory()).items():
+        gx, gy, _ = stages[producer].grid
+        x, y = (n.ravel() for n in np.meshgrid(np.arange(gx), np.arange(gy)))
+        down, across = (y, x) if chain.operators[producer].rows_along == "y" else (x, y)
+        of = {"tile": np.arange(gx * gy), "row": down, "strided": 2 * down + across % 2}[kind]
+        _, of = np.unique(of, return_inverse=True)
+        full = np.bincount(of)
+        waits = [sorted(set(of[parent[child == t]].tolist())) for t in range(stages[consumer].tiles)]
+        flat = [s for w in waits for s in w]
+        indptr = np.cumsum([0] + [len(w) for w in waits]).tolist()
+        edges.append(
+            Edge(producer, consumer, ("RAW",), "table", len(semaphores), WaitTable(tuple(indptr), tuple(flat)), tuple(full[flat].tolist()))
+        )  # fmt: skip
+        semaphores.append(Semaphores(producer, (len(full), 1, 1), tuple(of.tolist())))
+    return Policy(stages, tuple(semaphores), tuple(edges), guard={"renamed": True})
+
+
+@st.composite
+def products(draw: st.DrawFn) -> Chain:
+    """Two to four products of ragged sizes; residuals of earlier results, and memory that is written twice."""
+    m = draw(st.integers(1, 300))
+    widths = [8 * draw(st.integers(1, 40)) for _ in range(draw(st.integers(3, 5)))]
+    height = draw(st.sampled_from([16, 24, 64, 128, 256]))
+    tensors = [f"t{n}" for n in range(len(widths))]
+    reuse = draw(st.booleans())
+    operators: list[Gemm] = []
+    for n, (k, width) in enumerate(pairwise(widths)):
+        name = tensors[n + 1]
+        if reuse and n >= 2 and widths[n + 1] == widths[n - 1] and n + 1 < len(widths):
+            name = operators[n - 2].out.tensor
+        tensors[n + 1] = name
+        gate = draw(st.booleans())
+        columns = draw(st.sampled_from([16, 48, 88, 128] if not gate else [8, 24, 64]))
+        earlier = [o.out for o in operators if o.out.shape == (m, width) and o.out.tensor != name]
+        residual = draw(st.sampled_from([None, *earlier]))
+        operators.append(Gemm(
+            matrix(tensors[n], m, k), weight(f"w{n}", k, width * (1 + gate)), matrix(name, m, width), residual=residual,
+            tile=(height if height > 128 else min(m, height), columns), epilogue="silu_gate" if gate else "gelu", rows_along=draw(st.sampled_from("xy")),
+        ))  # fmt: skip
+    return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> Chain:
+    images, size = draw(st.integers(1, 3)), draw(st.integers(4, 9))
+    operators: list[Conv2d] = []
+    x = matrix("x", images, size, size, 64)
+    for n in range(draw(st.integers(2, 3))):
+        kernel = draw(st.sampled_from([1, 3]))
+        stride = draw(st.sampled_from([1, 1, 2]))
+        padding = kernel // 2
+        side = (x.shape[1] + 2 * padding - kernel) // stride + 1
+        out = matrix(f"h{n}", images, side, side, 64)
+        residual = x if x.shape == out.shape and draw(st.booleans()) else None
+        made = [
+            Conv2d(x, matrix(f"w{n}", 64, kernel, kernel, 64), out, tile=(h, 32), stride=stride, padding=padding, residual=residual)
+            for h in range(1, 65)
+        ]  # fmt: skip
+        operators.append(draw(st.sampled_from([o for o in made if Box.of(o) is not None])))
+        x = out
+    return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> Plan:
+    chain = draw(st.one_of(products(), convolutions()))
+    kind = draw(st.sampled_from(["tile", "row", "strided", "fewest"]))
+    orders = [
+        tuple(draw(st.permutations(range(o.tiles)))) if o.tiles < 20 and draw(st.booleans()) else None for o in chain.operators
+    ]  # fmt: skip
+    policy = policy_of(chain, kind, orders)
+    split = 2 if chain.operators[0].tile[0] > 128 else draw(st.sampled_from(SPLITS))
+    try:
+        return plan_of(policy, chain, clusters=draw(st.integers(1, 6)), split=split)
+    except UserError:
+        assume(False)
+        raise
+
+
+SLOW = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+
+
+@SLOW
+@given(planned(), st.integers(0, 2**32), st.sampled_from([0, 1, 10**6]))
+def test_no_order_reads_unwritten_memory_or_gets_stuck(plan, seed, ahead) -> None:
+    for choose in (at_random(seed), held_back({seed % plan.clusters}), held_back({0})):
+        outcome = Machine(plan, ahead=ahead).run(choose)
+        assert outcome.clean
+        assert sorted(outcome.done) == sorted(list(range(len(plan.tasks))) * plan.split)
+
+
+def without(plan: Plan, wait: int) -> Plan:
+    """The plan with one wait less."""
+    wait_ptr = plan.wait_ptr - (plan.wait_ptr > wait)
+    return replace(plan, wait_ptr=wait_ptr.astype(np.int32), waits=np.delete(plan.waits, wait, axis=0))
+
+
+def caught(plan: Plan) -> bool:
+    """Whether holding back some cluster shows a read or a write that comes too early."""
+    return any(Machine(plan).run(held_back({c})).early for c in range(plan.clusters))
+
+
+@pytest.mark.parametrize("kind", ["tile", "row", "fewest"])
+@pytest.mark.parametrize("split", [1, 4])
+def test_a_product_or_convolution_without_any_one_of_its_waits_is_caught(kind, split) -> None:
+    mlp = gelu_mlp(96, (64, 64), (64, 96), 256, 256)
+    pair = convolution_pair(1, 6, 64, (12, 32))
+    for chain in (mlp, pair):
+        plan = plan_of(
+            policy_of(chain, kind), chain, clusters=64, split=split
+        )  # a tile each: no order of tasks stands in for a wait
+        assert len(plan.waits)
+        assert not caught(plan)
+        assert all(caught(without(plan, wait)) for wait in range(len(plan.waits)))
+
+
+@SLOW
+@given(planned())
+def test_a_plan_has_every_tile_once_and_every_wait_and_post_of_the_policy_for_each_block(plan) -> None:
+    stages = [stage.operator for stage in plan.stages]
+    assert sorted(map(tuple, plan.tasks[:, [0, 3]].tolist())) == [
+        (s, t) for s, o in enumerate(stages) for t in range(o.tiles)
+    ]
+    posted = np.bincount(plan.posts, minlength=plan.semaphores) * plan.split
+    assert np.array_equal(plan.waits[:, 4], posted[plan.waits[:, 2]])
+    assert (plan.waits[:, 3] <= plan.waits[:, 4]).all()
+    assert (plan.waits[:, 0] < plan.waits[:, 1]).all()
+    for task in range(len(plan.tasks)):
+        mine = plan.waits[plan.wait_ptr[task] : plan.wait_ptr[task + 1]]
+        assert (np.diff(mine[:, 0]) >= 0).all()
+        assert (mine[:, 1] <= plan.stages[plan.tasks[task, 0]].k_blocks).all()
+    for begin, end in pairwise(plan.task_ptr):
+        assert (np.diff(plan.tasks[begin:end, 0]) >= 0).all()
+    for number, alone in enumerate(plans_by_stage(plan, 3)):
+        assert (sorted(alone.tasks[:, 3]), alone.split) == (list(range(stages[number].tiles)), plan.split)
+        assert not len(alone.waits)
+        assert not len(alone.posts)
+        assert Machine(alone).run(at_random(0)).stuck == []
+
+
+def test_a_block_awaits_only_the_tiles_that_write_its_part_of_k() -> None:
+    """512 columns in tiles of 192: k-blocks 0 to 3, 3 to 6 and 6 to 8."""
+    chain = gelu_mlp(64, (64, 192), (64, 128), 256, 512)
+    plan = plan_of(policy_of(chain, "tile"), chain, clusters=8, split=4)
+    task = int(np.flatnonzero(plan.tasks[:, 0] == 1)[0])
+    waits = plan.waits[plan.wait_ptr[task] : plan.wait_ptr[task + 1]]
+    assert waits[:, :2].tolist() == [[0, 3], [3, 6], [6, 8]]
+    assert waits[:, 3:].tolist() == [[4, 4]] * 3
+    reached = [
+        [
+            n
+            for n, (low, high, *_) in enumerate(waits.tolist())
+            if low < plan.part(1, r)[1] and high > plan.part(1, r)[0]
+        ]
+        for r in range(4)
+    ]
+    assert reached == [[0], [0, 1], [1], [2]]
+    rows = plan_of(policy_of(chain, "row"), chain, clusters=8, split=4).waits
+    assert {tuple(w) for w in rows[:, :2].tolist()} == {(0, 8)}
+
+
+def test_blocks_of_a_pair_share_rows_and_each_takes_all_of_k() -> None:
+    chain = gelu_mlp(512, (256, 96), (256, 64), 256, 192)
+    plan = plan_of(policy_of(chain, "tile"), chain, clusters=8)
+    assert (plan.split, plan.paired, plan.stages[0].rows) == (2, True, 128)
+    assert plan.part(0, 0) == plan.part(0, 1) == (0, 4)
+    assert Machine(plan).run(at_random(1)).clean
+    assert {tuple(w) for w in plan.waits[:, :2].tolist()} == {(0, 2), (1, 3)}
+    assert caught(without(plan, 0)) or caught(without(plan, 1))
+
+
+def test_a_residual_and_memory_that_is_written_again_are_awaited_before_anything_is_loaded() -> None:
+    m = 64
+    up = Gemm(matrix("x", m, 128), weight("w0", 128, 256), matrix("h", m, 256), tile=(64, 64))
+    middle = Gemm(
+        matrix("h", m, 256), weight("w1", 256, 256), matrix("g", m, 256), residual=matrix("h", m, 256), tile=(64, 64)
+    )
+    again = Gemm(matrix("g", m, 256), weight("w2", 256, 256), matrix("h", m, 256), tile=(64, 64))
+    chain = Chain(("up", "middle", "again"), (up, middle, again))
+    plan = plan_of(policy_of(chain, "tile"), chain, clusters=4, split=2)
+    assert {tuple(w) for w in plan.waits[:, :2].tolist()} == {(0, 4)}
+
+
+def test_waits_for_a_part_of_the_posts_are_not_tied_to_columns() -> None:
+    chain = gelu_mlp(64, (64, 64), (64, 64), 128, 256)
+    policy = policy_of(chain, "row")
+    lower = replace(policy.edges[0], value=tuple(v - 1 for v in policy.edges[0].value))
+    plan = plan_of(replace(policy, edges=(lower,)), chain, clusters=4, split=1)
+    assert {tuple(w) for w in plan.waits.tolist()} == {(0, 4, 0, 3, 4)}
+
+
+def refused(match: str, *operators, **options) -> None:
+    chain = Chain(tuple(f"s{n}" for n in range(len(operators))), operators)
+    with pytest.raises(UserError, match=match):
+        plan_of(chain.policy(), chain, **{"clusters": 32} | options)
+
+
+def product(**changes) -> Gemm:
+    given_ = {"a": matrix("x", 64, 128), "b": weight("w", 128, 256), "out": matrix("h", 64, 256), "tile": (64, 64)}
+    return Gemm(**given_ | changes)
+
+
+def convolution(**changes) -> Conv2d:
+    given_ = {
+        "x": matrix("x", 1, 8, 8, 64),
+        "weight": matrix("w", 64, 3, 3, 64),
+        "out": matrix("h", 1, 8, 8, 64),
+        "tile": (16, 64),
+    }
+    return Conv2d(**given_ | {"padding": 1} | changes)
+
+
+def test_what_the_kernel_cannot_take_is_refused_in_a_sentence() -> None:
+    refused(r"w has strides \(256, 1\).*nn.Linear", product(b=matrix("w", 128, 256)))
+    refused("float16 or bfloat16 throughout", *CHAINS["mlp in float32"].operators)
+    refused("s0: it has a batch", CHAINS["attention"].operators[0])
+    refused("s0: it is norm", *CHAINS["rows"].operators[:1])
+    refused("up to 128, or, in products alone, 256 in all stages", product(tile=(192, 64)))
+    refused(
+        "tiles of 128, 256 rows",
+        product(tile=(256, 64)),
+        product(b=weight("v", 128, 256), out=matrix("g", 64, 256), tile=(128, 64)),
+    )
+    refused("up to 128, or", convolution(out=matrix("h", 4, 8, 8, 64), x=matrix("x", 4, 8, 8, 64), tile=(256, 64)))
+    refused("tiles of 256 rows take clusters of two blocks, not 4", product(tile=(256, 64)), split=4)
+    refused("in tiles of 256 rows it takes multiples of 16", product(tile=(256, 72)))
+    refused("tiles have 60 columns; it takes multiples of 8", product(tile=(64, 60)))
+    refused("multiplies 264 weight rows", product(tile=(64, 264)))
+    refused("multiplies 24 weight rows; in tiles of 64 rows it takes multiples of 16", product(tile=(64, 24)))
+    refused("result has 252 columns", product(b=weight("w", 128, 252), out=View("h", (64, 252), (256, 1), "float16")))
+    refused("TMA takes multiples of 8", product(a=matrix("x", 64, 100), b=weight("w", 100, 256)))
+    refused("TMA takes multiples of 8", product(a=View("x", (64, 128), (128, 1), "float16", 4)))
+    refused("a tile has 12 pixels", convolution(tile=(12, 64)))
+    refused("multiple of 64 channels", convolution(x=matrix("x", 1, 8, 8, 40), weight=matrix("w", 64, 3, 3, 40)))
+    refused(
+        "at most 8 stages",
+        *(
+            product(a=matrix(f"h{n}", 64, 256), b=weight("w", 256, 256), out=matrix(f"h{n + 1}", 64, 256))
+            for n in range(9)
+        ),
+    )
+    refused("clusters of 3 blocks", product(), split=3)
+    refused("at most as many as a stage has blocks", product(), split=4)
+    refused("only what fits the device", product(), split=2, clusters=0)
+    refused("no cluster of the persistent kernel fits", product(), clusters=0)
+    refused(
+        "s1: it loads h ahead of every wait",
+        product(), Gemm(matrix("x", 64, 128), View("h", (128, 64), (1, 256), "float16"), matrix("y", 64, 64), tile=(64, 64)),
+    )  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12), st.integers(1, 64))
+def test_a_box_is_the_run_of_pixels_of_its_tile(images, p, q, pixels) -> None:
+    out = matrix("h", images, p, q, 64)
+    operator = Conv2d(matrix("x", images, p, q, 64), matrix("w", 64, 1, 1, 64), out, tile=(pixels, 64))
+    box = Box.of(operator)
+    assume(box is not None)
+    for tile in range(operator.grid[1]):
+        first = tile * pixels
+        n, row, column = first // (p * q), first // q % p, first % q
+        run = [
+            ((n + i) * p + row + y) * q + column + x
+            for i in range(box.images) for y in range(box.rows) for x in range(box.columns) if n + i < images
+        ]  # fmt: skip
+        assert run == list(range(first, min(first + pixels, images * p * q)))
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 64, 128, 256, 512, 1024, 2048])
+@pytest.mark.parametrize("kind", ["plain", "gated"])
+def test_suggested_tiles_fill_the_device_and_are_taken(tokens, kind) -> None:
+    made = (
+        gelu_mlp(tokens, (64, 64), (64, 64)) if kind == "plain" else gated_mlp(tokens, (64, 64), (64, 64), 8192, 2752)
+    )
+    fit = clusters_on(132)
+    chain, split = tiled(made, fit)
+    plan = plan_of(policy_of(chain, "row"), chain, clusters=fit)
+    assert plan.split == split
+    assert 128 <= plan.clusters * split <= 132
+    us = chain_us(plan.stages, split, plan.clusters)
+    for height, width in ((64, 64), (128, 96), (128, 128), (256, 128)):
+        tile = (min(tokens, height) if height <= 128 else height, width)
+        other = replace(chain, operators=tuple(replace(o, tile=tile) for o in chain.operators))
+        stages = stage_plans(other)
+        if height <= 128 or tokens > 128:
+            assert us <= 1.03 * chain_us(stages, 2, fit(2))
+
+
+@SLOW
+@given(st.one_of(products(), convolutions()), st.sampled_from([4, 16, 132]))
+def test_suggested_tiles_are_ones_that_the_kernel_takes(chain, sms) -> None:
+    assume(all(o.rows_along == "y" for o in chain.operators))
+    suggested, split = tiled(chain, clusters_on(sms))
+    plan = plan_of(policy_of(suggested, "row"), suggested, clusters=clusters_on(sms))
+    assert [o.out for o in suggested.operators] == [o.out for o in chain.operators]
+    assert plan.split in SPLITS
+    assert split in SPLITS

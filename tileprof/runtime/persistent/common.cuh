@@ -1,0 +1,156 @@
+// What all roles of a block share: parameters, shared memory, rings and their barriers, and the tasks of a cluster.
+#pragma once
+
+#include "stages.h"  // first: ptx.cuh asks it for the type of halves
+#include "ptx.cuh"
+
+constexpr int CONSUMERS = 256;
+constexpr int CONSUMER_WARPS = CONSUMERS / 32;
+constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
+constexpr int SLOT_COLUMNS = 64;  // of k
+constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
+constexpr int PARTS = SPLIT / HALVES;  // of k
+constexpr int SCRATCH_PITCH = 24;  // floats; rows of a warp's eight-byte stores meet different banks
+constexpr int SCRATCH_BYTES = 16 * 4 * SCRATCH_PITCH;
+constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
+
+struct StageTensors {
+    TensorMap activations, weights;
+    void* out;
+    const void* bias;
+    const void* residual;
+    u64 unused[5];
+};
+static_assert(sizeof(StageTensors) == 320);
+
+struct Arguments {
+    StageTensors stage[STAGES];
+    const s32* task_ptr;
+    const struct Task* tasks;
+    const s32 *waits, *posts;
+    const s32* seed;
+    s32 *flags, *state, *record;
+};
+static_assert(sizeof(Arguments) == 320 * STAGES + 64);  // 64 bytes of pointers
+
+// Shared memory: rings, buffers, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
+constexpr u32 B_AT = A_SLOTS * A_BYTES;
+constexpr u32 BUFFER_AT = B_AT + B_SLOTS * B_BYTES;
+constexpr u32 SCRATCH_AT = BUFFER_AT + BUFFERS * BUFFER_BYTES;
+constexpr u32 BARRIERS_AT = SCRATCH_AT + (PARTS > 1 ? CONSUMER_WARPS * SCRATCH_BYTES : 0);
+constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
+constexpr u32 B_FULL = A_FREE + 8 * A_SLOTS, B_FREE = B_FULL + 8 * B_SLOTS;
+constexpr u32 SUMS_FULL = B_FREE + 8 * B_SLOTS, SUMS_FREE = SUMS_FULL + 8 * BUFFERS;
+static_assert(SUMS_FREE + 8 * BUFFERS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
+
+template <int SLOTS>
+struct Ring {
+    u32 slot = 0, turn = 0;
+
+    __device__ void advance() {
+        if (++slot == SLOTS) {
+            slot = 0;
+            turn ^= 1;
+        }
+    }
+};
+
+// What a block of a cluster is: block `half` of the rows and `part` of k. Blocks of a part have neighbouring ranks.
+struct Rank {
+    u32 half, part;
+
+    // The rank of the block with another part of k for the same rows.
+    __device__ u32 with_part(u32 other) const { return other * HALVES + half; }
+
+    // The rank of a block that multiplies the same weights.
+    __device__ u32 with_half(u32 other) const { return part * HALVES + other; }
+};
+
+// A row of the task table: where its waits and posts stand, too.
+struct alignas(16) Task {
+    int stage, row, column, tile, wait, waits_end, post, posts_end;
+};
+
+template <class Try>
+__device__ __forceinline__ void until(Try&& done) {
+    u64 start = 0;
+    for (u32 tries = 1; !done(); ++tries)
+        if (tries % 1024 == 0) {  // the clock is slow to read
+            if (start == 0) start = globaltimer();
+            if (globaltimer() - start > STUCK_NS) __trap();
+        }
+}
+
+__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
+    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
+}
+
+__device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
+    until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
+}
+
+// A barrier at which the threads of so many blocks arrive.
+template <int BLOCKS>
+__device__ __forceinline__ void wait_blocks(u32 barrier, u32 parity) {
+    if constexpr (BLOCKS == 1)
+        wait_cta(barrier, parity);
+    else
+        wait_cluster(barrier, parity);
+}
+
+// Calls work(Stage<stage>()).
+template <int FIRST = 0, class Work>
+__device__ __forceinline__ void with_stage(int stage, Work&& work) {
+    if constexpr (FIRST + 1 == STAGES)
+        work(Stage<FIRST>());
+    else if (stage == FIRST)
+        work(Stage<FIRST>());
+    else
+        with_stage<FIRST + 1>(stage, work);
+}
+
+// The tasks of a cluster, as its blocks find them before the kernel in front has ended: the plan's tables never change.
+struct Tasks {
+    int begin, end;
+    Task first;
+
+    __device__ Tasks(const Arguments& arguments) {
+        const int cluster = blockIdx.x / SPLIT;
+        begin = arguments.task_ptr[cluster];
+        end = arguments.task_ptr[cluster + 1];
+        first = begin < end ? arguments.tasks[begin] : Task();
+    }
+};
+
+// Calls work(Stage<stage>(), task, number) for each task; rows are read while the one before is worked on.
+template <class Work>
+__device__ __forceinline__ void for_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
+    Task next = tasks.first;
+    for (int number = tasks.begin; number < tasks.end; ++number) {
+        const Task task = next;
+        if (number + 1 < tasks.end) next = arguments.tasks[number + 1];
+        with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
+    }
+}
+
+// For tests: sleep up to DELAY_NS, another time for every task, rank, run and place.
+__device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank rank, u32 place) {
+    if constexpr (DELAY_NS > 0) {
+        u32 mixed = (task + 1) * 40503u + (rank.with_part(rank.part) + 1) * 58757u + *arguments.seed * 30011u + place * 7919u;
+        mixed = (mixed ^ (mixed >> 7)) * 9973u;
+        mixed = (mixed ^ (mixed >> 11)) & 1023u;
+        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
+        while (globaltimer() - start < nap) nanosleep(100);
+    }
+}
+
+template <class S>
+__device__ __forceinline__ int k_begin(u32 part) {
+    return S::K_BLOCKS * part / PARTS;
+}
+
+// The first row of the result that this block holds of a tile.
+template <class S>
+__device__ __forceinline__ int first_row(const Task& task, Rank rank) {
+    return task.row * S::TILE_ROWS + rank.half * ROWS;
+}

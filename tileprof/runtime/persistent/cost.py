@@ -1,0 +1,161 @@
+"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles, not for claims.
+
+A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and multiplies what it has loaded. While it finishes a
+tile its loads of weights run on, so that a tile takes the longer of loading and of multiplying with finishing; and no stage takes less than its weights take to
+come from memory. The constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a stage): nine in ten are
+within 10%, the worst within 17%. Convolutions had no part in the fit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
+
+BYTES_PER_US: Final = 74_000.0
+"""What an SM takes from L2 while all do."""
+
+DRAM_BYTES_PER_US: Final = 4_100_000.0
+FLOP_PER_US: Final = 5_760_000.0
+"""Of an SM in wgmma, at the clock that a long product leaves."""
+
+BLOCK_US: Final = 0.21
+"""A k-block at least, however narrow: barriers of both rings and the latency of a product."""
+
+BEGIN_US: Final = 1.0
+"""Of a tile, before its first product."""
+
+FINISH_US: Final = 0.65
+"""Barriers and latencies between the last product of a tile and its post."""
+
+STORED_BYTES_PER_US: Final = 100_000.0
+SENT_BYTES_PER_US: Final = 11_500.0
+"""Results of a tile to memory; sums to the other blocks of a cluster."""
+
+LAG_US: Final = 1.45
+"""From the last load of a stage to its last product."""
+
+LAUNCH_US: Final = 1.0
+"""Of a launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
+
+GRAPH_GAP_US: Final = 0.8
+"""Between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
+
+SIGNAL_US: Final = 0.7
+"""From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
+
+RING_BYTES: Final = 100 * 1024
+"""Of weights, that a loader fetches ahead of its activations."""
+
+_STREAMING: Final = 120
+"""Blocks that it takes to draw all of the memory's bandwidth."""
+
+_SHARPNESS: Final = 6
+"""Of the maximum of a tile's limits: those that are near each other are both felt."""
+
+_LEFT_OVER: Final = 12
+"""SMs that clusters of four and more cannot use, for the odd sizes of a GPC: 30 of four and 15 of eight fit an H200."""
+
+
+def clusters_on(sms: int) -> Callable[[int], int]:
+    """How many clusters of a size about fit a GPU that is not here to be asked."""
+    return lambda split: max(1, (sms if split <= 2 else sms - _LEFT_OVER) // split)
+
+
+def finish_us(stage: StagePlan, split: int) -> float:
+    """From the last product of a tile to its post."""
+    sums = _height(stage) * stage.columns
+    if stage.pair or split == 1:
+        return FINISH_US + 2 * sums / STORED_BYTES_PER_US
+    return FINISH_US + 4 * sums * (split - 1) / split / SENT_BYTES_PER_US
+
+
+def tile_us(stage: StagePlan, split: int) -> float:
+    """A tile that is shared by ``split`` blocks, among others."""
+    return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns)
+
+
+def _tile_us(stage: StagePlan, split: int, columns: float) -> float:
+    """A tile for which so many weight rows are loaded."""
+    mine = -(-stage.k_blocks // (1 if stage.pair else split))
+    load = mine * 2 * K_BLOCK * (_height(stage) + columns) / BYTES_PER_US
+    multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / FLOP_PER_US + finish_us(stage, split)
+    limits = load, multiply, mine * BLOCK_US
+    return BEGIN_US + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
+
+
+def paced_us(stage: StagePlan, split: int, clusters: int) -> float:
+    """A tile, if the stage has the device to itself: no faster than memory gives the weights."""
+    weight = stage.operator.b if isinstance(stage.operator, Gemm) else stage.operator.weight
+    bytes_ = weight.item_bytes
+    for size in weight.shape:
+        bytes_ *= size
+    rounds = -(-stage.operator.tiles // clusters)
+    drawn = min(1.0, split * min(clusters, stage.operator.tiles) / _STREAMING) * DRAM_BYTES_PER_US
+    return max(tile_us(stage, split), BEGIN_US + bytes_ / drawn / rounds)
+
+
+def stage_us(stage: StagePlan, split: int, clusters: int) -> float:
+    """A stage alone, without what a launch costs."""
+    rounds = -(-stage.operator.tiles // clusters)
+    return rounds * paced_us(stage, split, clusters) + LAG_US + finish_us(stage, split)
+
+
+def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
+    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the ring holds of the weights."""
+    mine = -(-stage.k_blocks // (1 if stage.pair else split)) * stage.columns * K_BLOCK * 2
+    fetched = min(waited_us, life_us * min(1.0, RING_BYTES / mine))
+    return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
+
+
+def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
+    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows of the stage before that it reads."""
+    free = [0.0] * min(clusters, sum(stage.operator.tiles for stage in stages))
+    before: list[float] = []  # when each row of tiles of the stage before was done
+    height_before = 1
+    for number, stage in enumerate(stages):
+        height, matrix = stage.operator.tile[0], _rows(stage)
+        life, finish = paced_us(stage, split, clusters), finish_us(stage, split)
+        down = -(-matrix // height)
+        across = stage.operator.tiles // down
+        ends: list[float] = []
+        for row in range(down):
+            ready = 0.0
+            if number:
+                low, high = _read(stage, row * height, min(matrix, (row + 1) * height))
+                ready = max(before[low // height_before : -(-high // height_before)]) + SIGNAL_US
+            for _ in range(across):
+                late = ready - free[0]
+                end = free[0] + life if late <= 0 else ready + rest_us(stage, split, life, late)
+                heapq.heapreplace(free, end)
+            ends.append(end + finish + (LAG_US if life > tile_us(stage, split) else 0.0))
+        before, height_before = ends, height
+    return max(before) + LAG_US
+
+
+def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
+    """Rows of the stage before that rows of the result are computed from."""
+    operator = stage.operator
+    if not isinstance(operator, Conv2d):
+        return low, high
+    _, height, width, _ = operator.x.shape
+    pixels = operator.x.shape[0] * height * width
+    ratio, halo = pixels / _rows(stage), operator.padding * width
+    return max(0, int(low * ratio) - halo), min(pixels, -int(-high * ratio // 1) + halo)
+
+
+def _rows(stage: StagePlan) -> int:
+    """Of the result as a matrix."""
+    total = 1
+    for size in stage.operator.out.shape[:-1]:
+        total *= size
+    return total
+
+
+def _height(stage: StagePlan) -> int:
+    """Rows of a block that hold something."""
+    return min(stage.operator.tile[0], stage.rows, _rows(stage))

@@ -1,0 +1,130 @@
+"""Launches of the persistent kernel on torch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tileprof.errors import UserError
+from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, build, compiled
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan
+from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.gemm import Gemm
+
+THREADS: Final = 384
+"""Of a block: one warpgroup of loaders, two that multiply."""
+
+MOST_POSTS: Final = 256
+"""Semaphores that a task posts: one a thread."""
+
+_STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
+_TAIL_WORDS: Final = 8  # pointers behind the stages
+
+Shared = tuple[Any, Any, Any, Any]
+"""seed [1], flags [semaphores * 32], state [2] and record [8], int32 on the device and zero at first."""
+
+
+class Launcher:
+    """A plan's kernel, compiled and with its task lists on the device. Raises `UserError` where it cannot be.
+
+    ``delay_ns``: for tests, tasks sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up. ``options``: how shared memory is used.
+    """
+
+    def __init__(
+        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None
+    ) -> None:  # fmt: skip
+        if int((plan.post_ptr[1:] - plan.post_ptr[:-1]).max(initial=0)) > MOST_POSTS:
+            raise UserError(
+                f"a tile posts more than {MOST_POSTS} semaphores; take a coarser policy (row, strided or grid)"
+            )
+        self.plan, self.device = plan, torch.device(device)
+        self.options = replace(options or Options(), delay_ns=delay_ns, timeout_ns=timeout_ns)
+        folder = compiled(plan, self.options)
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
+            self._function = Function((folder / CUBIN).read_bytes(), ENTRY, SHARED_BYTES)
+        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], plan.post_ptr[1:]
+        tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
+        self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
+        self._known: dict[tuple[int, ...], Arguments] = {}
+
+    def launch(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> None:
+        """Run the plan on the current stream; ``tensors``: of each stage, by role. May be captured into a graph."""
+        key = *(t.data_ptr() for stage in tensors for t in stage.values()), *(t.data_ptr() for t in shared)
+        if key not in self._known:
+            self._known[key] = self._arguments(tensors, shared)
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        blocks, programmatic = self.plan.clusters * self.plan.split, self.options.programmatic
+        self._function.launch(blocks, THREADS, stream, self._known[key], programmatic=programmatic)
+
+    def _arguments(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> Arguments:
+        stages = self.plan.stages
+        arguments = Arguments(_STAGE_WORDS * len(stages) + _TAIL_WORDS)
+        for number, (stage, given) in enumerate(zip(stages, tensors, strict=True)):
+            _put_stage(arguments, _STAGE_WORDS * number, stage, given, paired(self.plan))
+        at = _STAGE_WORDS * len(stages)
+        for offset, tensor in enumerate((*self._tables, *shared)):
+            arguments.words[at + offset] = tensor.data_ptr()
+        return arguments
+
+
+def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], pair: bool) -> None:
+    """StageTensors of kernel.cu: two tensor maps, then pointers."""
+    operator = stage.operator
+    for role, tensor in given.items():
+        if tensor.data_ptr() % 16:
+            raise UserError(f"{role} of {operator.NAME} begins at an address that 16 does not divide")
+    match operator:
+        case Gemm():
+            _put_gemm(arguments, at, stage, operator, given, pair)
+        case Conv2d():
+            _put_conv(arguments, at, operator, given)
+    for offset, role in enumerate(("out", "bias", "residual")):
+        arguments.words[at + 2 * MAP_WORDS + offset] = given[role].data_ptr() if role in given else 0
+
+
+def _put_gemm(
+    arguments: Arguments, at: int, stage: StagePlan, operator: Gemm, given: Mapping[str, Any], pair: bool
+) -> None:
+    (m, k), row = operator.a.shape, 2 * operator.a.strides[0]
+    n, weight_row = operator.b.shape[1], 2 * operator.b.strides[1]
+    dtype, high = operator.a.dtype, min(stage.rows, operator.tile[0])
+    wide = stage.columns // 2 if pair else operator.tile[1]
+    # As images of one row of pixels and taps of one: the same loads as a convolution's.
+    arguments.put_map(
+        at, given["a"].data_ptr(), dtype, (k, m, 1, 1), (row, m * row, m * row), (K_BLOCK, high, 1, 1), (1, 1, 1, 1)
+    )
+    weights = given["b"].data_ptr()
+    arguments.put_map(
+        at + MAP_WORDS, weights, dtype, (k, 1, n), (weight_row, weight_row), (K_BLOCK, 1, wide), (1, 1, 1)
+    )
+
+
+def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[str, Any]) -> None:
+    images, height, width, channels = operator.x.shape
+    image, row, column, _ = (2 * stride for stride in operator.x.strides)
+    box = Box.of(operator)
+    assert box is not None
+    step, dtype = operator.stride, operator.x.dtype
+    sides = K_BLOCK, (box.columns - 1) * step + 1, (box.rows - 1) * step + 1, box.images
+    sizes, strides, steps = (channels, width, height, images), (column, row, image), (1, step, step, 1)
+    arguments.put_map(at, given["x"].data_ptr(), dtype, sizes, strides, sides, steps)
+    out, r, s, _ = operator.weight.shape
+    taps, weights = (2 * channels, 2 * channels * r * s), given["weight"].data_ptr()
+    box_of_weights = K_BLOCK, 1, operator.tile[1]
+    arguments.put_map(at + MAP_WORDS, weights, dtype, (channels, r * s, out), taps, box_of_weights, (1, 1, 1))
+
+
+@cache
+def max_clusters(split: int) -> int:
+    """Clusters of ``split`` blocks that this GPU holds at a time, each block with an SM's shared memory to itself."""
+    cubin = (build(SOURCES / RESIDENT) / CUBIN).read_bytes()
+    torch.cuda.current_stream().synchronize()
+    return Function(cubin, RESIDENT.removesuffix(".cu"), SHARED_BYTES).clusters(split, THREADS)

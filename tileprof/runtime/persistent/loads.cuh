@@ -1,0 +1,146 @@
+// The two warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores.
+#pragma once
+
+#include "common.cuh"
+
+// Weights: the rows of a tile, twice with a gate, as many blocks of 64 along k as fit a slot.
+template <class S>
+__device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 full, int row, int k, Rank rank) {
+    // Weights that one row of tiles reads make room in L2 for those to come.
+    constexpr u64 HINT = S::ONE_ROW ? EVICT_FIRST : EVICT_NORMAL;
+    const int tap = k / S::CHANNEL_BLOCKS, channel = k % S::CHANNEL_BLOCKS * SLOT_COLUMNS;
+    if constexpr (PAIRED) {
+        row += rank.half * (S::GATED ? S::N : S::COLUMNS / 2);
+        const unsigned short blocks = 3 << rank.with_half(0);
+        copy_tensor_3d_multicast(to + rank.half * (S::BLOCK_BYTES / 2), map, full, channel, tap, row, blocks, HINT);
+    } else {
+        copy_tensor_3d(to, map, full, channel, tap, row, HINT);
+        if constexpr (S::GATED) copy_tensor_3d(to + S::BLOCK_BYTES / 2, map, full, channel, tap, S::N + row, HINT);
+    }
+}
+
+__device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+    Ring<B_SLOTS> ring;
+    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
+        using S = decltype(stage);
+        const TensorMap* map = &arguments.stage[S::INDEX].weights;
+        const int end = k_begin<S>(rank.part + 1);
+        for (int k = k_begin<S>(rank.part); k < end; k += S::PACK, ring.advance()) {
+            const u32 full = shared + B_FULL + 8 * ring.slot, to = shared + B_AT + ring.slot * B_BYTES;
+            const int blocks = end - k < S::PACK ? end - k : S::PACK;
+            wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);
+            mbarrier_arrive_expect_release_cta(full, blocks * S::BLOCK_BYTES);
+            for (int block = 0; block < blocks; ++block)
+                load_block<S>(map, to + block * S::BLOCK_BYTES, full, task.column * S::TILE_COLUMNS, k + block, rank);
+        }
+    });
+}
+
+struct Wait {
+    int k_from, k_to, semaphore, value, posts;
+};
+
+// Return when the semaphore has reached its value, or too late; as tileprof.runtime.sync.device.wait.
+__device__ __forceinline__ void await(const Arguments& arguments, const Wait& wait, u32 epoch, int stage, int tile) {
+    const s32* flag = arguments.flags + wait.semaphore * FLAG_WORDS;
+    const s32 before = static_cast<s32>(epoch * static_cast<u32>(wait.posts));
+    const s32 expected = before + wait.value;
+    if (load_acquire_gpu_s32(flag) - expected >= 0) return;
+    const u64 start = globaltimer();
+    while (true) {
+        nanosleep(20);
+        const s32 seen = load_acquire_gpu_s32(flag);
+        if (seen - expected >= 0) return;
+        if (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0) {
+            if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
+                arguments.record[1] = stage;
+                arguments.record[2] = tile;
+                arguments.record[3] = wait.semaphore;
+                arguments.record[4] = seen - before;
+                arguments.record[5] = wait.value;
+            }
+            return;
+        }
+    }
+}
+
+// The waits of a task, in order of k_from, 32 at a time: a lane each, so that their latencies overlap.
+struct Waits {
+    const Arguments& arguments;
+    const Task& task;
+    const u32 lane, epoch;
+    const int begin;  // the block's part of k
+    int first;
+    bool mine;
+    Wait wait;
+
+    __device__ Waits(const Arguments& arguments, const Task& task, u32 lane, u32 epoch, int begin)
+        : arguments(arguments), task(task), lane(lane), epoch(epoch), begin(begin), first(task.wait) {
+        read();
+    }
+
+    __device__ void read() {
+        const int number = first + lane;
+        mine = number < task.waits_end;
+        if (mine) {
+            const s32* row = arguments.waits + 5 * number;
+            wait = {row[0], row[1], row[2], row[3], row[4]};
+            if (wait.k_to <= begin) wait.k_from = -1;  // another block's concern, done at once
+        }
+    }
+
+    // All lanes: return when block k may be loaded. True where there was something to wait for.
+    __device__ bool before(int k) {
+        bool waited = false;
+        while (__any_sync(~0u, mine && wait.k_from <= k)) {
+            if (mine && wait.k_from <= k) {
+                if (wait.k_from >= 0) await(arguments, wait, epoch, task.stage, task.tile);
+                mine = false;
+            }
+            waited = true;
+            __syncwarp();
+            if (!__any_sync(~0u, mine) && first + 32 < task.waits_end) {
+                first += 32;
+                read();
+            }
+        }
+        return waited;
+    }
+};
+
+template <class S>
+__device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u32 full, int first, int k) {
+    const int tap = k / S::CHANNEL_BLOCKS, channel = k % S::CHANNEL_BLOCKS * SLOT_COLUMNS;
+    if constexpr (S::CONVOLUTION) {
+        const int x = first % S::Q * S::STRIDE + tap % S::S - S::PADDING;
+        const int y = first / S::Q % S::P * S::STRIDE + tap / S::S - S::PADDING;
+        copy_tensor_4d(to, map, full, channel, x, y, first / (S::P * S::Q), EVICT_NORMAL);
+    } else {
+        copy_tensor_4d(to, map, full, channel, first, 0, 0, EVICT_NORMAL);
+    }
+}
+
+// All lanes of a warp.
+__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+    const u32 epoch = arguments.state[0];
+    const u32 lane = threadIdx.x % 32;
+    Ring<A_SLOTS> ring;
+    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
+        using S = decltype(stage);
+        const TensorMap* map = &arguments.stage[S::INDEX].activations;
+        const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1), first = first_row<S>(task, rank);
+        Waits waits(arguments, task, lane, epoch, begin);
+        delay(arguments, number, rank, 0);
+        for (int k = begin; k < end; ++k, ring.advance()) {
+            const bool waited = waits.before(k);
+            if (lane == 0) {
+                if (waited) fence_proxy_async_global();
+                const u32 full = shared + A_FULL + 8 * ring.slot;
+                wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
+                mbarrier_arrive_expect_release_cta(full, S::BOX_ROWS * SLOT_COLUMNS * 2);
+                load_activation<S>(map, shared + ring.slot * A_BYTES, full, first, k);
+            }
+            __syncwarp();
+        }
+    });
+}

@@ -1,0 +1,224 @@
+"""From a policy to the task lists of clusters."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy
+from tileprof.policy.lower import Waits, lower
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.cost import chain_us, tile_us
+from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.tiles import preferred
+from tileprof.runtime.stages.gemm import Gemm
+
+I64 = NDArray[np.int64]
+
+
+def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | int, split: int | None = None) -> Plan:
+    """The tasks of every cluster for a policy. ``clusters``: how many fit the device, given the blocks of each.
+
+    ``split``: blocks of a cluster; None: what the model of `cost` likes best. A cluster takes its tasks in stage order and a tile waits for earlier stages only,
+    so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
+    """
+    stages = stage_plans(chain)
+    fitting = clusters if callable(clusters) else (lambda _: clusters)
+    chosen = _split(stages, fitting) if split is None else split
+    if stages[0].pair and chosen != 2:
+        raise UserError(f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {chosen}")
+    if chosen not in SPLITS or chosen > min(stage.k_blocks for stage in stages) or fitting(chosen) < 1:
+        raise UserError(
+            f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at most as many as a stage has "
+            f"blocks of {K_BLOCK} along k, and only what fits the device"
+        )
+    orders = [
+        np.arange(stage.tiles) if stage.order is None else np.asarray(stage.order, np.int64) for stage in policy.stages
+    ]
+    lowered = lower(policy)
+    used = sorted({w.edge.semaphores for w in lowered})
+    counts = [policy.semaphores[a].count for a in used]
+    first = dict(zip(used, np.cumsum([0, *counts]).tolist(), strict=False))
+    base = np.cumsum([0, *(stage.tiles for stage in policy.stages)])
+    waits, posts = _waits(lowered, chain, stages, first, base, chosen), _posts(lowered, policy, first, base)
+    links = _Links(*_csr(waits[:, [0, 3]], base[-1]), *_csr(posts, base[-1]), sum(counts))
+    lists = _dealt(stages, orders, chosen, fitting(chosen), links)
+    return _assembled(stages, chosen, lists, base, waits, posts, sum(counts))
+
+
+def without_waits(plan: Plan) -> Plan:
+    """The plan with nothing to wait for, which is wrong: its time shows what the dependency costs."""
+    return replace(plan, wait_ptr=np.zeros_like(plan.wait_ptr), waits=plan.waits[:0])
+
+
+def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
+    """The same kernel and the same tiles, one launch a stage, without waits or posts. ``clusters``: how many fit the device."""
+    begin = np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
+    turn = np.argsort(np.arange(len(plan.tasks)) - begin, kind="stable")  # near enough the order in which they begin
+    nothing = np.empty((0, 6), np.int64)
+    base = np.cumsum([0, *(stage.operator.tiles for stage in plan.stages)])
+    found = []
+    for number in range(len(plan.stages)):
+        orders = [np.empty(0, np.int64)] * len(plan.stages)
+        orders[number] = plan.tasks[turn][plan.tasks[turn, 0] == number, 3].astype(np.int64)
+        lists = _dealt(plan.stages, orders, plan.split, clusters, None)
+        found.append(_assembled(plan.stages, plan.split, lists, base, nothing, nothing[:, :2], 0))
+    return found
+
+
+def _split(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> int:
+    most = min(stage.k_blocks for stage in stages)
+    splits = (2,) if stages[0].pair else SPLITS
+    fitting = [(s, clusters(s)) for s in splits if s <= most]
+    costs = {s: chain_us(stages, s, n) for s, n in fitting if n > 0}
+    if not costs:
+        raise UserError("no cluster of the persistent kernel fits this device")
+    return min(costs, key=lambda s: preferred(costs[s], s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """Semaphores that each tile awaits and posts, as CSR over the tiles of all stages."""
+
+    wait_ptr: list[int]
+    waits: list[int]
+    post_ptr: list[int]
+    posts: list[int]
+    semaphores: int
+
+
+def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
+    """``rows`` (tile, semaphore)."""
+    order = np.argsort(rows[:, 0], kind="stable")
+    return np.searchsorted(rows[order, 0], np.arange(tiles + 1)).tolist(), rows[order, 1].tolist()
+
+
+def _dealt(
+    stages: Sequence[StagePlan], orders: Sequence[I64], split: int, clusters: int, links: _Links | None
+) -> list[list[tuple[int, int]]]:
+    """The (stage, tile) of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first by the model; of equals to
+    the lowest. A cluster that has to wait for what its tile awaits is free so much later: idle clusters do not collect the tiles of a stage that cannot begin.
+    """
+    clusters = min(clusters, sum(len(order) for order in orders))
+    free = [(0.0, cluster) for cluster in range(clusters)]
+    lists: list[list[tuple[int, int]]] = [[] for _ in range(clusters)]
+    posted = [0.0] * (links.semaphores if links else 0)
+    node = 0
+    for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
+        cost = tile_us(stage, split)
+        for tile in order.tolist():
+            begin, cluster = free[0]
+            at = node + tile
+            if links:
+                begin = max([begin, *(posted[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
+            end = round(begin + cost, 6)  # equal sums stay equal
+            if links:
+                for semaphore in links.posts[links.post_ptr[at] : links.post_ptr[at + 1]]:
+                    posted[semaphore] = max(posted[semaphore], end)
+            heapq.heapreplace(free, (end, cluster))
+            lists[cluster].append((number, tile))
+        node += stage.operator.tiles
+    return lists
+
+
+def _assembled(
+    stages: Sequence[StagePlan], split: int, lists: list[list[tuple[int, int]]], base: I64, waits: I64, posts: I64, semaphores: int
+) -> Plan:  # fmt: skip
+    """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the order of the tasks."""
+    flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 2)
+    place = np.zeros(base[-1], np.int64)  # the task of each tile
+    place[base[flat[:, 0]] + flat[:, 1]] = np.arange(len(flat))
+    tasks = np.empty((len(flat), 4), np.int64)
+    for number, stage in enumerate(stages):
+        mine = flat[:, 0] == number
+        tasks[mine] = _rows(number, stage, flat[mine, 1])
+    waits, posts = waits.copy(), posts.copy()
+    waits[:, 0], posts[:, 0] = place[waits[:, 0]], place[posts[:, 0]]
+    waits = waits[np.lexsort((waits[:, 3], waits[:, 2], waits[:, 1], waits[:, 0]))]
+    posts = posts[np.argsort(posts[:, 0], kind="stable")]
+    ends = np.arange(len(flat) + 1)
+    wait_ptr, post_ptr = np.searchsorted(waits[:, 0], ends), np.searchsorted(posts[:, 0], ends)
+    task_ptr = np.cumsum([0, *(len(tasks) for tasks in lists)])
+    return Plan(
+        split, len(lists), tuple(stages), _i32(task_ptr), _i32(tasks), _i32(wait_ptr), _i32(waits[:, 1:]), _i32(post_ptr), _i32(posts[:, 1]), semaphores
+    )  # fmt: skip
+
+
+def _i32(values: I64) -> I32:
+    return np.ascontiguousarray(values, np.int32)
+
+
+def _rows(number: int, stage: StagePlan, tile: I64) -> I64:
+    """Rows of `Plan.tasks`."""
+    operator = stage.operator
+    gx, gy, _ = operator.grid
+    x, y = tile % gx, tile // gx % gy
+    down, across = (y, x) if operator.rows_along == "y" else (x, y)
+    return np.stack([np.full(len(tile), number), down, across, tile], axis=1)
+
+
+def _waits(
+    lowered: Sequence[Waits], chain: Chain, stages: Sequence[StagePlan], first: dict[int, int], base: I64, split: int
+) -> I64:
+    """Tile of all stages, and the columns of `Plan.waits`."""
+    columns: list[I64] = []
+    for waits in lowered:
+        consumer, array = waits.edge.consumer, waits.edge.semaphores
+        tile = np.repeat(np.arange(len(waits.indptr) - 1), np.diff(waits.indptr))
+        whole = stages[consumer].k_blocks
+        posts = waits.posts[waits.semaphore]
+        reach = _reach(chain, waits)
+        if reach is None:
+            k_from, k_to = np.zeros(len(tile), np.int64), np.full(len(tile), whole)
+        else:  # a value that some posters need not have reached says nothing about who they are
+            full = (waits.value >= posts) & (posts > 0)
+            k_from = np.where(full, reach[0][waits.semaphore], 0)
+            k_to = np.where(full, reach[1][waits.semaphore], whole)
+        semaphore, value = first[array] + waits.semaphore, split * waits.value
+        rows = np.stack([base[consumer] + tile, k_from, k_to, semaphore, value, split * posts], axis=1)
+        columns.append(rows[waits.value > 0])
+    return np.concatenate(columns) if columns else np.empty((0, 6), np.int64)
+
+
+def _reach(chain: Chain, waits: Waits) -> tuple[I64, I64] | None:
+    """The k-blocks of the consumer that the tiles which post a semaphore write, by semaphore; None: a wait is for more than these.
+
+    Only where the consumer meets the earlier stages in nothing but its activations, and only this producer writes those: otherwise the wait may stand, perhaps
+    through other tiles, for a residual, for memory that is written again, or for another stage's part of the activations.
+    """
+    consumer, producer = chain.operators[waits.edge.consumer], chain.operators[waits.edge.producer]
+    if not isinstance(consumer, Gemm) or not isinstance(producer, Gemm) or consumer.a != producer.out:
+        return None
+    earlier = chain.operators[: waits.edge.consumer]
+    others = {v.tensor for role, v in consumer.views().items() if role != "a"}
+    written = [o.out.tensor for o in earlier]
+    touched = {v.tensor for o in earlier for v in o.views().values()}
+    if others & set(written) or consumer.out.tensor in touched or written.count(consumer.a.tensor) != 1:
+        return None
+    gx, gy, _ = producer.grid
+    tile = np.arange(producer.tiles)
+    across = tile % gx if producer.rows_along == "y" else tile // gx % gy
+    width, inner = producer.tile[1], producer.out.shape[-1]
+    low = across * width // K_BLOCK
+    high = -(-np.minimum((across + 1) * width, inner) // K_BLOCK)
+    semaphores = len(waits.posts)
+    k_from, k_to = np.full(semaphores, -(-inner // K_BLOCK)), np.zeros(semaphores, np.int64)
+    np.minimum.at(k_from, waits.of, low)
+    np.maximum.at(k_to, waits.of, high)
+    return k_from, k_to
+
+
+def _posts(lowered: Sequence[Waits], policy: Policy, first: dict[int, int], base: I64) -> I64:
+    """Tile of all stages, semaphore."""
+    posted = {w.edge.semaphores: w.of for w in lowered}
+    rows = [
+        np.stack([base[policy.semaphores[a].producer] + np.arange(len(of)), first[a] + of], axis=1)
+        for a, of in posted.items()
+    ]
+    return np.concatenate(rows) if rows else np.empty((0, 2), np.int64)

@@ -1,0 +1,241 @@
+// One function for each PTX instruction that the persistent kernel takes, named operation_order_scope_type.
+#pragma once
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using s32 = int;
+
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ u64 globaltimer() {
+    u64 now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)::"memory");
+    return now;
+}
+
+__device__ __forceinline__ void nanosleep(u32 duration_ns) {
+    asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns) : "memory");
+}
+
+// Semaphores and the record of a wait that gave up.
+
+__device__ __forceinline__ s32 load_acquire_gpu_s32(const s32* address) {
+    s32 value;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ s32 load_relaxed_gpu_s32(const s32* address) {
+    s32 value;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void add_release_gpu_s32(s32* address, s32 value) {
+    asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ s32 fetch_add_acq_rel_gpu_s32(s32* address, s32 value) {
+    s32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
+    return before;
+}
+
+__device__ __forceinline__ s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
+    s32 before;
+    asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(before)
+                 : "l"(address), "r"(expected), "r"(value)
+                 : "memory");
+    return before;
+}
+
+// Between ordinary accesses of global memory and TMA's, in the thread that made the first or makes the second.
+__device__ __forceinline__ void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// The kernel behind this one in the stream may start its blocks where this one's have ended; it must not touch memory before the wait, which lasts until
+// this one is over. Without a programmatic launch both do nothing.
+
+__device__ __forceinline__ void grid_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+__device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Clusters. All threads of all blocks meet in cluster_barrier.
+
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ u32 map_shared_rank(u32 address, u32 rank) {
+    u32 there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
+// Into the shared memory of another block, whose barrier then counts the bytes.
+__device__ __forceinline__ void store_async_cluster_f32x4(u32 address, const float4& v, u32 barrier) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_shared_f32x4(u32 address, const float4& v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
+__device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_shared_f32x2(u32 address, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+// Barriers in shared memory.
+
+__device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void fence_mbarrier_init_release_cluster() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_release_cta(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// The barrier of any block of the cluster, as map_shared_rank names it. It orders no stores: what it says is that memory may be overwritten whose
+// contents have been used. (A release for the cluster costs a microsecond: it waits for the thread's stores to global memory too.)
+__device__ __forceinline__ void mbarrier_arrive_relaxed_cluster(u32 barrier) {
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_expect_release_cta(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait_acquire_cta(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, done;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
+__device__ __forceinline__ bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, done;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+
+// Tensor memory accelerator: a box of a tensor into shared memory, zeros beyond its edges.
+
+struct alignas(64) TensorMap {
+    u64 words[16];
+};
+
+enum : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12F0000000000000 };
+
+__device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+__device__ __forceinline__ void copy_tensor_3d(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, u64 hint) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(hint)
+        : "memory");
+}
+
+// Into the same place of every block of the cluster whose bit is set, and to the same barrier of each.
+__device__ __forceinline__ void copy_tensor_3d_multicast(
+    u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, unsigned short blocks, u64 hint) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(blocks), "l"(hint)
+        : "memory");
+}
+
+__device__ __forceinline__ void copy_tensor_4d(
+    u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z, s32 w, u64 hint) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w), "l"(hint)
+        : "memory");
+}
+
+// Warpgroups.
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+template <int BARRIER, int THREADS>
+__device__ __forceinline__ void barrier_sync() {
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+}
+
+// Halves.
+
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 two;
+#if BFLOAT16
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+#endif
+    return two;
+}
+
+__device__ __forceinline__ float unpack(unsigned short half) {
+#if BFLOAT16
+    return __uint_as_float(static_cast<u32>(half) << 16);
+#else
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+#endif
+}

@@ -1,0 +1,71 @@
+"""The persistent kernel under a pipeline: one launch a run, or one a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
+from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.schedulers import Scheduler
+from tileprof.runtime.sync.tables import FLAG_BYTES
+
+_STATE_WORDS = 32
+"""Runs so far and the ticket of the last block; a cache line, so that no flag shares it."""
+
+
+class PersistentKernel:
+    """A policy's chain, planned and compiled for one device under a scheduler; counts and tensors are the caller's, so that pipelines can share it.
+
+    Raises `UserError` where the device or the kernel cannot run the chain.
+    """
+
+    def __init__(
+        self, policy: Policy, chain: Chain, chosen: Scheduler, device: Any, *, delay_ns: int, timeout_ns: int
+    ) -> None:
+        from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
+
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) != (9, 0):
+            raise UserError(
+                f"the persistent kernel multiplies as compute capability 9.0 does; this GPU has {major}.{minor}"
+            )
+        self._device = device
+        with torch.cuda.device(device):
+            plan = plan_of(policy, chain, clusters=max_clusters)
+            self.plans = _plans(plan, chosen, max_clusters(plan.split))
+            options = Options(programmatic=chosen.overlapped)
+            self._launchers = [
+                Launcher(p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options) for p in self.plans
+            ]
+
+    def counts(self) -> list[Any]:
+        """New memory for what tiles count: semaphores, then a state a launch. Zeros make it new again."""
+        words = [max(1, self.plans[0].semaphores) * FLAG_BYTES // 4, *(_STATE_WORDS for _ in self.plans)]
+        return [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
+
+    def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
+        """Put the stages, given their tensors by role, on the current stream."""
+        flags, *states = counts
+        for launcher, state in zip(self._launchers, states, strict=True):
+            launcher.launch(tensors, (seed, flags, state, record))
+
+    def launch_stage(
+        self, number: int, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any
+    ) -> None:
+        """Put one stage on the current stream, where each is a launch of its own."""
+        flags, *states = counts
+        self._launchers[number].launch(tensors, (seed, flags, states[number], record))
+
+
+def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:
+    """What is launched one after the other under a scheduler."""
+    if chosen.waits:
+        return [plan]
+    return [without_waits(plan)] if not chosen.correct else plans_by_stage(plan, clusters)

@@ -1,0 +1,231 @@
+"""What is compiled in: the constants of every stage, the layout of shared memory, and the widths of wgmma, as the header that kernel.cu includes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tileprof.errors import UserError
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.epilogues import GATE
+from tileprof.runtime.stages.gemm import Gemm
+
+SHARED_BYTES: Final = 227 * 1024
+"""Most that a block of sm_90 gets."""
+
+_ROW_BYTES: Final = 2 * K_BLOCK
+_RESERVED_BYTES: Final = 2048
+"""For barriers, and for beginning where 1024 divides."""
+
+_MOST_SLOTS: Final = 16
+_SCRATCH_BYTES: Final = 8 * 16 * 4 * 24
+"""Of eight warps that send sums to other blocks: 16 rows of 24 floats each."""
+
+_ALONE_BYTES: Final = 20 * 1024
+"""Of the buffer where warps are alone: 32 columns of 128 rows, enough for sixteen bytes a thread."""
+
+_EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the shared memory of a block is used, and what tests ask for.
+
+    A tile's end goes through ``buffers`` buffers of at most ``buffer_bytes`` each, so many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps
+    most under way; the other memory holds weights. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where those of the kernel in front have ended, and wait there. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
+    """
+
+    buffers: int = 2
+    buffer_bytes: int = 28 * 1024
+    a_slots: int = 0
+    lag: int = 1
+    programmatic: bool = True
+    delay_ns: int = 0
+    timeout_ns: int = 2_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Shared memory of a block, beside what is reserved: slots of the two rings and buffers for sums."""
+
+    a_slots: int
+    a_bytes: int
+    b_slots: int
+    b_bytes: int
+    buffers: int
+    buffer_bytes: int
+
+    @classmethod
+    def of(cls, plan: Plan, options: Options) -> Layout:
+        """Raises `UserError` where two slots of each ring do not fit."""
+        widths = [stage.columns for stage in plan.stages]
+        a_bytes = -(-max(_box_rows(stage) for stage in plan.stages) * _ROW_BYTES // 1024) * 1024
+        b_bytes = max(widths) * _ROW_BYTES
+        buffers = 1 if alone(plan) else options.buffers
+        buffer_bytes = max(_passes(stage, plan, options).buffer_bytes for stage in plan.stages)
+        left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - (_SCRATCH_BYTES if parts_of(plan) > 1 else 0)
+        # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
+        spare = max(0, plan.stages[0].rows * _ROW_BYTES - a_bytes - 2 * b_bytes)
+        best: tuple[tuple[int, int], int, int] | None = None
+        for a_slots in range(2, _MOST_SLOTS + 1):
+            b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
+            if b_slots < 2 or options.a_slots not in {0, a_slots}:
+                continue
+            # What is under way, in columns of weights: a block of activations is needed for each of weights, however narrow, and takes as long to come.
+            ahead = min(min(a_slots, b_slots * (max(widths) // width)) * width for width in widths)
+            best = max(best or ((0, 0), 0, 0), ((ahead, b_slots), a_slots, b_slots))
+        if best is None:
+            raise UserError(
+                f"tiles of {plan.stages[0].rows} rows that multiply {max(widths)} weight rows leave no memory for rings; take narrower tiles"
+            )
+        return cls(best[1], a_bytes, best[2], b_bytes, buffers, buffer_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """A tile's end: ``segments`` runs of columns, of each of which ``columns`` at a time go through a buffer of rows ``pitch`` floats apart. Each block
+    finishes ``own_rows`` rows, of which it gets the sums of all parts.
+    """
+
+    segments: int
+    segment: int
+    columns: int
+    pitch: int
+    own_rows: int
+    buffer_bytes: int
+
+    @property
+    def count(self) -> int:
+        return -(-self.segment // self.columns)
+
+
+def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
+    operator, parts = stage.operator, parts_of(plan)
+    most = _ALONE_BYTES if alone(plan) else options.buffer_bytes
+    segments = 2 if operator.epilogue == GATE or stage.rows == 64 else 1
+    segment = stage.columns // segments
+    own_rows = -(-min(stage.rows, tile_of(stage)[0]) // parts)
+    fitting = [
+        _Passes(segments, segment, columns, pitch, own_rows, 4 * parts * own_rows * pitch)
+        for columns in range(8, segment + 1, 8)
+        if 4 * parts * own_rows * (pitch := _pitch(segments * columns)) <= most or columns == 8
+    ]
+    fewest = min(p.count for p in fitting)
+    return next(p for p in fitting if p.count == fewest)
+
+
+def _pitch(columns: int) -> int:
+    """Floats from row to row, so that four rows of a warp's eight-byte stores meet different banks."""
+    pitch = columns
+    while pitch % 32 not in {8, 24}:
+        pitch += 4
+    return pitch
+
+
+def _box_rows(stage: StagePlan) -> int:
+    """Rows that TMA writes into a slot of activations."""
+    operator = stage.operator
+    if isinstance(operator, Conv2d):
+        box = Box.of(operator)
+        assert box is not None
+        return box.columns * box.rows * box.images
+    assert isinstance(operator, Gemm)
+    return min(stage.rows, operator.tile[0])
+
+
+def paired(plan: Plan) -> bool:
+    """Whether pairs of blocks take half of a tile's rows each, and share its weights."""
+    heights = {tile_of(stage)[0] for stage in plan.stages}
+    if max(heights) <= plan.stages[0].rows:
+        return False
+    if plan.split != 2 or heights != {2 * plan.stages[0].rows}:
+        raise UserError(
+            f"tiles of {max(heights)} rows take clusters of pairs of blocks, and all stages alike; these are {sorted(heights)} rows, {plan.split} blocks"
+        )
+    return True
+
+
+def parts_of(plan: Plan) -> int:
+    """Blocks that share k of a tile."""
+    return plan.split // 2 if paired(plan) else plan.split
+
+
+def alone(plan: Plan) -> bool:
+    """Whether every warp finishes what it has multiplied: nothing of a sum, and not the other half of a gate, is another's."""
+    return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
+
+
+def tile_of(stage: StagePlan) -> tuple[int, int]:
+    """Rows and columns of a stage's tiles."""
+    assert isinstance(stage.operator, Gemm | Conv2d)
+    return stage.operator.tile
+
+
+def header(plan: Plan, options: Options) -> str:
+    """The text of stages.h."""
+    layout = Layout.of(plan, options)
+    dtype = plan.stages[0].operator.out.dtype
+    constants = {
+        "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
+        "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
+        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
+    }  # fmt: skip
+    lines = [
+        f"#define BFLOAT16 {int(dtype == 'bfloat16')}",
+        *(f"constexpr int {name} = {value};" for name, value in constants.items()),
+        f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns};",
+        f"enum {{ {', '.join(name.upper() for name in _EPILOGUES)} }};",
+        "template <int> struct Stage;",
+        "template <int> struct Multiply;",
+        *(_stage(number, stage, plan, options, layout.b_bytes) for number, stage in enumerate(plan.stages)),
+        *(_multiply(width, dtype) for width in sorted({_width(stage) for stage in plan.stages})),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _width(stage: StagePlan) -> int:
+    """Columns of a warpgroup: with 64 rows the two share the columns, with 128 the rows."""
+    return stage.columns // (2 if stage.rows == 64 else 1)
+
+
+def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, b_bytes: int) -> str:
+    operator, passes, block_bytes = stage.operator, _passes(stage, plan, options), stage.columns * _ROW_BYTES
+    assert isinstance(operator, Gemm | Conv2d)
+    *outer, n = operator.out.shape
+    m = 1
+    for size in outer:
+        m *= size
+    gated = operator.epilogue == GATE
+    values: dict[str, object] = {
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
+        "BLOCK_ROWS": min(operator.tile[0], stage.rows), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
+        "BLOCK_BYTES": block_bytes, "PACK": b_bytes // block_bytes,
+        "SEGMENTS": passes.segments, "MINE": 2 if passes.segments == 2 and stage.rows == 128 else 1, "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
+        "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
+        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None),
+        "RESIDUAL": int(operator.residual is not None), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
+    }  # fmt: skip
+    if isinstance(operator, Conv2d):
+        values |= {
+            "CHANNEL_BLOCKS": operator.weight.shape[3] // K_BLOCK, "S": operator.weight.shape[2], "P": operator.out.shape[1],
+            "Q": operator.out.shape[2], "STRIDE": operator.stride, "PADDING": operator.padding,
+        }  # fmt: skip
+    members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+    return f"template <> struct Stage<{number}> {{\n{members}}};"
+
+
+def _multiply(width: int, dtype: str) -> str:
+    """``wgmma`` of 64 rows, ``width`` columns and 16 of k: sums += a * b."""
+    half = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    count = width // 2
+    registers = ", ".join(f"%{i}" for i in range(count))
+    operands = ", ".join(f'"+f"(sums[{i}])' for i in range(count))
+    return f"""template <> struct Multiply<{width}> {{
+    static __device__ __forceinline__ void add(float (&sums)[{count}], unsigned long long a, unsigned long long b) {{
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{half}.{half} {{{registers}}}, %{count}, %{count + 1}, 1, 1, 1, 0, 0;"
+            : {operands}
+            : "l"(a), "l"(b));
+    }}
+}};"""

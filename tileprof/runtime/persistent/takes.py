@@ -1,0 +1,129 @@
+"""What the persistent kernel can compute: layouts that TMA reads, tiles that a warpgroup multiplies. Everything else is refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tileprof.errors import UserError
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, StagePlan
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.epilogues import GATE
+from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.stages.view import View
+
+MOST_STAGES: Final = 8
+"""Every stage is compiled into the one kernel, and its tensor maps are parameters."""
+
+MOST_COLUMNS: Final = 256
+"""Weight rows of a tile: the widest wgmma, and the largest box of TMA."""
+
+MOST_ROWS: Final = 128
+"""Rows that a block multiplies."""
+
+_EARLY: Final = {"b", "weight", "bias"}
+"""Roles of operands that the kernel loads without waiting for anything."""
+
+_ITEMS: Final = 8
+"""Halves in 16 bytes, of which TMA's strides and the kernel's stores are multiples."""
+
+
+def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
+    """What is compiled in for every stage; raises `UserError` with what the kernel cannot take."""
+    if len(chain.operators) > MOST_STAGES:
+        raise UserError(
+            f"the persistent kernel takes at most {MOST_STAGES} stages; the policy has {len(chain.operators)}"
+        )
+    dtypes = {view.dtype for operator in chain.operators for view in operator.views().values()}
+    if dtypes not in ({"float16"}, {"bfloat16"}):
+        raise UserError(f"the persistent kernel takes float16 or bfloat16 throughout, not {', '.join(sorted(dtypes))}")
+    written = {operator.out.tensor for operator in chain.operators}
+    operators: list[Gemm | Conv2d] = []
+    for name, operator in zip(chain.names, chain.operators, strict=True):
+        early = sorted(written & {v.tensor for role, v in operator.views().items() if role in _EARLY})
+        if early:
+            raise UserError(
+                f"the persistent kernel does not take stage {name}: it loads {early[0]} ahead of every wait, and another stage computes that"
+            )
+        if not isinstance(operator, Gemm | Conv2d):
+            raise UserError(
+                f"the persistent kernel does not take stage {name}: it is {operator.NAME}; products and convolutions are what it computes"
+            )
+        for reason in _refusals(operator):
+            raise UserError(f"the persistent kernel does not take stage {name}: {reason}")
+        operators.append(operator)
+    heights = {operator.tile[0] for operator in operators}
+    if max(heights) > MOST_ROWS and (heights != {2 * MOST_ROWS} or not all(isinstance(o, Gemm) for o in operators)):
+        raise UserError(
+            f"the persistent kernel does not take tiles of {', '.join(map(str, sorted(heights)))} rows; it takes up to {MOST_ROWS}, or, in products alone, {2 * MOST_ROWS} "
+            "in all stages"
+        )
+    rows = 64 if max(heights) <= 64 else MOST_ROWS
+    plans = tuple(StagePlan(o, rows, weight_rows(o), k_blocks(o)) for o in operators)
+    for name, plan in zip(chain.names, plans, strict=True):
+        least = 16 if rows == 64 or plan.pair else 8
+        if plan.columns % least or plan.columns > MOST_COLUMNS:
+            raise UserError(
+                f"the persistent kernel does not take stage {name}: a tile multiplies {plan.columns} weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
+                f"of {least} up to {MOST_COLUMNS}"
+            )
+    return plans
+
+
+def weight_rows(operator: Gemm | Conv2d) -> int:
+    """Rows of the weight that a tile multiplies: two for each column of the result with a gate."""
+    return operator.tile[1] * (2 if operator.epilogue == GATE else 1)
+
+
+def k_blocks(operator: Gemm | Conv2d) -> int:
+    """Blocks of `K_BLOCK` along k."""
+    if isinstance(operator, Gemm):
+        return -(-operator.a.shape[-1] // K_BLOCK)
+    _, r, s, c = operator.weight.shape
+    return r * s * (c // K_BLOCK)
+
+
+def _refusals(operator: Gemm | Conv2d) -> Iterator[str]:
+    yield from _gemm(operator) if isinstance(operator, Gemm) else _conv(operator)
+    width = operator.tile[1]
+    if width % _ITEMS:
+        yield f"its tiles have {width} columns; it takes multiples of {_ITEMS}"
+    if operator.out.shape[-1] % _ITEMS:
+        yield f"its result has {operator.out.shape[-1]} columns; a multiple of {_ITEMS} is stored"
+    if operator.bias is not None and (operator.bias.strides != (1,) or operator.bias.offset % _ITEMS):
+        yield f"{operator.bias.tensor} is not contiguous, or begins where 16 bytes do not"
+
+
+def _gemm(operator: Gemm) -> Iterator[str]:
+    a, b = operator.a, operator.b
+    if len(a.shape) != 2 or operator.split_k > 1:
+        yield "it has a batch, or split_k; the kernel splits k itself"
+    elif b.strides[0] != 1:
+        yield f"weight {b.tensor} has strides {b.strides}; the kernel takes [k, n] with k innermost, as nn.Linear keeps it"
+    else:
+        yield from _unaligned((a, operator.out, operator.residual), b, b.strides[1:])
+
+
+def _conv(operator: Conv2d) -> Iterator[str]:
+    x, weight = operator.x, operator.weight
+    _, p, q, _ = operator.out.shape
+    if (
+        weight.strides != View.contiguous(weight.tensor, weight.shape, weight.dtype).strides
+        or weight.shape[3] % K_BLOCK
+    ):
+        yield f"weight {weight.tensor} is {weight.shape} with strides {weight.strides}; it takes contiguous ones of a multiple of {K_BLOCK} channels"
+    elif Box.of(operator) is None:
+        yield f"a tile has {operator.tile[0]} pixels; with rows of {q} and images of {p} rows, tiles are parts of a row, whole rows or whole images"
+    for view in (operator.out, operator.residual):
+        if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
+            yield f"there are gaps between the pixels of {view.tensor}, which has strides {view.strides}"
+    yield from _unaligned((x, operator.out, operator.residual), weight, weight.strides[:3])
+
+
+def _unaligned(views: Sequence[View | None], weight: View, strides: Sequence[int]) -> Iterator[str]:
+    for view, outer in [*((v, v.strides[:-1]) for v in views if v is not None), (weight, strides)]:
+        if view is not weight and view.strides[-1] != 1:
+            yield f"{view.tensor} has strides {view.strides}; rows are of unit stride"
+        elif any(stride % _ITEMS for stride in (*outer, view.offset)):
+            yield f"{view.tensor} has strides {view.strides} and offset {view.offset}; TMA takes multiples of {_ITEMS} elements"

@@ -1,0 +1,108 @@
+"""Which tiles, and how many blocks a tile, suit a chain of products or convolutions under the persistent scheduler, by the model of `cost`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from tileprof.errors import UserError
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.cost import chain_us, stage_us
+from tileprof.runtime.persistent.plan import SPLITS, Box, StagePlan
+from tileprof.runtime.persistent.takes import MOST_COLUMNS, MOST_ROWS, k_blocks, weight_rows
+from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.epilogues import GATE
+from tileprof.runtime.stages.gemm import Gemm
+
+_WORTH: Final = 1.03
+"""Twice as many blocks a cluster must gain so much: the model is no better, and barriers are the price."""
+
+_NEAR: Final = 1.25
+"""Tilings of a stage that are looked at in the chain: those which alone are at most so much slower than the best."""
+
+_MOST_TILES: Final = 4_000
+"""Of a chain that is looked at tile by tile; with more, what is left of the last round of a stage is nothing."""
+
+Tiled = Gemm | Conv2d
+
+
+def preferred(us: float, split: int) -> float:
+    """The cost of a split for choosing among splits."""
+    return us * _WORTH ** (split.bit_length() - 1)
+
+
+def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
+    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage is neither product nor convolution."""
+    operators: list[Tiled] = []
+    for name, operator in zip(chain.names, chain.operators, strict=True):
+        if not isinstance(operator, Gemm | Conv2d):
+            raise UserError(f"stage {name} is {operator.NAME}; there are tiles for products and convolutions")
+        operators.append(operator)
+    most = min(k_blocks(operator) for operator in operators)
+    found: list[tuple[float, int, list[StagePlan]]] = []
+    for split, height in product(SPLITS, (64, MOST_ROWS, 2 * MOST_ROWS)):
+        if split <= most and _worth_a_look(operators, split, height):
+            us, stages = _best(operators, height, split, clusters(split))
+            found.append((preferred(us, split), split, stages))
+    _, split, chosen = min(found, key=lambda f: f[:2])
+    return Chain(chain.names, tuple(stage.operator for stage in chosen)), split
+
+
+def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
+    """Whether tiles of up to so many rows are another choice than lower ones. Higher than a block multiplies are those of pairs, for products."""
+    highest = max(_rows(o) for o in operators)
+    if height > MOST_ROWS:
+        return split == 2 and highest > MOST_ROWS and all(isinstance(o, Gemm) for o in operators)
+    return height == 64 or highest > 64
+
+
+def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) -> tuple[float, list[StagePlan]]:
+    """Modelled time and stages: looked for among those that are near the best alone, all changed at once, then one after the other."""
+
+    def alone(stage: StagePlan) -> tuple[float, int]:
+        return stage_us(stage, split, clusters), stage.operator.tiles
+
+    def together(stages: Sequence[StagePlan]) -> float:
+        if sum(stage.operator.tiles for stage in stages) > _MOST_TILES:
+            return sum(stage_us(stage, split, clusters) for stage in stages)
+        return chain_us(stages, split, clusters)
+
+    near = []
+    for operator in operators:
+        tilings = sorted(_tilings(operator, height), key=alone)
+        limit = _NEAR * alone(tilings[0])[0]
+        near.append([stage for stage in tilings if alone(stage)[0] <= limit])
+    stages = min((list(each) for each in zip(*near, strict=False)), key=together)
+    for number, tilings in enumerate(near):
+        stages[number] = min(tilings, key=lambda stage: together([*stages[:number], stage, *stages[number + 1 :]]))
+    return together(stages), stages
+
+
+def _tilings(operator: Tiled, height: int) -> Iterator[StagePlan]:
+    """The operator in tiles of up to so many rows that the kernel takes."""
+    sides = 2 if operator.epilogue == GATE else 1
+    heights = list(_heights(operator, height))
+    widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
+    for width in range(widest, 0, -16 // sides):
+        for rows in heights:
+            made = replace(operator, tile=(rows, width), rows_along="y")
+            yield StagePlan(made, min(height, MOST_ROWS), weight_rows(made), k_blocks(made))
+
+
+def _heights(operator: Tiled, height: int) -> Iterator[int]:
+    if isinstance(operator, Gemm):
+        yield height if height > MOST_ROWS else min(height, operator.out.shape[0])
+        return
+    for pixels in range(min(height, _rows(operator)), 0, -1):
+        if Box.of(replace(operator, tile=(pixels, 16))) is not None:
+            yield pixels
+
+
+def _rows(operator: Tiled) -> int:
+    """Of the result as a matrix."""
+    total = 1
+    for size in operator.out.shape[:-1]:
+        total *= size
+    return total
