@@ -78,8 +78,7 @@ def mlp(tokens):
     return found
 
 
-def copies_of(waves):
-    tiles = 2112 * waves
+def copies_of(tiles):
     return [(tiles, 16, 1, tiles * 16384, 0, 1)] * 2
 
 
@@ -89,9 +88,9 @@ def recorded_chains():
     for row in results:
         times.setdefault((row["chain"], row["instances"]), {})[row["row"]] = row["us"]
     for (chain, instances), measured in times.items():
-        if chain.startswith("copy pair"):
+        if chain.startswith("copy pair") and chain.endswith(" 8 KiB"):
             kernels = copies_of(int(chain.split()[2]))
-        elif chain.startswith("GPT-3") and "ahead" not in chain:
+        elif chain.startswith("GPT-3 MLP") and "ahead" not in chain:
             kernels = mlp(int(chain.split()[3]))
         else:
             continue

@@ -34,11 +34,11 @@ class Case:
     wide: Chain | None = None
 
 
-def copy_pair(tiles: int) -> Chain:
-    """Two copies, tile by tile: nothing but synchronisation. Each tile is 8 KiB, 16 of them fill an SM."""
-    shape = 4 * tiles, 1024
+def copy_pair(tiles: int, rows: int = 4) -> Chain:
+    """Two copies, tile by tile: nothing but synchronisation. A tile is ``rows`` of 2 KiB; 16 of 8 KiB fill an SM."""
+    shape = rows * tiles, 1024
     x, y, z = (View.contiguous(name, shape, "float16") for name in "xyz")
-    return Chain(("first", "second"), (Pointwise(x, y, tile=(4, 1024)), Pointwise(y, z, tile=(4, 1024))))
+    return Chain(("first", "second"), (Pointwise(x, y, tile=(rows, 1024)), Pointwise(y, z, tile=(rows, 1024))))
 
 
 def gelu_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: int = 12288, inner: int = 6144) -> Chain:
@@ -87,8 +87,10 @@ def convolution_pair(batch: int, size: int, channels: int, tile: tuple[int, int]
 
 def cases() -> Iterator[Case]:
     """What is measured, in order."""
-    for waves in (1, 4, 16):
-        yield Case(f"copy pair, {waves} waves of 2112 tiles", copy_pair(2112 * waves))
+    for rows in (4, 8, 16):
+        for waves in (1, 4, 16):
+            tiles = 2112 * waves * 4 // rows
+            yield Case(f"copy pair, {tiles} tiles of {2 * rows} KiB", copy_pair(tiles, rows))
     for tokens in TOKENS:
         height = max(16, min(tokens, 128))
         yield _both(f"GPT-3 MLP TP8, {tokens} tokens", gelu_mlp(tokens, (height, 128), (height, 128)))

@@ -1,7 +1,8 @@
 """Addresses of a Triton kernel without its data: what fake tensors need.
 
-Programs run on pointers alone: loads return a constant, stores and dot products do nothing. Two constants tell whether addresses
-depend on what is loaded; such a kernel cannot be recorded without values. Boxes of inner programs of a grid mostly move by a
+Programs run on pointers alone: loads return stand-ins, stores and dot products do nothing. Addresses, masks, branches and loop
+bounds that are made of a stand-in depend on values, and so does what differs between constants and mixed stand-ins (some ways
+through the interpreter make plain arrays of them); such a kernel cannot be recorded without values. Boxes of inner programs of a grid mostly move by a
 constant from neighbour to neighbour: they are then worked out from a few programs and checked on others at random;
 where masks cut the programs at the grid's upper edges, these run one by one. Whatever does not check out runs in full.
 """
@@ -45,6 +46,19 @@ class DependsOnValues(Exception):  # noqa: N818 (an answer, not an error)
     """Addresses or control flow depend on loaded values."""
 
 
+class _StandIn(np.ndarray[Any, Any]):
+    """Values that are not there. Arithmetic with them gives more of them; nothing may be decided by one."""
+
+    def _decide(self) -> Any:
+        raise DependsOnValues
+
+    __bool__ = __int__ = __index__ = _decide
+
+
+_MIXED = -1
+"""A fill: small numbers that differ from element to element and from load to load."""
+
+
 class AddressRun:
     """One launch of an interpreted kernel, run on pointers; ``arguments`` hold `Pointer` in place of tensors."""
 
@@ -84,7 +98,7 @@ class AddressRun:
         builder = self._module.interpreter_builder
         scope = self._module._patch_lang(self._executor.fn)  # noqa: SLF001 (as above)
         try:
-            with watching(builder) as watch:
+            with watching(builder) as watch, np.errstate(all="ignore"):
                 _blind(self._module, builder, watch, fill)
                 builder.set_grid_dim(*self.grid)
                 for place in places:
@@ -95,12 +109,15 @@ class AddressRun:
             scope.restore()
 
     def _check_values(self, places: list[Place], spans: list[Span]) -> None:
-        sample = _sample(places, 4)
-        runs = [self._run(sample, fill) for fill in (0, 1)]
-        for place in sample:
-            zero, one = (run[place].boxes(0, spans) for run in runs)
-            if not _same(zero, one):
-                raise DependsOnValues
+        for place in _sample(places, 4):
+            zero = self._run([place], 0)[place].boxes(0, spans)
+            for fill in (1, _MIXED):
+                try:
+                    other = self._run([place], fill)[place].boxes(0, spans)
+                except ValueError:  # an address outside every tensor, made of what was loaded
+                    raise DependsOnValues from None
+                if not _same(zero, other):
+                    raise DependsOnValues
 
     def _extrapolated(self, places: list[Place], spans: list[Span]) -> dict[Place, tuple[Boxes, int]] | None:
         """All programs from a few; the upper edges too where no mask cuts them. None where they do not follow."""
@@ -157,7 +174,8 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
 
     def log(pointers: Any, mask: Any, mode: int) -> NDArray[np.uint64]:
         program = watch.programs[-1]
-        if len(program.accesses) >= _MOST_ACCESSES:
+        decided_by = (pointers.data, None if mask is None else mask.data)
+        if len(program.accesses) >= _MOST_ACCESSES or any(isinstance(data, _StandIn) for data in decided_by):
             raise DependsOnValues
         itemsize = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         addresses = np.asarray(pointers.data, np.uint64)
@@ -165,7 +183,12 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
         return addresses
 
     def value(addresses: NDArray[np.uint64], element: Any) -> Any:
-        return module.TensorHandle(np.full(addresses.shape, fill, dtype=module._get_np_dtype(element)), element)  # noqa: SLF001
+        dtype = module._get_np_dtype(element)  # noqa: SLF001 (as above)
+        content = np.full(addresses.shape, fill if fill != _MIXED else 0, dtype)
+        if fill == _MIXED:
+            turn = len(watch.programs[-1].accesses)
+            content = ((addresses // 4 * 2654435761 + turn * 40503) // 65536 % 5).astype(dtype)
+        return module.TensorHandle(content.view(_StandIn), element)
 
     def nothing(*_arguments: Any, **_named: Any) -> None:
         return None

@@ -70,10 +70,12 @@ class Attention(Operator):
         cut(tensors["out"], mine).copy_((torch.softmax(scores, dim=1) @ v)[None])
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
-        q, k, v = (tensors[role] for role in "qkv")
-        k, v = (t.repeat_interleave(q.shape[0] // t.shape[0], dim=0) for t in (k, v))
-        factor = self.scale or q.shape[2] ** -0.5
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=factor)
+        q, k, v = (tensors[role][None] for role in "qkv")  # one batch: PyTorch's fused kernels take four dimensions
+        factor, grouped = self.scale or q.shape[-1] ** -0.5, q.shape[1] != k.shape[1]
+        value = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal, scale=factor, enable_gqa=grouped
+        )
+        return value[0]
 
     def _parts(self, y: int, z: int) -> tuple[tuple[Span, Span, Span], tuple[Span, Span, Span]]:
         """A tile's rows of q and out, and the keys that it needs."""

@@ -1,0 +1,52 @@
+"""The tables in docs/measured.md are those of the committed results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tileprof.runtime.summary import by_chain, gain, main, markdown
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "tests/gpu/results/runtime.json"
+
+
+def row(name: str, us: float, **more: object) -> dict[str, object]:
+    return {"chain": "a chain", "row": name, "us": us, "roof_us": 10.0, "over_roof": us / 10, "correct": True, **more}
+
+
+def test_the_page_holds_what_the_results_say(capsys) -> None:
+    main([str(RESULTS)])
+    said = capsys.readouterr().out
+    assert said in (ROOT / "docs/measured.md").read_text(encoding="utf-8")
+    assert all(name in said for name in by_chain(json.loads(RESULTS.read_text())["rows"]))
+
+
+def test_a_gain_is_against_the_same_kernels_in_stream_order() -> None:
+    persistent = [row("persistent-stages", 20.0), row("persistent", 15.0), row("PyTorch in a graph", 30.0)]
+    triton = [row("graph", 20.0), row("cusync", 22.0)]
+    assert gain(by_chain(persistent)["a chain"]) == pytest.approx(0.25)
+    assert gain(by_chain(triton)["a chain"]) == pytest.approx(-0.1)
+    assert gain(by_chain(triton[:1])["a chain"]) is None
+
+
+def test_losses_wrong_rows_and_missing_rows_are_shown() -> None:
+    rows = [
+        row("graph", 20.0),
+        row("pdl", 19.0, correct=False),
+        row("cusync", 22.0),
+        row("unsynchronised", 9.0, correct=False),
+    ]
+    (line,) = [text for text in markdown({"rows": rows}).splitlines() if text.startswith("| a chain")]
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == [
+        "a chain", "10.0", "", "20.0", "19.0 (wrong)", "22.0", "9.0", "-10.0%", "", "", "2.20",
+    ]  # fmt: skip
+
+
+def test_a_prediction_that_auto_does_not_follow_is_marked() -> None:
+    rows = [row("persistent-stages", 20.0), row("persistent", 19.0, predicted_gain=0.01)]
+    assert "| +1.0% * |" in markdown({"rows": rows})
