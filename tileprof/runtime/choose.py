@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
@@ -11,9 +10,6 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.predict import modelled_stage_us, predicted_us
-
-LEAST_GAIN: Final = 0.02
-"""A smaller gain is not worth its risk: on an H200 the model erred by 2.4 points in the mean (69 chains, ``tests/gpu/results/runtime.json``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +21,7 @@ class Choice:
 
 
 def choose(policy: Policy, chain: Chain, capability: tuple[int, int], sms: int) -> Choice:
-    """``persistent`` where that kernel takes the chain and its model expects at least `LEAST_GAIN`, ``cusync`` where the policy's own prediction does, otherwise stream order."""
+    """``persistent`` where that kernel takes the chain and its model expects a gain, ``cusync`` where the policy's own prediction does, otherwise stream order."""
     if capability != (9, 0):
         return _of_the_policy(policy, f"this GPU has compute capability {capability[0]}.{capability[1]}")
     try:
@@ -34,11 +30,9 @@ def choose(policy: Policy, chain: Chain, capability: tuple[int, int], sms: int) 
         return _of_the_policy(policy, str(error))
     alone_us = modelled_stage_us(plan, GRAPH_GAP_US)
     gain = 1 - predicted_us(plan, alone_us, GRAPH_GAP_US) / sum(alone_us)
-    if gain >= LEAST_GAIN:
+    if gain > 0:
         return Choice("persistent", f"modelled {100 * gain:.1f}% faster than its stages one after the other")
-    return Choice(
-        "persistent-stages", f"modelled to gain too little by overlap ({100 * gain:.1f}%, less than the model errs)"
-    )
+    return Choice("persistent-stages", f"modelled to gain nothing by overlap ({100 * gain:.1f}%)")
 
 
 def _of_the_policy(policy: Policy, reason: str) -> Choice:

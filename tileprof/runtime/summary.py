@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tileprof.runtime.choose import LEAST_GAIN
-
 Row = Mapping[str, Any]
 Rows = Mapping[str, Row]
 
@@ -70,7 +68,7 @@ def _cells(name: str, chain: Rows) -> list[str]:
     share, expected = gain(chain), synchronised.get("predicted_gain")
     return [
         name, f"{synchronised['roof_us']:.1f}", _us(torch), *(_us(row) for row in found), "" if share is None else f"{100 * share:+.1f}%",
-        "" if expected is None else f"{100 * expected:+.1f}%{'' if expected >= LEAST_GAIN else ' *'}",
+        "" if expected is None else f"{100 * expected:+.1f}%{'' if expected > 0 else ' *'}",
         f"{torch['us'] / synchronised['us']:.2f}" if torch else "", f"{synchronised['over_roof']:.2f}",
     ]  # fmt: skip
 

@@ -48,5 +48,5 @@ def test_losses_wrong_rows_and_missing_rows_are_shown() -> None:
 
 
 def test_a_prediction_that_auto_does_not_follow_is_marked() -> None:
-    rows = [row("persistent-stages", 20.0), row("persistent", 19.0, predicted_gain=0.01)]
-    assert "| +1.0% * |" in markdown({"rows": rows})
+    rows = [row("persistent-stages", 20.0), row("persistent", 19.0, predicted_gain=-0.01)]
+    assert "| -1.0% * |" in markdown({"rows": rows})

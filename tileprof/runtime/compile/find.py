@@ -85,7 +85,7 @@ def _activation(product: fx.Node) -> _Step | None:
     value, node, function = product, _only_user(product), "none"
     if node is not None and (name := _function(node)) is not None:
         value, node, function = node, _only_user(node), name
-    return _Step(node, function) if node is not None and _takes(node, value) else None
+    return _Step(node, function) if node is not None and _takes(node, value, product) else None
 
 
 def _gate(product: fx.Node) -> _Step | None:
@@ -111,7 +111,7 @@ def _gate(product: fx.Node) -> _Step | None:
             and _only_user(up) is multiply
             and _only_user(silu) is multiply
             and following is not None
-            and _takes(following, multiply)
+            and _takes(following, multiply, product)
         ):
             return _Step(following, "silu_mul", made_by, up)
     return None
@@ -198,12 +198,13 @@ def _only_user(node: fx.Node) -> fx.Node | None:
     return _only_user(users[0]) if users[0].target in _VIEWS else users[0]
 
 
-def _takes(node: fx.Node, value: fx.Node) -> bool:
-    """Whether a node is a product with ``value`` as its first factor and nowhere else."""
+def _takes(node: fx.Node, value: fx.Node, product: fx.Node) -> bool:
+    """Whether a node is a product with ``value`` as its first factor and nowhere else, in rows as long as those of ``product``, from which it comes."""
     if node.target not in _PRODUCTS:
         return False
     at = _PRODUCTS[node.target]
-    return all((_source(a) is value) == (i == at) for i, a in enumerate(node.args))
+    taken = all((_source(a) is value) == (i == at) for i, a in enumerate(node.args))
+    return taken and _factor(node).meta["val"].shape == product.meta["val"].shape
 
 
 def _fits(product: fx.Node) -> bool:
@@ -223,7 +224,12 @@ def _fits(product: fx.Node) -> bool:
         and len({v.device for v in values}) == 1
         and a.stride(1) == 1
         and all(v.dim() == 2 for v in values[-2:])
-        and (product.target is not _ATEN.addmm.default or (values[0].dim() == 1 and values[0].stride(0) == 1))
+        and (product.target is not _ATEN.addmm.default or _is_bias(values[0], values[-1]))
         and min(*a.shape[1:], values[-1].shape[1]) >= _SMALLEST_SIDE
         and a.shape[0] > 0
     )
+
+
+def _is_bias(added: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched, which no epilogue does."""
+    return added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1]

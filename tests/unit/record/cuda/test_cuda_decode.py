@@ -346,3 +346,77 @@ def test_a_nodes_page_may_lack_some_of_its_parameters_and_hold_others_of_its_nei
     seen = writes.maps(np.array(entries, raw.ENTRY), (528, 1024), graph=True)
     assert not seen.complete
     assert [m.base for m in seen.others] == [0x104000]
+
+
+TENSOR = {"e": "tensor", "address": 0x100000, "bytes": 500, "kind": "activation"}
+
+
+def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(decoded):
+    """Memory of a graph's own, say: the run goes on past the tensor, and only the last of its granules may be overhang."""
+    trace, _ = decoded([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
+    assert granules(trace, 0, 32) == {(0, WRITE, 0x8000 + g) for g in range(20)}
+    assert trace.launches.coverage.tolist() == ["exact"]
+
+
+def test_granules_that_only_hang_over_the_end_of_a_tensor_make_no_buffer(decoded):
+    trace, _ = decoded([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFF)])
+    assert trace.buffers.bytes.tolist() == [500]
+
+
+def test_what_stands_for_all_memory_covers_what_lies_between_tensors_too(decoded):
+    """The records of its blocks are missing; a later launch reads memory that had no name until then."""
+    events = [ALLOC, TENSOR, KERNEL, launch(1), launch(2)]
+    entries = [ran(2, b, 5, 9) for b in (0, 1)] + [access(2, 0, WINDOW + 8, read=1)]
+    trace, _ = decoded(events, entries, whole=False)
+    assert trace.launches.coverage.tolist() == ["conservative", "exact"]
+    [read] = {g for _, _, g in granules(trace, 1, 32)}
+    assert (0, WRITE, read) in granules(trace, 0, 32)
+    assert len(granules(trace, 0, 32)) == 2 * 2 * 0x10000 // 32
+
+
+COPY = {
+    "e": "copy", "from": 0x100000, "to": 0x108000, "bytes": 64, "width": 64, "height": 1, "depth": 1,
+    "from_pitch": 64, "to_pitch": 64, "direction": 4, "stream": "0x1", "graph": -1, "t": 1,
+}  # fmt: skip
+PINNED = {"e": "alloc", "address": 0x700000, "bytes": 0x1000, "host": 1}
+
+
+@pytest.mark.parametrize("direction", [1, 2, 3])
+def test_copies_touch_pinned_memory_which_kernels_reach(decoded, direction):
+    sides = {"from": 0x700000 if direction != 3 else 0x100000, "to": 0x100000 if direction == 2 else 0x700400}
+    trace, _ = decoded([ALLOC, PINNED, {**COPY, **sides, "direction": direction}], [])
+    assert granules(trace, 0, 64) == {(0, READ, sides["from"] // 64), (0, WRITE, sides["to"] // 64)}
+
+
+def test_a_copy_of_unknown_direction_touches_both_sides(decoded):
+    trace, _ = decoded([ALLOC, {**COPY, "direction": 0}], [])
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert granules(trace, 0, 64) == {(0, READ, 0x100000 // 64), (0, WRITE, 0x108000 // 64)}
+
+
+def owned(tmp_path, owners, launches):
+    owners.astype("<i4").tofile(tmp_path / "owners-0.bin")
+    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, 0x2000]], "refused": ""}
+    return [found, *({"e": "owned", "launch": n, "id": 0, "bases": [0x104000]} for n in launches)]
+
+
+def test_owners_that_were_not_written_whole_are_none(decoded, tmp_path):
+    events = [ALLOC, STORES, launch(1), *owned(tmp_path, np.zeros(0x1000 // 16), [1])]
+    trace, _ = decoded(events, map_entries(1, STORED, 0x104000, loaded=False))
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert {g for _, _, g in granules(trace, 0, 16)} >= set(range(0x104000 // 16, 0x104000 // 16 + 128))
+
+
+def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_writers(decoded, tmp_path):
+    """Equal parameters, but sizes that lie in memory, as in a grouped product."""
+    events = [ALLOC, STORES, launch(1), launch(2), launch(3), *owned(tmp_path, np.zeros(0x2000 // 16), [1, 2, 3])]
+    entries = []
+    for number, rows in ((1, (0, 16)), (2, (0, 16)), (3, (16, 0))):
+        entries += map_entries(number, LOADED, 0x100000, loaded=True) + map_entries(
+            number, STORED, 0x104000, loaded=False
+        )
+        entries += [e for block, row in enumerate(rows) for e in load_entries(number, LOADED, block, row)]
+    trace, _ = decoded(events, entries)
+    assert trace.launches.coverage.tolist() == ["exact", "exact", "conservative"]
+    assert "loads other pieces" in trace.launches.note[2]

@@ -15,6 +15,8 @@ PROGRAM = """
 import json, os, struct, sys
 folder = os.environ["TILEPROF_RAW"]
 print("hello from the program", flush=True)
+if os.environ.get("ONCE") and os.environ.get("TILEPROF_PASS") != "accesses":
+    sys.exit(0)
 LAUNCHES = int(os.environ.get("N_" + os.environ.get("TILEPROF_PASS", "time"), "2"))
 
 def process(pid, launches):
@@ -29,6 +31,8 @@ def process(pid, launches):
                 row = dict(name="_Z1kPi", grid=[1, 1, 1], block=[32, 1, 1], begin=1000 + 100 * n, end=1050 + 100 * n,
                            registers=40, device=0, shared=512, correlation=n, graph=0, stream=7)
                 out.write(json.dumps(row) + "\\n")
+            if os.environ.get("CUT_TIMES"):
+                out.write('{"name": "_Z1k')
         return
     pass_ = os.environ["TILEPROF_PASS"]
     events = [dict(e="start", version=1, pid=pid, granule=32, arena=1, **{"pass": pass_}),
@@ -42,7 +46,10 @@ def process(pid, launches):
         entries += struct.pack("<QII4I", 1 << 60 | 5, 0, n + 1, 100 * n, 0, 100 * n + 70, 0)
         if pass_ == "accesses":
             entries += struct.pack("<QII4I", 1024, 0, n + 1, 0, 1, 0, 100 * n + 35)
-    events.append(dict(e="drain", entries=launches, lost=0))
+    events.append(dict(e="drain", entries=len(entries) // 32, lost=0))
+    if os.environ.get("CUT_ENTRIES"):
+        events += [dict(events[-2], launch=50, ordinal=50), dict(e="drain", entries=2, lost=0)]
+        entries += struct.pack("<QII4I", 1 << 60 | 5, 0, 50, 0, 0, 9, 0)
     if os.environ.get("DIES"):
         events.append(dict(events[-2], launch=99, ordinal=99))
     else:
@@ -174,3 +181,26 @@ def test_a_driver_with_another_layout_of_im2col_maps_is_a_note_and_no_end(record
     monkeypatch.setattr(im2col, "calibrate", differs)
     assert record() == 0
     assert "laid out otherwise" in load(tmp_path / "t.tileprof").manifest["notes"]
+
+
+def test_a_program_that_cannot_run_twice_still_leaves_what_the_first_pass_saw(record, tmp_path):
+    """Its output exists by then, or its port is taken: the other passes end before they use CUDA."""
+    assert record(ONCE="1") == 0
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.coverage.tolist() == ["exact"] * 2
+    assert any("the blocks pass left nothing" in note for note in trace.manifest["notes"])
+
+
+def test_times_that_were_cut_off_are_a_note(record, tmp_path):
+    assert record(CUT_TIMES="1") == 0
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.duration_ns.tolist() == [70, 70]
+    assert any("while its times were written" in note for note in trace.manifest["notes"])
+
+
+def test_records_that_a_full_disk_did_not_take_are_left_out_and_said(record, tmp_path):
+    """The file ends before what the drain's event promises: those launches would look as if they touched nothing."""
+    record(CUT_ENTRIES="1")
+    trace = load(tmp_path / "t.tileprof.partial")
+    assert len(trace.launches) == 2
+    assert "its last 1 launches are not here" in trace.manifest["reason"]

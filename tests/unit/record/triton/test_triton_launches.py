@@ -159,3 +159,65 @@ def test_addresses_that_depend_on_values_are_conservative(seen_fake) -> None:
     ((kernel, _),) = seen_fake
     assert kernel.coverage == "conservative"
     assert touched(kernel, 1, 0, READ) == set(range(40))
+
+
+@triton.jit
+def ragged(begins, x, out):
+    program = tl.program_id(0)
+    total = 0.0
+    for at in range(tl.load(begins + program), tl.load(begins + program + 1)):
+        total += tl.load(x + at)
+    tl.store(out + program, total)
+
+
+@triton.jit
+def masked(flags, x, out):
+    at = tl.arange(0, 4)
+    tl.store(out + at, tl.load(x + at), tl.load(flags + at) == 77)
+
+
+@triton.jit
+def until_small(count, x, out):
+    at, total = tl.load(count), 0.0
+    while at > 1000:
+        total += tl.load(x + at % 4)
+        at = at // 2
+    tl.store(out, total)
+
+
+@triton.jit
+def by_the_largest(keys, x, out):
+    largest = tl.max(tl.load(keys + tl.arange(0, 4)), 0)
+    tl.store(out, tl.load(x + tl.where(largest > 500, 3, 0)))
+
+
+@triton.jit
+def by_the_sum(keys, x, out):
+    at = tl.arange(0, 4)
+    sums = tl.cumsum(tl.load(keys + at), 0)
+    tl.store(out + at, tl.load(x + (sums > 900).to(tl.int32)))
+
+
+@pytest.mark.parametrize("kernel", [ragged, masked, until_small, by_the_largest, by_the_sum])
+def test_bounds_masks_and_branches_made_of_values_are_conservative_whatever_constant_is_loaded(
+    seen_fake, kernel
+) -> None:
+    kernel[(1,)](torch.tensor([0, 3, 3, 4], dtype=torch.int32), torch.zeros(8), torch.zeros(4))
+    ((found, _),) = seen_fake
+    assert found.coverage == "conservative"
+    assert touched(found, 0, 1, READ) == set(range(32))
+
+
+@triton.jit
+def softmax_where(x, y, out, n, BLOCK: tl.constexpr):  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    left, right = tl.load(x + at, at < n, 0.0), tl.load(y + at, at < n, 0.0)
+    both = tl.where(left > right, tl.exp(left - tl.max(left, 0)), tl.log(right))
+    tl.store(out + at, both / tl.sum(right, 0), at < n)
+
+
+def test_values_that_only_meet_values_leave_addresses_exact(seen_fake) -> None:
+    softmax_where[(2,)](torch.zeros(12), torch.zeros(12), torch.zeros(12), 12, BLOCK=8)
+    ((kernel, _),) = seen_fake
+    assert kernel.coverage == "exact"
+    assert touched(kernel, 1, 2, WRITE) == set(range(32, 48))
