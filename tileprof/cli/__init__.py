@@ -7,6 +7,7 @@ import difflib
 import os
 import sys
 import traceback
+import unicodedata
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ours:
             sys.stdout.flush()  # a closed pipe or a full disk shows here, not while the interpreter shuts down
     except UserError as error:
-        print(f"tileprof: {error}", file=sys.stderr)
+        print(f"tileprof: {_harmless(str(error))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
@@ -57,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("tileprof: this is a bug in tileprof; the traceback above says where", file=sys.stderr)
         return OUR_FAILURE
     return code
+
+
+def _harmless(text: str) -> str:
+    """Names come from files: what a terminal would obey is shown as an escape; lines stay lines."""
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _stdout_refuses() -> bool:

@@ -1,0 +1,26 @@
+"""What a terminal would obey does not reach it through an error's message."""
+
+from __future__ import annotations
+
+import pytest
+
+from tileprof import cli
+from tileprof.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("stage \x1b[31mred\x07", r"stage \x1b[31mred\x07"),
+        ("turned \u202eround", r"turned \u202eround"),
+        ("half \ud800", r"half \ud800"),
+        ("two\nlines\tand ümlaut", "two\nlines\tand ümlaut"),
+    ],
+)
+def test_an_error_is_printed_without_what_a_terminal_obeys(monkeypatch, capsys, said, shown) -> None:
+    def fail(_: list[str]) -> int:
+        raise UserError(said)
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["verify"]) == 2
+    assert capsys.readouterr().err == f"tileprof: {shown}\n"
