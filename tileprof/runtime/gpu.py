@@ -15,7 +15,7 @@ from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
-from tileprof.runtime.proof import first_wrong_stage
+from tileprof.runtime.proof import first_wrong_stage, varies
 from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
@@ -33,9 +33,10 @@ class GpuPipeline:
 
     Calls take the inputs of `Pipeline` by name or position, as CUDA tensors, launch on the current stream and return the outputs, which the next call
     overwrites. They may be captured into a CUDA graph, which replays any number of times. What does not fit the policy's guard runs
-    in stream order by plain PyTorch, with a `FellBackWarning`; so does a policy that does not wait for what its tiles need, and one whose kernels
-    computed something else than PyTorch in the first call, unless ``unchecked``.
-    What the persistent kernel cannot run runs under ``cusync``, with the same warning.
+    in stream order by plain PyTorch, with a `FellBackWarning`; so do inputs that record gradients, a policy that does not wait for what its tiles
+    need, and one whose kernels computed something else than PyTorch in the first call with inputs that vary, unless ``unchecked``.
+    What the persistent kernel cannot run runs under ``cusync``, with the same warning. A wait that gave up is reported by the next call outside a capture,
+    or by `check`; replays of a graph report nothing by themselves.
     ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it runs under, ``reason`` why.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
@@ -51,8 +52,8 @@ class GpuPipeline:
         timeout_ns: int = TIMEOUT_NS,
         unchecked: bool = False,
     ) -> None:
-        self.device = torch.device(device)
         self._check_device()
+        self.device = _numbered(torch.device(device))
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
         self.reason = "as asked"
@@ -113,6 +114,8 @@ class GpuPipeline:
     def _allocate(self) -> None:
         """What stages write, and what tiles count: all new."""
         self.seed, self._record = self._zeros(1), self._zeros(RECORD_WORDS)
+        self._seen = torch.zeros(RECORD_WORDS, dtype=torch.int32, pin_memory=self.device.type == "cuda")
+        self._last_stream: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []
         self._own = {
             name: torch.full(
@@ -138,13 +141,13 @@ class GpuPipeline:
         return cls(load_policy(path), **options)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
-        given = self._plain._bound(tensors, named, self.device.type)  # noqa: SLF001 - the same guard for both
-        reason = self._plain._unfit(given) or self._misaligned(given)  # noqa: SLF001 - likewise
-        if reason is None and not self._unchecked and not self._plain.verdict.sound:
-            reason = "the policy does not wait for everything that its tiles need"
+        given = self._plain._bound(tensors, named, self.device)  # noqa: SLF001 - the same guard for both
+        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001 - likewise
         if reason is None:
+            self._look_back()
             self.launch(given)
             reason = self._disproved(given)
+            self._look_later()
         if reason is not None:
             warnings.warn(f"{reason}; the stages run one after the other, by PyTorch", FellBackWarning, stacklevel=2)
             results = self._plain.reference(given)
@@ -153,8 +156,24 @@ class GpuPipeline:
             values = tuple(_strided(self._own[name], view) for name, view in self.outputs.items())
         return values[0] if len(values) == 1 else values
 
+    @property
+    def refused(self) -> str | None:
+        """Why PyTorch computes the stages, whatever the inputs; None where the kernels do."""
+        if self._unchecked or self._plain.verdict.sound:
+            return self._wrong
+        return "the policy does not wait for everything that its tiles need"
+
     def launch(self, given: Mapping[str, Any]) -> None:
         """Put every stage on the current stream, or on streams that fork from it and join it again."""
+        try:
+            with torch.cuda.device(self.device):
+                self._launch(given)
+        except BaseException:  # interrupted, perhaps: stages that were launched have posted what the others will never count
+            if not torch.cuda.is_current_stream_capturing():
+                self._begin_anew()
+            raise
+
+    def _launch(self, given: Mapping[str, Any]) -> None:
         if self._persistent is not None:
             self._persistent.launch(self._all_tensors(given), self.seed, self._counts, self._record)
         elif self.scheduler.forked:
@@ -165,8 +184,29 @@ class GpuPipeline:
             for number in range(len(self.chain.operators)):
                 self.launch_stage(number, given)
 
+    def _look_back(self) -> None:
+        """Raises if a wait of an earlier call gave up, as far as is known without waiting; orders this call behind one on another stream, since both use the
+        same memory.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            return
+        if int(self._seen[0]):
+            self.check()
+        stream = torch.cuda.current_stream(self.device)
+        if self._last_stream is not None and self._last_stream != stream:
+            stream.wait_stream(self._last_stream)
+        self._last_stream = stream
+
+    def _look_later(self) -> None:
+        """Have the record of waits that gave up brought here, without waiting for it."""
+        if self.scheduler.waits and not torch.cuda.is_current_stream_capturing():
+            with torch.cuda.device(self.device):
+                self._seen.copy_(self._record, non_blocking=True)
+
     def _disproved(self, given: Mapping[str, Any]) -> str | None:
-        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call that is not captured."""
+        """Why the results of the kernels are not to be used; None where they are. Found out once, in the first call that is not captured and whose inputs
+        tell one kernel from another: zeros come out right of nearly all.
+        """
         looked = self._unchecked or not self.scheduler.correct or self._proved
         if not looked and not torch.cuda.is_current_stream_capturing():
             self.check()
@@ -175,7 +215,7 @@ class GpuPipeline:
                 self._wrong = first_wrong_stage(self.chain, computed, self.reference(given))
             except UserError:  # a chain that plain PyTorch does not compute has nothing to be compared with
                 self._wrong = None
-            self._proved = True
+            self._proved = self._wrong is not None or all(varies(t) for t in given.values() if t.dim() > 1)
         return self._wrong
 
     def _launch_forked(self, given: Mapping[str, Any]) -> None:
@@ -274,13 +314,18 @@ class GpuPipeline:
         claimed, stage, tile, semaphore, seen, expected = self._record[:6].tolist()
         if not claimed:
             return
-        for tensor in (self._record, *self._counts):
-            tensor.zero_()
+        self._begin_anew()
         name = self.policy.stages[stage].name
         blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
         raise WaitTimeoutError(
             gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
         )
+
+    def _begin_anew(self) -> None:
+        """Once the device is done, make the semaphores and what tiles count new."""
+        torch.cuda.synchronize(self.device)
+        for tensor in (self._record, self._seen, *self._counts):
+            tensor.zero_()
 
     def _hooks_of(self, number: int, tables: Tables) -> Hooks:
         stage, last = tables.stages[number], len(tables.stages) - 1
@@ -326,10 +371,15 @@ class GpuPipeline:
             )
         return chosen
 
-    def _misaligned(self, given: Mapping[str, Any]) -> str | None:
+    def _unsuited(self, given: Mapping[str, Any]) -> str | None:
+        """Why the kernels are not to have these tensors, although shapes, strides and dtypes are the policy's."""
         for name, tensor in given.items():
             if tensor.data_ptr() % 16:
                 return f"input {name} begins at an address that 16 does not divide"
+            if tensor.is_neg():
+                return f"input {name} is a view that PyTorch negates when it reads"
+            if tensor.requires_grad and torch.is_grad_enabled():
+                return f"input {name} records gradients, which tiles do not hand on (torch.no_grad() turns that off)"
         return None
 
     def _on_device(self, table: Any) -> Any:
@@ -338,3 +388,10 @@ class GpuPipeline:
 
 def _strided(tensor: Any, view: View) -> Any:
     return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """A GPU by its number: ``cuda`` is another one tomorrow."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())

@@ -20,6 +20,7 @@ try:
 except ImportError as error:
     raise UserError("running a policy takes PyTorch: pip install 'tileprof[torch]'") from error
 
+_CPU: Final = torch.device("cpu")
 _DTYPES: Final = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -128,7 +129,7 @@ class Pipeline:
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 
-    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
+    def _bound(self, tensors: tuple[Any, ...], named: Mapping[str, Any], device: Any = _CPU) -> dict[str, Any]:
         names = list(self.inputs)
         if len(tensors) > len(names):
             raise UserError(f"{len(tensors)} tensors given; the pipeline takes {len(names)}: {', '.join(names)}")
@@ -144,7 +145,7 @@ class Pipeline:
         for name, tensor in given.items():
             if not isinstance(tensor, torch.Tensor):
                 raise UserError(f"input {name} is a {type(tensor).__name__}, not a tensor")
-            if tensor.device.type != device:
+            if tensor.device.type != device.type or device.index not in (None, tensor.device.index):
                 raise UserError(f"input {name} is on {tensor.device}; this pipeline runs on {device}")
         return {name: given[name] for name in names}
 

@@ -36,6 +36,14 @@ def first_wrong_stage(chain: Chain, computed: Mapping[str, Any], wanted: Mapping
     return None
 
 
+def varies(tensor: Any) -> bool:
+    """Whether a tensor holds different finite numbers, or has but one element: from zeros or NaN alone nearly every kernel computes what PyTorch does."""
+    if tensor.numel() == 1:
+        return True
+    finite = tensor[tensor.isfinite()]
+    return bool(finite.numel()) and bool(finite.min() < finite.max())
+
+
 def _off(seen: Any, wanted: Any, share: float) -> int:
     """How many elements differ too much; what is not a number on one side only does."""
     seen, wanted = seen.float(), wanted.float()

@@ -45,7 +45,7 @@ def plain(entries: raw.Entries, geometry: Geometry, granule: int, lifetimes: Lif
         if len(mine):
             start, size = raw.low(mine), mine["payload"][:, 0].astype(np.int64)
             found.append(united(_tiles(mine, geometry), start, start + size, mine["payload"][:, 3].astype(np.int64)))
-        out += [(mode, bind.from_runs(f, lifetimes)) for f in found if len(f)]
+        out += [(mode, bind.from_runs(f, lifetimes, granule - 1)) for f in found if len(f)]
     return out
 
 

@@ -26,25 +26,34 @@ class Bound:
     signature: bytes
 
 
-def from_runs(found: Runs, lifetimes: Lifetimes) -> Strided:
-    """Runs as boxes, none of which leaves its buffer. Bytes past the end of a buffer that belong to none are cut off."""
-    leaves = _known(found.start, lifetimes)
-    found = runs.cut(found, leaves.edges)
-    buffer = leaves.buffer[leaves.find(found.start)]
+def from_runs(found: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
+    """Runs as boxes, none of which leaves its buffer.
+
+    Up to ``overhang`` bytes past the end of a buffer that belong to none are cut off; more of them become a buffer.
+    """
+    whole, leaves = found, _known(found.start, lifetimes)
+    while True:
+        found = runs.cut(whole, leaves.edges)
+        buffer = leaves.buffer[leaves.find(found.start)]
+        beside = (buffer < 0) & (found.end - found.start > overhang)
+        if not beside.any():
+            break
+        lifetimes.adopt(found.start[beside])
+        leaves = lifetimes.leaves()
     inside = buffer >= 0
     found = Runs(found.tile[inside], found.start[inside], found.end[inside], found.first[inside])
     return runs.boxes(found, buffer[inside])
 
 
-def within_buffers(given: Strided, lifetimes: Lifetimes) -> Strided:
-    """The same bytes; boxes that leave their buffer are taken apart."""
+def within_buffers(given: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
+    """The same bytes; boxes that leave their buffer are taken apart, as in `from_runs`."""
     leaves = _known(given.address, lifetimes)
     piece = leaves.find(given.address)
     end = given.address + given.length + ((given.count - 1) * given.stride).sum(axis=1)
     fits = end <= np.append(leaves.edges, np.iinfo(np.int64).max)[piece + 1]
     if fits.all():
         return given
-    apart = from_runs(expanded(take(given, ~fits)), lifetimes)
+    apart = from_runs(expanded(take(given, ~fits)), lifetimes, overhang)
     return join([take(given, fits), apart])
 
 

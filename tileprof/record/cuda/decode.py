@@ -22,6 +22,8 @@ from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
 Ints = NDArray[np.int64]
 
 WORST: Final = ("exact", "inferred", "conservative")
+ROUNDING: Final = 511
+"""Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
 
 
@@ -197,17 +199,21 @@ class Decoder:
 
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
-        seen = writes.maps(self.process.of(event["launch"], 0), tuple(kernel["parameters"]))
-        self.owners.learn(event["launch"], event["kernel"], Geometry.of(event), seen, self.lifetimes)
+        entries, geometry = self.process.of(event["launch"], 0), Geometry.of(event)
+        seen = writes.maps(entries, tuple(kernel["parameters"]))
+        loads, _ = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
+        self.owners.learn(event["launch"], event["kernel"], geometry, seen, self.lifetimes, loads)
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
         touched = []
-        if direction in (3, 4):
-            touched.append((READ, accesses.rectangle(event["from"], event, "from_pitch", size)))
-        if direction in (2, 4):
-            touched.append((WRITE, accesses.rectangle(event["to"], event, "to_pitch", size)))
-        self._single(event, f"memcpy {DIRECTIONS.get(direction, 'of unknown direction')}", touched, size * len(touched))
+        for mode, side, on_device in ((READ, "from", (3, 4)), (WRITE, "to", (2, 4))):
+            # Kernels reach pinned and managed memory, too, and it is among what is live.
+            if direction in on_device or direction not in DIRECTIONS or self._is_live(event[side]):
+                touched.append((mode, accesses.rectangle(event[side], event, f"{side}_pitch", size)))
+        known = direction in DIRECTIONS
+        name = f"memcpy {DIRECTIONS[direction] if known else 'of unknown direction'}"
+        self._single(event, name, touched, size * len(touched), "" if known else "both sides stand as touched")
 
     def _on_set(self, event: dict[str, Any]) -> None:
         event = {**event, "width": event["width"] * event["element"], "depth": 1}
@@ -289,8 +295,11 @@ class Decoder:
         self.coverage[worst] += int((written.end - written.start).sum())
         return parts, worst, notes, by_item
 
+    def _is_live(self, address: int) -> bool:
+        return any(base <= address < end for base, end in self.lifetimes.live())
+
     def _anything(self, geometry: Geometry) -> list[tuple[int, Strided]]:
-        everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes)
+        everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes, ROUNDING)
         return [(READ, everything), (WRITE, everything)]
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
@@ -317,7 +326,9 @@ class Decoder:
             self._start_ns = begin
         return Timed(max(0, begin - self._start_ns), max(1, end - begin))
 
-    def _single(self, event: dict[str, Any], name: str, touched: list[tuple[int, Strided]], moved: int) -> None:
+    def _single(
+        self, event: dict[str, Any], name: str, touched: list[tuple[int, Strided]], moved: int, doubt: str = ""
+    ) -> None:
         touched = [(mode, bind.within_buffers(boxes, self.lifetimes)) for mode, boxes in touched]
         never = np.full(1, -1, np.int64)
         bound = bind.bind(touched, Times(never, never, never, np.zeros(1, np.int64)), self.lifetimes)
@@ -327,7 +338,7 @@ class Decoder:
         self.writer.add_launch(
             Launch(
                 footprint=footprint, operands=bound.operands, kernel=name, fingerprint=name, grid=(1, 1, 1),
-                block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled", coverage="exact", stream=self._stream(event),
+                block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled", stream=self._stream(event), coverage="conservative" if doubt else "exact", note=doubt,
                 graph=event["graph"], op=self._name(event, "op"), module=self._name(event, "module"),
             )
         )  # fmt: skip

@@ -157,11 +157,18 @@ def time_passes(folder: Path) -> list[TimePass]:
     for process in sorted(folder.glob("process-*")):
         rows, failed = process / "kernels.jsonl", process / "failed.txt"
         if rows.exists():
-            lines = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
-            found.append(TimePass(sorted(lines, key=lambda r: (r["correlation"], r["begin"]))))
+            found.append(_timed(rows))
         elif failed.exists():
             found.append(TimePass([], failed.read_text(encoding="utf-8")))
     return sorted(found, key=lambda p: -len(p.rows))
+
+
+def _timed(path: Path) -> TimePass:
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError:
+        return TimePass([], "the program ended while its times were written")
+    return TimePass(sorted(lines, key=lambda r: (r["correlation"], r["begin"])))
 
 
 def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:

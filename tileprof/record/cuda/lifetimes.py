@@ -95,12 +95,15 @@ class Lifetimes:
         self._of_tensors: set[tuple[int, int]] = set()
         self._tensors_now: Ranges | None = ()
         self._leaves: Leaves | None = None
+        self._beside: list[tuple[int, int]] = []
+        """Buffers outside of every segment."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
         """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up."""
         if size > 0:
             self._segments.remove(*self._segments.overlapping(base, base + size))
             self._segments.insert(base, base + size, 0)
+            self._beside = [(low, high) for low, high in self._beside if high <= base or base + size <= low]
             if not self._tensors:
                 self._add(base, base + size, kind)
 
@@ -184,11 +187,12 @@ class Lifetimes:
                 page = address // UNKNOWN_BYTES * UNKNOWN_BYTES
                 low, high = self._segments.gap(address, page, page + UNKNOWN_BYTES)
             low, high = self._buffers.gap(address, low, high)
+            self._beside += [] if at >= 0 else [(low, high)]
             self._add(low, high, "workspace" if at >= 0 else "unknown", before_start=at < 0)
 
     def live(self) -> list[tuple[int, int]]:
-        """``[base, end)`` of everything that the driver has handed out."""
-        return list(zip(self._segments.bases, self._segments.ends, strict=True))
+        """``[base, end)`` of everything that the driver has handed out, and of what was touched besides."""
+        return [*zip(self._segments.bases, self._segments.ends, strict=True), *self._beside]
 
     def _add(self, base: int, end: int, kind: str, *, before_start: bool = False) -> None:
         self._drop(base, end)

@@ -69,8 +69,9 @@ class Process:
         return self.entries[first:end]
 
     def owners(self, name: str) -> NDArray[np.int32]:
-        """One file of owners."""
-        return np.fromfile(self.folder / name, dtype="<i4")
+        """One file of owners; empty when it is not there."""
+        path = self.folder / Path(name).name
+        return np.fromfile(path, dtype="<i4") if path.exists() else np.empty(0, np.int32)
 
 
 def processes(folder: Path) -> list[Process]:
@@ -94,12 +95,22 @@ def read(folder: Path) -> Process:
             raise UserError(f"The CUDA recorder could not start in process {folder.name}: {event['why']}.")
         if event["e"] == "start" and event["version"] != VERSION:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
-    events, lost = _copied(events)
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
+    events, lost = _copied(_written(events, len(entries)))
     process = grouped(folder, events, entries)
     process.lost = lost
     return process
+
+
+def _written(events: list[dict[str, Any]], entries: int) -> list[dict[str, Any]]:
+    """The events up to the last drain whose records are all in the file: a full disk takes no more, and says so too late."""
+    drained = 0
+    for n, event in enumerate(events):
+        drained += event["entries"] if event["e"] == "drain" else 0
+        if drained > entries:
+            return events[:n]
+    return events
 
 
 def _copied(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

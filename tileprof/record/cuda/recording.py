@@ -95,14 +95,13 @@ def convert(
     if main is None:
         raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
-    others = raw.processes(folder / "blocks") if main == "accesses" and "blocks" in passes else []
-    others.sort(key=lambda p: -_launches(p))
+    others, failed = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
     timings = join.time_passes(folder / "time") if "time" in passes else []
     written = []
     for number, process in enumerate(p for p in processes if _launches(p)):
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
-        extra = replace(extra, no_im2col=no_im2col)
+        extra = replace(extra, no_im2col=no_im2col, notes=tuple(filter(None, (failed, *extra.notes))))
         path = options.output if number == 0 else _beside(options.output, process)
         path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
         _summary(path, decoder, extra)
@@ -113,6 +112,14 @@ def convert(
     if not written:
         raise UserError("The program used CUDA but launched no kernel that was to be recorded.")
     return written
+
+
+def _second(folder: Path) -> tuple[list[raw.Process], str]:
+    """The processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace even so."""
+    try:
+        return sorted(raw.processes(folder), key=lambda p: -_launches(p)), ""
+    except UserError as error:
+        return [], f"the blocks pass left nothing, block times are those under instrumentation: {error}"
 
 
 def _write(

@@ -10,6 +10,7 @@ written by every tile.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -127,11 +128,16 @@ class Owners:
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
     _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
     """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
+    _loaded: dict[int, bytes] = field(default_factory=dict)
+    """By launch: what each of its tiles loads through maps."""
 
     def __post_init__(self) -> None:
         for event in self.process.events:
             if event["e"] == "owners":
-                self.results[event["id"]] = event
+                whole = event["refused"] or len(self.process.owners(event["file"])) == sum(_granules(event))
+                self.results[event["id"]] = (
+                    event if whole else {**event, "refused": "what replays told was not written whole"}
+                )
             elif event["e"] == "owned":
                 self.of_launch[event["launch"]] = event
 
@@ -152,11 +158,14 @@ class Owners:
         outputs, complete = self._outputs_of(kernel, geometry, seen, lifetimes)
         split, by_item = _products(outputs, walk, geometry, seen) if complete else (None, None)
         why = "its stores through tensor maps could not be replayed"
+        self._loaded[launch] = _signature(loads)
         owned = self.of_launch.get(launch)
         if owned is not None:
             result = self.results[owned["id"]]
             why = result["refused"] or why
-            if not result["refused"] and len(result["regions"]) == len(owned["bases"]) > 0:
+            if not self._loads_alike(launch, owned["id"]):
+                why = "it loads other pieces than the launch whose stores were replayed"
+            elif not result["refused"] and len(result["regions"]) == len(owned["bases"]) > 0:
                 regions = [(owned["id"], i, base) for i, base in enumerate(owned["bases"])]
                 self._remember(kernel, geometry, seen, regions)
                 replayed = self._from_replays(regions, geometry, "exact", "")
@@ -164,7 +173,7 @@ class Owners:
                     return Found(by_item, replayed.coverage, "", split)
                 return replayed
         equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in _outputs(seen.others, seen)]
-        known = sorted({(*result, m.base) for m, result in equal if result is not None})
+        known = sorted({(*r, m.base) for m, r in equal if r is not None and self._loads_alike(launch, r[0])})
         if known and (complete or self._all_regions(known)):
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
@@ -197,8 +206,16 @@ class Owners:
         ids = {result for result, _, _ in known}
         return all({i for r, i, _ in known if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids)
 
-    def learn(self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes) -> None:
+    def _loads_alike(self, launch: int, result: int) -> bool:
+        """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed since."""
+        replayed = self._loaded.get(self.results[result]["launch"])
+        return replayed is None or replayed == self._loaded[launch]
+
+    def learn(
+        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes, loads: list[Loads]
+    ) -> None:
         """Remember what is known of a launch that is not in the trace, for launches that equal it."""
+        self._loaded[launch] = _signature(loads)
         self._outputs_of(kernel, geometry, seen, lifetimes)
         owned = self.of_launch.get(launch)
         if owned is not None and not self.results[owned["id"]]["refused"]:
@@ -238,7 +255,7 @@ class Owners:
     def _relative(self, result: int, index: int, tiles: int) -> tuple[Strided, bool]:
         event = self.results[result]
         granule = event["granule"]
-        sizes = [-(-length // granule) for _, length in event["regions"]]
+        sizes = _granules(event)
         first = sum(sizes[:index])
         owner = self.process.owners(event["file"])[first : first + sizes[index]].astype(np.int64)
         heads = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
@@ -251,6 +268,18 @@ class Owners:
         order = np.lexsort((start, tile))
         unknown = np.full(len(order), -1, np.int64)
         return runs.boxes(Runs(tile[order], start[order], end[order], unknown)), bool(several.any())
+
+
+def _signature(loads: list[Loads]) -> bytes:
+    """Which pieces each tile loads of tensors of which shape, wherever they lie."""
+    rows = [np.column_stack([load.tile, load.offsets, load.coordinates]) for load in loads]
+    parts = [(repr(load.map.shape_words).encode(), row.tobytes()) for load, row in zip(loads, rows, strict=True)]
+    return hashlib.blake2b(b"".join(a + b for a, b in sorted(parts)), digest_size=16).digest()
+
+
+def _granules(event: dict[str, Any]) -> list[int]:
+    """Of each region of a replay's result."""
+    return [-(-length // event["granule"]) for _, length in event["regions"]]
 
 
 def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:

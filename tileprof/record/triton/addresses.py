@@ -49,10 +49,22 @@ class DependsOnValues(Exception):  # noqa: N818 (an answer, not an error)
 class _StandIn(np.ndarray[Any, Any]):
     """Values that are not there. Arithmetic with them gives more of them; nothing may be decided by one."""
 
+    def __array_function__(self, function: Any, _types: Any, arguments: Any, named: Any) -> Any:
+        result = function(*_plain(arguments), **_plain(named))  # numpy's own functions decide by values inside
+        return np.asarray(result).view(_StandIn) if isinstance(result, np.ndarray | np.generic) else result
+
     def _decide(self) -> Any:
         raise DependsOnValues
 
     __bool__ = __int__ = __index__ = _decide
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_plain(one) for one in value)
+    return value.view(np.ndarray) if isinstance(value, _StandIn) else value
 
 
 _MIXED = -1
@@ -98,6 +110,8 @@ class AddressRun:
         builder = self._module.interpreter_builder
         scope = self._module._patch_lang(self._executor.fn)  # noqa: SLF001 (as above)
         try:
+            if hasattr(self._module, "ReduceScanOpInterface"):
+                scope.set_attr(self._module.ReduceScanOpInterface, "to_tensor", _reduced(self._module))
             with watching(builder) as watch, np.errstate(all="ignore"):
                 _blind(self._module, builder, watch, fill)
                 builder.set_grid_dim(*self.grid)
@@ -105,6 +119,10 @@ class AddressRun:
                     builder.set_grid_idx(*place)
                     self._executor.fn(**self._named)
                 return dict(zip(watch.at, watch.programs, strict=True))
+        except Exception as error:
+            if _led_to(error, DependsOnValues):  # the interpreter wraps what functions raise that a kernel calls
+                raise DependsOnValues from None
+            raise
         finally:
             scope.restore()
 
@@ -202,6 +220,26 @@ def _blind(module: Any, builder: Any, watch: Watch, fill: int) -> None:
     }
     for name, method in methods.items():
         setattr(builder, name, method)
+
+
+def _reduced(module: Any) -> Callable[..., Any]:
+    """What makes a tensor of a reduction's result: of stand-ins it is one, too."""
+    original = module.ReduceScanOpInterface.to_tensor
+
+    def to_tensor(self: Any, result: Any, dtype: Any) -> Any:
+        if not isinstance(result, _StandIn):
+            return original(self, result, dtype)
+        tensor = original(self, result.view(np.ndarray), dtype)
+        tensor.handle.data = tensor.handle.data.view(_StandIn)
+        return tensor
+
+    return to_tensor
+
+
+def _led_to(error: BaseException | None, kind: type[BaseException]) -> bool:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__
+    return error is not None
 
 
 def _dot(watch: Watch, left: Any, total: Any) -> Any:
