@@ -54,6 +54,10 @@ class Chain:
                 raise UserError(f"tensor {name} is taken as {' and as '.join(sorted({view.dtype for view in views}))}")
         inputs = self.inputs()
         for stage, operator in zip(self.names, self.operators, strict=True):
+            if operator.out.overlaps():
+                raise UserError(
+                    f"stage {stage} writes {operator.out.tensor} as {operator.out.shape} with strides {operator.out.strides}, by which elements lie upon each other"
+                )
             if operator.out.tensor in inputs:
                 raise UserError(
                     f"stage {stage} writes {operator.out.tensor}, which is an input of the pipeline; give the result a tensor of its own"

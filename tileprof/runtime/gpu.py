@@ -322,10 +322,11 @@ class GpuPipeline:
         )
 
     def _begin_anew(self) -> None:
-        """Once the device is done, make the semaphores and what tiles count new."""
+        """Once the device is done, make the semaphores and what tiles count new, for the next run on whatever stream."""
         torch.cuda.synchronize(self.device)
         for tensor in (self._record, self._seen, *self._counts):
             tensor.zero_()
+        torch.cuda.synchronize(self.device)
 
     def _hooks_of(self, number: int, tables: Tables) -> Hooks:
         stage, last = tables.stages[number], len(tables.stages) - 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -125,7 +126,8 @@ class Pipeline:
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
         made = {}
         for name, view in self.inputs.items():
-            flat = torch.randn(view.elements, generator=generator) * scales[name]
+            with _room_for(view):
+                flat = torch.randn(view.elements, generator=generator) * scales[name]
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 
@@ -169,9 +171,21 @@ class Pipeline:
                 tensor = given[name]
                 storage[name] = tensor.as_strided((self.inputs[name].elements - self.inputs[name].offset,), (1,))
             else:
-                elements = max(view.elements for view in views)
-                storage[name] = torch.full((elements,), float("nan"), dtype=_DTYPES[views[0].dtype])
+                largest = max(views, key=lambda view: view.elements)
+                with _room_for(largest):
+                    storage[name] = torch.full((largest.elements,), float("nan"), dtype=_DTYPES[largest.dtype])
         return storage
+
+
+@contextmanager
+def _room_for(view: View) -> Iterator[None]:
+    """Raises `UserError` where what is allocated inside does not fit."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        raise UserError(
+            f"no memory for tensor {view.tensor} of shape {view.shape} and strides {view.strides}, which spans {view.elements:,} elements: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _strided(flat: Any, view: View) -> Any:
@@ -182,6 +196,11 @@ def _part(tensor: Any, view: View, layout: View) -> Any:
     """The view's part of a tensor that was described as ``layout``; both may have grown or shrunk together."""
     if view.shape == layout.shape and view.strides == layout.strides and view.offset == layout.offset:
         return tensor
+    if view.elements > layout.elements:
+        raise UserError(
+            f"tensor {view.tensor} is written as {layout.shape} with strides {layout.strides} and read as {view.shape} with strides {view.strides}, "
+            "which is more"
+        )
     if tuple(tensor.shape) == layout.shape and layout.offset == 0:
         flat = torch.empty(layout.elements, dtype=tensor.dtype, device=tensor.device)
         flat.as_strided(layout.shape, layout.strides).copy_(tensor)

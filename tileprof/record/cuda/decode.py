@@ -98,7 +98,7 @@ class Decoder:
         """Every event, in order."""
         self._keeping = not any(e["e"] == "capture" for e in self.process.events)
         for event in self.process.events:
-            if not self._keeping and event["e"] in {"launch", "copy", "set"}:
+            if not self._keeping and event["e"] in {"launch", "copy", "set", "opaque"}:
                 self._leave_out(event)
                 continue
             handler = getattr(self, f"_on_{event['e']}", None)
@@ -220,6 +220,12 @@ class Decoder:
         size = event["width"] * event["height"]
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
+    def _on_opaque(self, event: dict[str, Any]) -> None:
+        """A node that runs other nodes, or writes memory by itself, without a word on where."""
+        name = {12: "batch memory operations", 13: "conditional node"}[event["node"]]
+        everything = writes.whole(self.lifetimes.live(), 1)
+        self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
+
     # ---- parts
 
     def _accesses(
@@ -237,7 +243,8 @@ class Decoder:
             note = "accesses were not recorded, only the blocks pass ran: every tile stands for all memory"
             return self._anything(geometry), "conservative", [note], None
         if told is Told.LOST:
-            note = "records of this graph launch are missing: every tile stands for all memory"
+            which = "this graph launch are" if event["graph"] >= 0 else "this launch, copied while it was made, may be"
+            note = f"records of {which} missing: every tile stands for all memory"
             return self._anything(geometry), "conservative", [note], None
         if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
             note = "not every block of it was seen, or more than once: every tile stands for all memory"

@@ -55,12 +55,14 @@ class Graphs:
         if any(not self._is_at_home(e, process.of(e["launch"], 0)) for e in evidence):
             self._code = {}
         self._clear: dict[int, int] = {}
+        self._unfinished = {e["launch"] for e in process.events if e["e"] == "unfinished"}
 
     def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Told]:
         """The entries of a launch, and what they are."""
         launch, place = event["launch"], event["generation"]
         if event["graph"] < 0:
-            return self._process.of(launch, 0), Told.OWN
+            # Of a launch that one thread was making while another drained, some records may have come too late.
+            return self._process.of(launch, 0), Told.LOST if launch in self._unfinished else Told.OWN
         if launch not in self._clear:
             self._clear[launch] = self._told_apart(launch)
         clear = self._clear[launch]

@@ -16,6 +16,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import tiled
@@ -46,7 +47,9 @@ class Options:
         if strange := sorted(set(given) - known):
             raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(known))}")
         policies = given.get("policies", ())
-        paths = [policies] if isinstance(policies, str | Path) else list(policies)
+        paths = [policies] if isinstance(policies, str | Path) else policies
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
+            raise UserError(f"policies is {policies!r}; it is a list of policy files")
         options = cls(given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths))
         if options.use not in ("measured", "always", "never"):
             raise UserError(f"use is {options.use!r}; it is measured, always or never")
@@ -115,6 +118,7 @@ def _suited(found: Found, name: str) -> tuple[Chain, str]:
         try:
             made, _ = tiled(chain, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
             stage_plans(made)
+            nvcc()  # these tiles are for that kernel alone, which is compiled at first use
         except UserError as error:
             LOG.info("a chain of %d stages is not for the persistent kernel: %s", len(found.stages), error)
         else:
@@ -182,7 +186,10 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
         if device not in self._choice:
             if torch.cuda.is_current_stream_capturing():
                 return self.plain(*tensors)  # nothing can be compiled or timed now; the next call outside decides
-            self._choice[device] = self._worth_it(device, tensors)
+            choice = self._worth_it(device, tensors)
+            if choice is None:
+                return self.plain(*tensors)
+            self._choice[device] = choice
         pipeline = self._pipeline(device) if self._choice[device] else None
         if pipeline is None:
             return self.plain(*tensors)
@@ -205,10 +212,8 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
                 self._gpu[key] = GpuPipeline(self.cpu.policy, schedule=self.options.scheduler, device=str(device))
         return self._gpu[key]
 
-    def _worth_it(self, device: torch.device, tensors: tuple[Any, ...]) -> bool:
-        """Whether the runtime's way agrees with PyTorch's and, unless it is to be taken anyway, beats it."""
-        from tileprof.runtime.measure import time_graph  # noqa: PLC0415 - imports Triton
-
+    def _worth_it(self, device: torch.device, tensors: tuple[Any, ...]) -> bool | None:
+        """Whether the runtime's way agrees with PyTorch's and, unless it is to be taken anyway, beats it. None: these inputs cannot tell, another call may."""
         what = " -> ".join(
             str(v.shape[-1]) for v in (self.cpu.chain.operators[0].views()["a"], *self.cpu.outputs.values())
         )
@@ -217,15 +222,24 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
             named = dict(zip(self._inputs(), tensors, strict=True))
             out, wanted = pipeline(**named).float(), self.plain(*tensors).float()
             pipeline.check()
-        except (UserError, RuntimeError) as error:
-            LOG.warning("chain %s stays PyTorch's: %s", what, str(error).splitlines()[0])
+            if pipeline.refused:
+                LOG.warning("chain %s stays PyTorch's: %s", what, pipeline.refused)
+                return False
+            size, far = float(wanted.norm()), float((out - wanted).norm())
+            if not 0 < size < float("inf"):
+                LOG.info("chain %s stays PyTorch's for now: a result of norm %g cannot be compared", what, size)
+                return None
+            if not far / size < TOLERANCE[tensors[0].dtype]:
+                LOG.warning("chain %s stays PyTorch's: results differ by %.1e", what, far / size)
+                return False
+            return self.options.use == "always" or self._faster(what, pipeline, named, tensors)
+        except (UserError, RuntimeError, OSError) as error:  # not compiled, out of memory, not captured: PyTorch's way is there
+            LOG.warning("chain %s stays PyTorch's: %s", what, (str(error) or type(error).__name__).splitlines()[0])
             return False
-        far = float((out - wanted).norm() / wanted.norm())
-        if not far < TOLERANCE[tensors[0].dtype]:
-            LOG.warning("chain %s stays PyTorch's: results differ by %.1e", what, far)
-            return False
-        if self.options.use == "always":
-            return True
+
+    def _faster(self, what: str, pipeline: Any, named: Mapping[str, Any], tensors: tuple[Any, ...]) -> bool:
+        from tileprof.runtime.measure import time_graph  # noqa: PLC0415 - imports Triton
+
         ours = median(time_graph(lambda: pipeline.launch(named)))
         theirs = median(time_graph(lambda: self.plain(*tensors)))
         LOG.info("chain %s: %.1f us as tiles, %.1f us by PyTorch, in CUDA graphs", what, ours, theirs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tileprof.errors import UserError
@@ -33,6 +33,10 @@ _WIDEST_HEAD: Final = 256
 
 _WIDEST_ROW: Final = 65536
 """Elements of a row that one block holds in registers."""
+
+
+_REACH: Final = 2**31 - 2**22
+"""Elements that an offset of 32 bits reaches, less those of a last block that is masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ def _conv(operator: Conv2d) -> Kernel:
             raise UserError(
                 f"the conv2d kernel takes out and residual without gaps between pixels; {view.tensor} has strides {view.strides}"
             )
+    _check_reach("conv2d", replace(x, shape=(1, *x.shape[1:])))
     height, width = _sides("conv2d", operator.tile, 16)
     depth_k = min(64, max(16, 1 << (x.shape[3] - 1).bit_length()))
     constants = {
@@ -199,6 +204,8 @@ def _attention(operator: Attention) -> Kernel:
     q, k, v, out = operator.q, operator.k, operator.v, operator.out
     _check_rows("attention", q, k, v, out)
     _check_halves("attention", q, k, v, out)
+    for view in (k, v):
+        _check_reach("attention", replace(view, shape=(1, *view.shape[1:])))
     rows, wide = operator.rows, max(16, 1 << (q.shape[2] - 1).bit_length())
     if rows & (rows - 1) or rows < 16 or wide > _WIDEST_HEAD:
         raise UserError(
@@ -217,6 +224,15 @@ def _check_rows(name: str, *views: View | None) -> None:
     for view in views:
         if view is not None and view.shape[-1] > 1 and view.strides[-1] != 1:
             raise UserError(f"the {name} kernel takes rows of unit stride; {view.tensor} has strides {view.strides}")
+
+
+def _check_reach(name: str, part: View) -> None:
+    """What a kernel walks through in whole numbers of 32 bits."""
+    reach = part.elements - part.offset
+    if reach > _REACH:
+        raise UserError(
+            f"the {name} kernel takes up to {_REACH:,} elements from the first to the last of an image or a head; those of {part.tensor} span {reach:,}"
+        )
 
 
 def _check_halves(name: str, *views: View) -> None:

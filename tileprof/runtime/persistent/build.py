@@ -33,7 +33,9 @@ FLAGS: Final = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17",
 
 
 def compiled(plan: Plan, options: Options) -> Path:
-    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words."""
+    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words, or the system's
+    where the cache cannot be written.
+    """
     return build(SOURCES / KERNEL, header(plan, options))
 
 
@@ -47,14 +49,19 @@ def build(source: Path, stages: str = "") -> Path:
         return folder
     if folder.exists():
         raise UserError(f"The build in {folder} is broken. Delete that folder and try again.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
-        work = Path(name) / "built"
-        work.mkdir()
-        (work / "stages.h").write_text(stages, encoding="utf-8")
-        said = _run([str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(source), "-o", str(work / CUBIN)])
-        (work / "compiler.txt").write_text(said, encoding="utf-8")
-        _move(work, folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
+            work = Path(name) / "built"
+            work.mkdir()
+            (work / "stages.h").write_text(stages, encoding="utf-8")
+            said = _run([str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(source), "-o", str(work / CUBIN)])
+            (work / "compiler.txt").write_text(said, encoding="utf-8")
+            _move(work, folder)
+    except OSError as error:
+        raise UserError(
+            f"The persistent kernel cannot be built in {folder.parent} ({error.strerror or error}). Set TILEPROF_CACHE to a folder that can be written."
+        ) from None
     return folder
 
 

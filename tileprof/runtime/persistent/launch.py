@@ -24,6 +24,9 @@ THREADS: Final = 384
 MOST_POSTS: Final = 256
 """Semaphores that a task posts: one a thread."""
 
+_MOST_KNOWN: Final = 256
+"""Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""
+
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
 _TAIL_WORDS: Final = 8  # pointers behind the stages
 
@@ -59,6 +62,8 @@ class Launcher:
         """Run the plan on the current stream; ``tensors``: of each stage, by role. May be captured into a graph."""
         key = *(t.data_ptr() for stage in tensors for t in stage.values()), *(t.data_ptr() for t in shared)
         if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]  # the oldest; launches have copied what they were given
             self._known[key] = self._arguments(tensors, shared)
         stream = torch.cuda.current_stream(self.device).cuda_stream
         blocks, programmatic = self.plan.clusters * self.plan.split, self.options.programmatic
@@ -122,9 +127,13 @@ def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[st
     arguments.put_map(at + MAP_WORDS, weights, dtype, (channels, r * s, out), taps, box_of_weights, (1, 1, 1))
 
 
-@cache
 def max_clusters(split: int) -> int:
-    """Clusters of ``split`` blocks that this GPU holds at a time, each block with an SM's shared memory to itself."""
+    """Clusters of ``split`` blocks that the current GPU holds at a time, each block with an SM's shared memory to itself."""
+    return _max_clusters(split, torch.cuda.current_device())
+
+
+@cache
+def _max_clusters(split: int, _device: int) -> int:
     cubin = (build(SOURCES / RESIDENT) / CUBIN).read_bytes()
     torch.cuda.current_stream().synchronize()
     return Function(cubin, RESIDENT.removesuffix(".cu"), SHARED_BYTES).clusters(split, THREADS)

@@ -25,6 +25,12 @@ MOST_ROWS: Final = 128
 _EARLY: Final = {"b", "weight", "bias"}
 """Roles of operands that the kernel loads without waiting for anything."""
 
+_BOX: Final = 256
+"""Elements along a side of a box of TMA."""
+
+_STEP: Final = 8
+"""Of which it takes one: the widest stride of a convolution."""
+
 _ITEMS: Final = 8
 """Halves in 16 bytes, of which TMA's strides and the kernel's stores are multiples."""
 
@@ -113,8 +119,10 @@ def _conv(operator: Conv2d) -> Iterator[str]:
         or weight.shape[3] % K_BLOCK
     ):
         yield f"weight {weight.tensor} is {weight.shape} with strides {weight.strides}; it takes contiguous ones of a multiple of {K_BLOCK} channels"
-    elif Box.of(operator) is None:
+    elif (box := Box.of(operator)) is None:
         yield f"a tile has {operator.tile[0]} pixels; with rows of {q} and images of {p} rows, tiles are parts of a row, whole rows or whole images"
+    elif operator.stride > _STEP or (max(box.columns, box.rows) - 1) * operator.stride >= _BOX:
+        yield f"its tiles of {box.rows} x {box.columns} pixels are read at stride {operator.stride}; TMA takes strides up to {_STEP} and {_BOX} pixels from the first on"
     for view in (operator.out, operator.residual):
         if view is not None and (view.strides[1] != q * view.strides[2] or view.strides[0] != p * view.strides[1]):
             yield f"there are gaps between the pixels of {view.tensor}, which has strides {view.strides}"
@@ -125,5 +133,7 @@ def _unaligned(views: Sequence[View | None], weight: View, strides: Sequence[int
     for view, outer in [*((v, v.strides[:-1]) for v in views if v is not None), (weight, strides)]:
         if view is not weight and view.strides[-1] != 1:
             yield f"{view.tensor} has strides {view.strides}; rows are of unit stride"
+        elif not all(outer):
+            yield f"{view.tensor} has strides {view.strides}; TMA takes no stride of 0"
         elif any(stride % _ITEMS for stride in (*outer, view.offset)):
             yield f"{view.tensor} has strides {view.strides} and offset {view.offset}; TMA takes multiples of {_ITEMS} elements"

@@ -95,7 +95,7 @@ class Operator(ABC):
 def operator_of(description: Mapping[str, Any]) -> Operator:
     """The operator that a stage describes; raises `UserError` with what is wrong."""
     name = description.get("name")
-    if name not in _MODULES:
+    if not isinstance(name, str) or name not in _MODULES:
         raise UserError(f"there is no stage operator {name!r}; known: {', '.join(_MODULES)}")
     module = import_module(f"tileprof.runtime.stages.{_MODULES[name]}")
     kind: type[Operator] = next(k for k in vars(module).values() if getattr(k, "NAME", None) == name)

@@ -36,7 +36,7 @@ class View:
             raise UserError(
                 f"tensor {self.tensor} has shape {self.shape} and strides {self.strides}: not a view that a stage can take"
             )
-        if self.offset < 0 or self.elements > _LARGEST:
+        if self.offset < 0 or self.elements > _LARGEST or max(self.strides) > _LARGEST:
             raise UserError(
                 f"tensor {self.tensor} has offset {self.offset} and spans {self.elements} elements; at most {_LARGEST}"
             )
@@ -68,6 +68,16 @@ class View:
             "tensor": self.tensor, "shape": list(self.shape), "strides": list(self.strides), "dtype": self.dtype,
         }  # fmt: skip
         return given | ({"offset": self.offset} if self.offset else {})
+
+    def overlaps(self) -> bool:
+        """Whether two of its elements may be one: a stride lies within what smaller strides span. Views that are interleaved count as such, which no stage needs."""
+        span = 1
+        for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
+            if size > 1:
+                if stride < span:
+                    return True
+                span = stride * size
+        return False
 
     @property
     def item_bytes(self) -> int:

@@ -201,7 +201,8 @@ API void fake_map(int made, uint64_t address, uint64_t bytes) {
         say(SANITIZER_CB_DOMAIN_DRIVER_API, made != 0 ? SANITIZER_CBID_DRIVER_API_cuMemMap : SANITIZER_CBID_DRIVER_API_cuMemUnmap, &d);
     }
 }
-API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks) {
+// `before` is called while the call is under way and the kernel has not run, `after` when it has.
+API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)()) {
     struct { CUfunction function; unsigned sizes[7]; CUstream stream; void** parameters; void** extra; } arguments{};
     arguments.function = reinterpret_cast<CUfunction>(0x77);
     Sanitizer_CallbackData api{};
@@ -211,10 +212,28 @@ API void fake_launch(CUcontext context, CUmodule module, const char* name, uint3
     Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
     state().data = nullptr;
     say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_BEGIN, &d);
+    const void* data = state().data;
+    if (before != nullptr) before();
+    state().data = data;
     run(module, blocks);
     say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_END, &d);
+    if (after != nullptr) after();
     api.callbackSite = SANITIZER_API_EXIT;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
+}
+API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks) {
+    fake_launch_and(context, module, name, blocks, nullptr, nullptr);
+}
+API void fake_synchronize() { say(SANITIZER_CB_DOMAIN_SYNCHRONIZE, 1, nullptr); }
+// A graph of one node of a type that has no data.
+API void fake_node(CUcontext context, int type) {
+    Sanitizer_GraphLaunchData graph{};
+    graph.context = context;
+    say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN, &graph);
+    Sanitizer_GraphNodeLaunchData node{};
+    node.nodeType = static_cast<CUgraphNodeType>(type);
+    say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN, &node);
+    say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_END, &graph);
 }
 // A graph of `nodes` launches of one kernel; `lost` of them never run.
 API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32_t blocks, int nodes, int lost) {

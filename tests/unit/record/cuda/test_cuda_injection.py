@@ -56,7 +56,7 @@ def libraries(tmp_path_factory):
 
 @pytest.fixture
 def ran(libraries, tmp_path):
-    def run(text, expected=0, **variables):
+    def folders(text, expected=0, **variables):
         variables = {
             "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver, "TILEPROF_LIBRARY": libraries.library,
             "TILEPROF_RAW": str(tmp_path), "TILEPROF_PATCHES": f"{libraries.folder}/patches.fatbin", "TILEPROF_ARENA": str(1 << 20),
@@ -70,9 +70,14 @@ def ran(libraries, tmp_path):
             check=False,
         )
         assert (done.returncode, done.stderr) == (expected, ""), done.stderr
-        [process] = raw.processes(tmp_path)
-        return process, done.stdout.strip()
+        run.said = done.stdout.strip()
+        return raw.processes(tmp_path)
 
+    def run(text, expected=0, **variables):
+        [process] = folders(text, expected, **variables)
+        return process, run.said
+
+    run.folders = folders
     return run
 
 
@@ -210,3 +215,65 @@ def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
 def test_a_graph_whose_nodes_did_not_all_end_is_not_trusted(ran):
     process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 4, 1)')
     assert {Graphs(process).entries(e)[1] for e in events(process, "launch")} == {Told.LOST}
+
+
+BETWEEN = """
+import threading
+def in_another_thread(function):
+    def run():
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+    return ctypes.CFUNCTYPE(None)(run)
+def launch_and(before=None, after=None, name=b"k", blocks=2):
+    fake.fake_launch_and(C, M, name, blocks, before, after)
+"""
+
+
+def test_a_launch_during_which_another_thread_drains_is_not_trusted(ran):
+    """Its kernel may run while its records are copied and cleared."""
+    process, _ = ran(
+        BETWEEN + "\ninject(); module(); launch(); launch_and(in_another_thread(lambda: library.tileprof_drain())); launch()"
+    )
+    assert process.complete
+    graphs = Graphs(process)
+    assert [graphs.entries(e)[1] for e in events(process, "launch")] == [Told.OWN, Told.LOST, Told.OWN]
+
+
+def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(ran):
+    process, _ = ran(
+        BETWEEN
+        + "inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(fake.fake_synchronize)); fake.fake_synchronize()"
+    )
+    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain"}]
+    assert kinds[:2] == ["launch", "launch"]
+    assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
+
+
+def test_a_program_that_executes_another_one_keeps_what_it_had_left(ran, tmp_path):
+    text = """
+        if len(sys.argv) == 1:
+            inject(); module(); launch(); library.tileprof_drain(); launch()
+            os.execv(sys.executable, [sys.executable, "-c", os.environ["TEXT"], "again"])
+        inject(); module(); launch(); launch()
+    """
+    folders = ran.folders(text, TEXT=PROGRAM + textwrap.dedent(text))
+    assert [(len(events(p, "launch")), p.complete) for p in folders] == [(1, False), (2, True)]
+
+
+def test_entries_that_the_disk_does_not_take_end_the_recording_there(ran):
+    """The launches that were drained before are whole, the others are not in the trace."""
+    process, _ = ran("""
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        inject(); module(); launch(blocks=64); library.tileprof_drain()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+        launch(blocks=512); library.tileprof_drain(); launch(); library.tileprof_drain()
+    """)
+    assert not process.complete
+    assert [len(process.of(e["launch"], 0)) for e in events(process, "launch")] == [64]
+
+
+def test_nodes_that_run_other_nodes_are_said_to_be_there(ran):
+    process, _ = ran("inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 5)")
+    assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(13, 0), (12, 1)]

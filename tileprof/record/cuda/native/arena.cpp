@@ -104,7 +104,6 @@ void Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream) {
         entries_of_[kernel] = now - std::min(now, expected_);
         expected_ = std::max(now, expected_);
     }
-    make_room();
 }
 
 void Arena::graph_launched(Sanitizer_StreamHandle stream) {
@@ -161,10 +160,13 @@ void Arena::drain() {
     for (Sanitizer_StreamHandle stream : streams_) check(api.sanitizerStreamSynchronize(stream), "waiting for a stream");
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
+    for (const auto& [thread, launch] : open_) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
-        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records"))
-            break;
+        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records")) {
+            broken_ = true;
+            return;
+        }
         log_.entries(staging_, some * sizeof(Entry));
         done += some;
     }

@@ -28,15 +28,22 @@ class Arena {
     void know_stream(Sanitizer_StreamHandle stream) { streams_.insert(stream); }
     void forget_stream(Sanitizer_StreamHandle stream) { streams_.erase(stream); }
 
+    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its records.
+    void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
+    void returned(const void* thread) { open_.erase(thread); }
     // After a launch of `kernel` (any number that stands for kernel and grid). Waits for the GPU only where how
-    // many entries such a launch appends is not known yet, or when the arena may be half full.
+    // many entries such a launch appends is not known yet.
     void launched(uint64_t kernel, Sanitizer_StreamHandle stream);
+    // Drain when the arena may be half full.
+    void make_room();
     // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
     void graph_launched(Sanitizer_StreamHandle stream);
     // Wait for every stream, copy all entries to the log, and start afresh.
     void drain();
     // The entries that are in the arena now; the caller has waited for what wrote them.
     std::vector<Entry> peek();
+    // Some entries found no room since the last drain.
+    bool full() { return count() > capacity_; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
    private:
@@ -46,7 +53,6 @@ class Arena {
 
     Header* take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch);
     bool allocate();
-    void make_room();
     void refill();
     uint64_t count();
     void report_spills();
@@ -68,6 +74,7 @@ class Arena {
     uint32_t first_launch_ = 0;
     std::vector<Header> host_headers_;
     std::set<Sanitizer_StreamHandle> streams_;
+    std::map<const void*, uint32_t> open_;  // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known
 };

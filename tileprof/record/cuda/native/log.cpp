@@ -4,13 +4,23 @@
 #include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 namespace tileprof {
+
+namespace {
+
+constexpr int kMostPrograms = 1000;  // that one process runs one after another
+
+}  // namespace
 
 Log& log_ = *new Log;
 
 bool Log::open(const std::string& folder) {
     folder_ = folder;
+    // A process that executes another program keeps its id: what it left until then is kept, too.
+    for (int n = 1; access((folder + "/events.jsonl").c_str(), F_OK) == 0 && n < kMostPrograms; ++n)
+        rename(folder.c_str(), (folder + "-" + std::to_string(n)).c_str());
     mkdir(folder.c_str(), 0777);
     events_ = fopen((folder + "/events.jsonl").c_str(), "w");
     entries_ = fopen((folder + "/entries.bin").c_str(), "wb");
@@ -30,8 +40,14 @@ void Log::event(const char* format, ...) {
 
 void Log::entries(const void* bytes, size_t count) {
     if (entries_ == nullptr || count == 0) return;
-    if (fwrite(bytes, 1, count, static_cast<FILE*>(entries_)) != count)
-        complain("the disk under %s took no more entries", folder_.c_str());
+    if (fwrite(bytes, 1, count, static_cast<FILE*>(entries_)) != count) no_more_entries();
+}
+
+// The file then holds all up to some place, and the reader finds out up to which drain.
+void Log::no_more_entries() {
+    complain("the disk under %s took no more entries", folder_.c_str());
+    fclose(static_cast<FILE*>(entries_));
+    entries_ = nullptr;
 }
 
 void Log::file(const std::string& name, const void* bytes, size_t count) {
@@ -43,7 +59,7 @@ void Log::file(const std::string& name, const void* bytes, size_t count) {
 
 void Log::flush() {
     if (events_ != nullptr) fflush(static_cast<FILE*>(events_));
-    if (entries_ != nullptr) fflush(static_cast<FILE*>(entries_));
+    if (entries_ != nullptr && fflush(static_cast<FILE*>(entries_)) != 0) no_more_entries();
 }
 
 void Log::close() {

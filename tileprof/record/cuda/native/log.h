@@ -25,6 +25,8 @@ class Log {
     const std::string& folder() const { return folder_; }
 
    private:
+    void no_more_entries();
+
     std::string folder_;
     void* events_ = nullptr;
     void* entries_ = nullptr;

@@ -16,6 +16,7 @@ namespace tileprof {
 
 Recorder& recorder = *new Recorder;
 thread_local OpenLaunch open_launch;
+thread_local bool in_launching_call = false;
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data);  // injector.cpp
 
@@ -67,6 +68,9 @@ const void* handle_of(uint32_t cbid, const void* arguments) {
     return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
                              : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
 }
+
+// CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and nobody says where.
+constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
 
 constexpr uint64_t kDrainEveryNs = 500000000;  // at synchronisations, so that a killed run leaves most records
 
@@ -176,13 +180,12 @@ void Recorder::finish() {
     if (finished) return;
     int gpus = 0;
     bool alive = api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
-    bool lost = false;
     for (auto& [context, arena] : arenas_) {
         if (alive) arena->drain();
-        lost |= arena->pending();
+        lost_ |= arena->pending();
     }
     finished = true;
-    if (!lost) log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
+    if (!lost_) log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
     log_.close();
 }
 
@@ -220,6 +223,7 @@ void Recorder::context_destroyed(CUcontext context) {
     auto arena = arenas_.find(context);
     if (arena != arenas_.end()) {
         arena->second->drain();
+        lost_ |= arena->second->pending();
         arenas_.erase(arena);
     }
     patched_contexts_.erase(context);
@@ -325,6 +329,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     uint32_t cluster[3] = {data.clusterDim_x, data.clusterDim_y, data.clusterDim_z};
     for (uint32_t& c : cluster) c = c == 0 ? 1 : c;
     open.clusters = (data.gridDim_x / cluster[0]) * (data.gridDim_y / cluster[1]) * (data.gridDim_z / cluster[2]);
+    open.blocks = static_cast<uint64_t>(data.gridDim_x) * data.gridDim_y * data.gridDim_z;
     open.geometry = k.id;
     for (uint64_t d : {data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y, cluster[0]})
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
@@ -343,6 +348,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     } else if (open.recorded || open.learned) {
         Header* own = memory->next(&open.launch);
         if (own != nullptr) header = own;
+        memory->begun(&open_launch, open.launch);
     }
     check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
     if (open.recorded || open.learned || options.pass == Pass::kFloor)
@@ -357,7 +363,9 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
 
 void Recorder::launch_end(const Sanitizer_LaunchData& data) {
     if (replaying != nullptr || open_launch.arena == nullptr || !(open_launch.recorded || open_launch.learned)) return;
+    open_launch.arena->returned(&open_launch);
     open_launch.arena->launched(open_launch.geometry, data.hStream);
+    if (!in_launching_call) open_launch.arena->make_room();
 }
 
 void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
@@ -424,7 +432,7 @@ void Recorder::set(const Sanitizer_MemsetData& d, int graph) {
 void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
     if (cbid != SANITIZER_CBID_GRAPHS_NODE_LAUNCH_BEGIN || data.isGraphUpload) return;
     int graph = graph_launch_of_thread().number;
-    switch (data.nodeType) {
+    switch (static_cast<int>(data.nodeType)) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
             launch_begin(data.launchData, graph);
             open_launch = OpenLaunch{};
@@ -438,6 +446,11 @@ void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
             memory(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, freed);
             break;
         }
+        case kBatchMemOpNode:
+        case kConditionalNode:
+            if (options.capturing)
+                log_.event("\"e\":\"opaque\",\"node\":%d,\"graph\":%d,\"stream\":\"graph\"", static_cast<int>(data.nodeType), graph);
+            break;
         default: break;
     }
 }
@@ -473,7 +486,7 @@ void Recorder::stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data) {
 
 void Recorder::synchronized() {
     uint64_t now = now_ns();
-    if (replaying != nullptr || now - last_drain_ns_ < kDrainEveryNs) return;
+    if (replaying != nullptr || in_launching_call || now - last_drain_ns_ < kDrainEveryNs) return;
     last_drain_ns_ = now;  // first: draining synchronises, which calls back
     for (auto& [context, arena] : arenas_) arena->drain();
     last_drain_ns_ = now_ns();
@@ -516,11 +529,19 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (replaying != nullptr) return;
     if (data.callbackSite == SANITIZER_API_ENTER) {
         open_launch = OpenLaunch{};
+        in_launching_call = true;
         if (options.verify) remember_memory();
         return;
     }
-    OpenLaunch launch = open_launch;
+    launch_returned(cbid, data);
+    in_launching_call = false;
+    if (open_launch.arena != nullptr && (open_launch.recorded || open_launch.learned)) open_launch.arena->make_room();
     open_launch = OpenLaunch{};
+}
+
+// A launching call returns: by now the launch has its records.
+void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    const OpenLaunch launch = open_launch;
     const void* handle = handle_of(cbid, data.functionParams);
     if (launch.kernel != nullptr) {
         handles_[handle] = launch.kernel->id;

@@ -29,6 +29,7 @@ struct OpenLaunch {
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
     uint32_t clusters = 0;
+    uint64_t blocks = 0;
     uint64_t geometry = 0;  // hash of kernel and grid
     Arena* arena = nullptr;
     CUfunction function = nullptr;  // the API call may hold a CUkernel instead
@@ -67,6 +68,7 @@ class Recorder {
     void graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data);
     void synchronized();
     void api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
+    void launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data);
     void stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data);
     void capture(bool on);
 
@@ -103,6 +105,7 @@ class Recorder {
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
+    bool lost_ = false;  // a context took records along
 };
 
 // The graph launch that a thread is in. Nodes of a context share a header.
@@ -118,6 +121,7 @@ struct GraphLaunch {
 // Never destroyed, like the log.
 extern Recorder& recorder;
 extern thread_local OpenLaunch open_launch;
+extern thread_local bool in_launching_call;  // its records are looked at before it returns: they stay until then
 
 // Write attribution by replay (replay.cpp): called when the API call has returned that made `launch`, a launch
 // of a kernel that stores through tensor maps. `again` makes the same call once more. While it runs, `replaying`

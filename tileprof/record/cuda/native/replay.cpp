@@ -93,20 +93,24 @@ std::vector<Region> candidates(const std::vector<char>& parameters) {
 // What the records of the launch say: whether it stores or updates memory in a reported way, and the addresses of the
 // tensors that it loads through tensor maps.
 struct Reported {
+    bool whole = false;  // all its records are in the arena
     bool stores = false;
     std::vector<uint64_t> loaded;
 };
 
 Reported reported(const OpenLaunch& launch) {
     Reported out;
+    uint64_t blocks = 0;
     for (const Entry& e : launch.arena->peek()) {
         if (e.launch != launch.launch) continue;
         uint64_t kind = e.key >> kKindShift;
+        blocks += kind == kBlock;
         out.stores |= kind == kAccess && (e.payload[kWrite] | e.payload[kAtomic]) != 0;
         out.stores |= kind == kRange && e.payload[1] != kRead;
         if (kind == kMap && e.block == 1 && (e.key & kLowMask) % 64 == 0)
             out.loaded.push_back(static_cast<uint64_t>(e.payload[1]) << 32 | e.payload[0]);
     }
+    out.whole = blocks == launch.blocks && !launch.arena->full();
     return out;
 }
 
@@ -238,10 +242,14 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
     if (fresh) {
         k.id = static_cast<uint32_t>(known.size() - 1);
         check(api.sanitizerStreamSynchronize(launch.handle), "waiting before a replay");
+        Reported says = reported(launch);
+        if (!says.whole) {  // another thread drained them, or they found no room: what it stores is not known
+            known.erase(at);
+            return;
+        }
         regions = candidates(parameters);
         uint64_t bytes = 0;
         for (const Region& r : regions) bytes += r.bytes;
-        Reported says = reported(launch);
         bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
         for (uint64_t base : says.loaded) {
             bool found = false;
