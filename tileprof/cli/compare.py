@@ -31,7 +31,7 @@ _ALIGNED_BYTES: Final = 512
 def compare(policies: Sequence[Policy]) -> dict[str, Any]:
     """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
 
-    All policies must be for the same stages. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
+    All policies must be sound and for the same stages. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
     else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages' tiles.
     """
     from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
@@ -190,6 +190,13 @@ def _common_chain(policies: Sequence[Policy]) -> Chain:
         if chain.operators != chains[0].operators:
             raise UserError(
                 f"policy {number + 1} has other stages than the first; --compare takes policies of one chain"
+            )
+    memory = chains[0].memory()
+    for number, policy in enumerate(policies, start=1):
+        if not chains[0].verify(policy, memory).sound:
+            raise UserError(
+                f"policy {number} does not wait for everything that its tiles need, so that its time would be that of wrong results; "
+                "`tileprof run POLICY`, without --compare, names the races"
             )
     return chains[0]
 

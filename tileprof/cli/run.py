@@ -73,6 +73,10 @@ def _run(options: Namespace) -> int:
             "--scheduler goes with neither --compare, which measures them all, nor --trace, which computes nothing"
         )
     if options.compare:
+        if options.trace:
+            raise UserError(
+                "--compare measures the stages' own kernels, and --trace computes nothing: give one of them"
+            )
         return _compare(options)
     if options.csv or len(options.policy) > 1:
         raise UserError(f"{'--csv' if options.csv else 'more than one policy'} goes with --compare")

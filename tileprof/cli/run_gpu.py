@@ -52,6 +52,8 @@ def run_on_gpu(policy: Policy, name: str, seed: int, tolerance: Mapping[str, flo
             pipeline.poison()
             again = _outputs(pipeline, given)
             same = same and all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+    except torch.cuda.OutOfMemoryError as error:
+        raise UserError(f"the GPU's memory does not hold the stages: {str(error).splitlines()[0]}") from None
     except UserError as error:
         if name != AUTO:
             raise

@@ -168,7 +168,7 @@ class GpuPipeline:
         try:
             with torch.cuda.device(self.device):
                 self._launch(given)
-        except BaseException:  # interrupted, perhaps: stages that were launched have posted what the others will never count
+        except BaseException:  # interrupted: stages that were launched post what the others will not count
             if not torch.cuda.is_current_stream_capturing():
                 self._begin_anew()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from argparse import ArgumentParser
+from dataclasses import replace
 
 import pytest
 import torch
@@ -126,3 +127,17 @@ def test_the_drivers_name_finds_the_device(said, wanted) -> None:
 def test_an_unknown_gpu_is_named() -> None:
     with pytest.raises(UserError, match="Foo 1 is not among the known devices"):
         comparing._device("Foo 1")
+
+
+def test_a_policy_that_waits_for_too_little_is_not_measured(mlp) -> None:
+    weak = replace(mlp.policy(), edges=(), semaphores=())
+    with pytest.raises(UserError, match="policy 2 does not wait for everything that its tiles need"):
+        comparing.compare([mlp.policy(), weak])
+
+
+def test_a_trace_and_a_comparison_exclude_each_other(tmp_path) -> None:
+    parser = ArgumentParser()
+    VERB.prepare(parser)
+    options = parser.parse_args([str(tmp_path / "p.json"), "--compare", "--trace", "t.tileprof"])
+    with pytest.raises(UserError, match="give one of them"):
+        VERB.run(options)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from chains import CHAINS
 
+from tileprof.runtime import proof
 from tileprof.runtime.pipeline import Pipeline
-from tileprof.runtime.proof import first_wrong_stage
+from tileprof.runtime.proof import first_wrong_stage, varies
 
 
 @pytest.fixture(params=["mlp", "mlp in bfloat16", "mlp in float32", "convolutions", "attention", "rows", "gated"])
@@ -54,3 +55,24 @@ def test_what_is_no_number_on_both_sides_is_right(computed) -> None:
         for value in values.values():
             value.reshape(-1)[0] = float("nan")
     assert first_wrong_stage(chain, seen, wanted) is None
+
+
+def test_pieces_are_judged_by_the_size_of_the_whole(monkeypatch) -> None:
+    wanted = torch.randn(4, 25, generator=torch.Generator().manual_seed(2))
+    wanted[3] *= 1e-3  # below what the size of the whole lets pass
+    seen = wanted + torch.linspace(0.0, 0.1, 100).reshape(4, 25)
+    counts = set()
+    for size in (7, 25, 99, 100, 1000):
+        monkeypatch.setattr(proof, "_PIECE", size)
+        counts.add(proof._off(seen, wanted, 2e-2))
+    assert len(counts) == 1
+    assert 0 < counts.pop() < 100
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [([[0.0, 0.0]], False), ([[1.0, float("nan")]], False), ([[float("inf"), -float("inf")]], False), ([[3.0]], True), ([[0.0, 1e-7]], True)],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_holds_one_number_does_not_vary(values, wanted, dtype) -> None:
+    assert varies(torch.tensor(values, dtype=dtype)) is wanted

@@ -94,3 +94,18 @@ def test_a_kernel_computes_what_the_operator_says(name) -> None:
 def test_what_has_no_kernel_is_refused_in_words(operator, said) -> None:
     with pytest.raises(UserError, match=said):
         kernel_of(operator)
+
+
+def test_what_offsets_of_32_bits_do_not_reach_is_refused() -> None:
+    """65,536 tokens of 96 heads of 128, queries, keys and values in one tensor; an image of 3 GB."""
+    flash = CHAINS["flash"].operators[1]
+    q, k, v = (View("qkv", (96, 2**16, 128), (128, 36864, 1), "float16", 12288 * n) for n in range(3))
+    out = View("o", (96, 2**16, 128), (128, 12288, 1), "float16")
+    with pytest.raises(
+        UserError, match=r"attention kernel takes up to 2,143,289,344 elements .* those of qkv span 2,415"
+    ):
+        kernel_of(replace(flash, q=q, k=k, v=v, out=out, rows=64))
+    x, y = matrix("x", 1, 5000, 5000, 64 * 2), matrix("y", 1, 5000, 5000, 16)
+    with pytest.raises(UserError, match=r"conv2d kernel takes up to .* those of x span 3,200,000,000"):
+        kernel_of(replace(CHAINS["convolutions"].operators[0], x=x, weight=matrix("w", 16, 1, 1, 128), out=y, bias=None, residual=None,
+                          padding=0, stride=1, tile=(32, 16)))  # fmt: skip

@@ -63,6 +63,32 @@ def test_a_broken_build_names_the_folder_to_delete() -> None:
         build.compiled(PLANS["convolutions"], Options())
 
 
+def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(tmp_path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match=r"cannot be built in .*/file/persistent \(.*\)\. Set TILEPROF_CACHE"):
+        build.compiled(PLANS["convolutions"], Options())
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("#!/bin/sh\n[ $1 = --version ] || kill -9 $$", r"exit code -9\):\nit said nothing"),
+        ("#!/bin/sh\ntrue", "ended well and made no persistent.cubin"),
+        ("no script", "cannot be started: Exec format error"),
+    ],
+)
+def test_a_compiler_that_is_none_or_is_killed_leaves_no_build(tmp_path, monkeypatch, script, said) -> None:
+    fake = tmp_path / "bin" / "nvcc"
+    fake.parent.mkdir()
+    fake.write_text(script)
+    fake.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(UserError, match=said):
+        build.compiled(PLANS["convolutions"], Options())
+    assert not list((tmp_path / "persistent").glob("*"))
+
+
 def test_a_source_that_does_not_compile_is_reported_in_the_compilers_words(tmp_path) -> None:
     source = tmp_path / "wrong.cu"
     source.write_text("extern ice")

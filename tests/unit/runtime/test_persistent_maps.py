@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
-from tileprof.runtime.persistent.launch import _put_stage
+from tileprof.runtime.persistent.launch import Launcher, _put_stage, max_clusters
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.view import View
@@ -79,3 +82,35 @@ def test_what_tma_cannot_address_is_refused() -> None:
     given["a"] = given["a"][1:]
     with pytest.raises(UserError, match="a of gemm begins at an address that 16 does not divide"):
         _put_stage(Recorder(), 0, stage, given, False)
+
+
+def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgotten(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: SimpleNamespace(cuda_stream=0))
+    made, launched = [], []
+    launcher = object.__new__(Launcher)
+    launcher.plan, launcher.device = SimpleNamespace(clusters=2, split=2), torch.device("cpu")
+    launcher.options, launcher._known = SimpleNamespace(programmatic=False), {}
+    launcher._function = SimpleNamespace(launch=lambda *given, programmatic: launched.append(given[3]))
+    monkeypatch.setattr(Launcher, "_arguments", lambda *_: made.append(len(made)) or made[-1])
+    shared = (torch.zeros(1),) * 4
+    inputs = [torch.zeros(8) for _ in range(launch._MOST_KNOWN + 2)]
+    for tensor in [*inputs, inputs[-1], inputs[0]]:
+        launcher.launch([{"a": tensor}], shared)
+    assert launched == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
+    assert len(launcher._known) == launch._MOST_KNOWN
+
+
+def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch, tmp_path) -> None:
+    device = [0]
+    (tmp_path / launch.CUBIN).write_bytes(b"")
+    monkeypatch.setattr(launch, "build", lambda _: tmp_path)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device[0])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    asked = SimpleNamespace(clusters=lambda split, threads: 100 * (device[0] + 1) // split)
+    monkeypatch.setattr(launch, "Function", lambda *_: asked)
+    launch._max_clusters.cache_clear()
+    found = []
+    for device[0] in (0, 1, 0):
+        found.append(max_clusters(2))
+    launch._max_clusters.cache_clear()
+    assert found == [50, 100, 50]

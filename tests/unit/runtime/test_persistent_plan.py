@@ -272,6 +272,16 @@ def test_what_the_kernel_cannot_take_is_refused_in_a_sentence() -> None:
     refused("TMA takes multiples of 8", product(a=matrix("x", 64, 100), b=weight("w", 100, 256)))
     refused("TMA takes multiples of 8", product(a=View("x", (64, 128), (128, 1), "float16", 4)))
     refused("a tile has 12 pixels", convolution(tile=(12, 64)))
+    wide, few = matrix("x", 1, 1, 384, 64), matrix("w", 64, 1, 1, 64)
+    refused(
+        "1 x 128 pixels are read at stride 3; TMA takes strides up to 8 and 256 pixels",
+        convolution(x=wide, weight=few, out=matrix("h", 1, 1, 128, 64), tile=(128, 64), stride=3, padding=0),
+    )
+    refused(
+        "read at stride 9", convolution(x=matrix("x", 1, 1, 18, 64), weight=few, out=matrix("h", 1, 1, 2, 64), tile=(1, 64), stride=9, padding=0)
+    )  # fmt: skip
+    refused("TMA takes no stride of 0", product(a=View("x", (64, 128), (0, 1), "float16")))
+    refused("TMA takes no stride of 0", product(b=View("w", (128, 256), (1, 0), "float16")))
     refused("multiple of 64 channels", convolution(x=matrix("x", 1, 8, 8, 40), weight=matrix("w", 64, 3, 3, 40)))
     refused(
         "at most 8 stages",

@@ -106,6 +106,34 @@ def test_a_tensor_that_stages_write_again_keeps_its_last_value() -> None:
     assert close(pipeline(q, k, v), wanted)
 
 
+def without_check(policy: Policy, stage: int, role: str, **changes: object) -> Policy:
+    """The policy with another layout of one operand of one stage."""
+    described = policy.stages[stage].operator
+    operands = described["operands"] | {role: described["operands"][role] | changes}
+    other = replace(policy.stages[stage], operator=described | {"operands": operands})
+    return replace(policy, stages=(*policy.stages[:stage], other, *policy.stages[stage + 1 :]))
+
+
+def test_a_result_whose_elements_lie_upon_each_other_is_refused() -> None:
+    with pytest.raises(UserError, match=r"stage up writes h as .* with strides \[?\(?0, 1"):
+        Pipeline(without_check(mlp().policy(), 0, "out", strides=[0, 1]))
+
+
+def test_reading_more_of_a_tensor_than_is_written_is_refused() -> None:
+    policy = rows().policy()
+    name = policy.stages[1].operator["operands"]["x"]["tensor"]
+    assert name == policy.stages[0].operator["operands"]["out"]["tensor"]
+    pipeline = Pipeline(without_check(policy, 1, "x", strides=[999, 1]))
+    with pytest.raises(UserError, match=f"tensor {name} is written as .* and read as .*, which is more"):
+        pipeline.reference(pipeline.example())
+
+
+def test_tensors_that_no_memory_holds_are_named_with_their_size() -> None:
+    pipeline = Pipeline(without_check(mlp().policy(), 0, "b", strides=[10**10, 1]))
+    with pytest.raises(UserError, match=r"no memory for tensor w1 .* spans 470,000,000,0"):
+        pipeline.example()
+
+
 def test_a_stage_without_an_operator_is_named() -> None:
     with pytest.raises(UserError, match=r"stage 0 \(up\) names no operator"):
         Pipeline(Policy((Stage("up", (1, 1, 1)),), (), ()))

@@ -106,6 +106,7 @@ def test_an_operator_survives_the_policy_file(chain) -> None:
     ("change", "said"),
     [
         ({"name": "magic"}, "there is no stage operator 'magic'"),
+        ({"name": ["gemm"]}, r"there is no stage operator \['gemm'\]"),
         ({"parameters": {"tile": [0, 8]}}, r"a tile of \(0, 8\)"),
         ({"parameters": {"tile": 8}}, "wrong type|a tile of"),
         ({"parameters": {"speed": 9}}, "gemm has no parameter 'speed'"),
@@ -117,6 +118,22 @@ def test_an_operator_survives_the_policy_file(chain) -> None:
 def test_a_description_that_makes_no_sense_is_refused(change: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         operator_of(mlp().operators[0].describe() | change)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "wanted"),
+    [((4, 6), (6, 1), False), ((4, 6), (8, 1), False), ((4, 6), (1, 4), False), ((1, 6), (0, 1), False), ((2, 3, 4), (4, 8, 1), False),
+     ((4, 6), (0, 1), True), ((4, 6), (5, 1), True), ((4, 6), (1, 1), True), ((4, 6), (1, 3), True)],
+)  # fmt: skip
+def test_a_view_knows_whether_its_elements_lie_upon_each_other(shape, strides, wanted) -> None:
+    view = View("a", shape, strides, "float16")
+    tensor = torch.arange(view.elements).as_strided(shape, strides)
+    assert view.overlaps() == wanted == (len(set(tensor.reshape(-1).tolist())) < tensor.numel())
+
+
+def test_strides_beyond_all_memory_are_refused() -> None:
+    with pytest.raises(UserError, match=r"at most 1,?099"):
+        View("a", (1, 8), (10**19, 1), "float16")
 
 
 def test_shapes_that_do_not_fit_are_refused_with_both() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
+from contextlib import nullcontext
 from itertools import pairwise
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -86,6 +88,8 @@ def test_a_gate_is_four_stages_whichever_factor_comes_first() -> None:
         lambda x, a, b: a.t() @ functional.linear(x, a).view(40, 96).t()[:, :40],  # handed on as a second factor
         lambda x, a, b: functional.linear(x, a),
         lambda x, a, b: functional.linear(functional.linear(x, a).view(20, 2, 96).transpose(0, 1), b),  # another order of rows
+        lambda x, a, b: functional.linear(functional.linear(x, a).view(2, 40, 48), b[:, :48]),  # rows cut in two, as for heads
+        lambda x, a, b: torch.addmm(b[0, :1], functional.linear(x, a).view(40, 96).relu(), b.t()),  # one bias for all columns
     ],
 )  # fmt: skip
 def test_what_is_no_chain_is_left_alone(function) -> None:
@@ -193,6 +197,8 @@ def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path) -> None:
         ({"fast": True}, "no option 'fast'"),
         ({"scheduler": "fifo"}, "no scheduler 'fifo'"),
         ({"scheduler": "unsynchronised"}, "wrong results"),
+        ({"policies": 3}, "a list of policy files"),
+        ({"policies": [3]}, "a list of policy files"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(given, said) -> None:
@@ -217,6 +223,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
     (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     (single,) = chains(traced(two, X, *weights(64, 96, 64)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", lambda: "nvcc")
     for capability, device, name, wanted in (
         ((9, 0), "cuda", "auto", "persistent"), ((9, 0), "cuda", "persistent", "persistent"), ((9, 0), "cuda", "graph", "graph"),
         ((10, 0), "cuda", "auto", "cusync"), ((9, 0), "cpu", "auto", "cusync"),
@@ -231,3 +238,107 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
             assert way == taken
             assert [o.out for o in made.operators] == [o.out for o in each.chain.operators]
             assert (made == each.chain) == (way != "persistent" or each is single)
+
+
+def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch, caplog) -> None:
+    (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+
+    def missing() -> None:
+        raise UserError("there is no nvcc")
+
+    monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", missing)
+    last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
+    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
+        made, way = _suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), "auto")
+    assert (made, way) == (found.chain, "cusync")
+    assert "there is no nvcc" in caplog.text
+
+
+class Played:
+    """A pipeline on a GPU, played by PyTorch; ``shift`` is added to what it computes."""
+
+    def __init__(
+        self, plain, *, shift: float = 0.0, refused: str | None = None, error: Exception | None = None
+    ) -> None:
+        self.plain, self.shift, self.refused, self.error = plain, shift, refused, error
+
+    def __call__(self, **named):
+        if self.error:
+            raise self.error
+        return self.plain(*named.values()) + self.shift
+
+    launch = __call__
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.fixture
+def module() -> ChainModule:
+    graph = traced(two, X, *weights(64, 96, 64))
+    replace_chains(graph, Options())
+    (made,) = [m for m in graph.modules() if isinstance(m, ChainModule)]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("played", "scale", "wanted", "said"),
+    [
+        ({}, 1.0, True, "us as tiles"),
+        ({"shift": 1.0}, 1.0, False, "results differ by"),
+        ({"refused": "kernels compute 3 elements wrong"}, 1.0, False, "3 elements wrong"),
+        ({"error": torch.OutOfMemoryError("CUDA out of memory")}, 1.0, False, "CUDA out of memory"),
+        ({"error": PermissionError("Read-only file system")}, 1.0, False, "Read-only file system"),
+        ({"error": RuntimeError()}, 1.0, False, "RuntimeError"),
+        ({}, 0.0, None, "cannot be compared"),
+        ({}, float("inf"), None, "cannot be compared"),
+    ],
+)
+def test_the_runtimes_way_is_kept_where_it_is_right_and_faster_and_zeros_decide_nothing(
+    module, monkeypatch, caplog, played, scale, wanted, said
+) -> None:
+    times = iter([[1.0], [2.0]])
+    monkeypatch.setattr("tileprof.runtime.measure.time_graph", lambda _: next(times))
+    monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain, **played))
+    inputs = [torch.full(v.shape, scale) if scale != 1.0 else torch.randn(v.shape) for v in module.cpu.inputs.values()]
+    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
+        assert module._worth_it(torch.device("cpu"), tuple(inputs)) is wanted
+    assert said in caplog.text
+
+
+def test_a_race_that_cannot_be_timed_is_pytorchs(module, monkeypatch, caplog) -> None:
+    def fail(_) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory while capturing")
+
+    monkeypatch.setattr("tileprof.runtime.measure.time_graph", fail)
+    monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain))
+    inputs = tuple(torch.randn(v.shape) for v in module.cpu.inputs.values())
+    assert module._worth_it(torch.device("cpu"), inputs) is False
+    assert "out of memory while capturing" in caplog.text
+
+
+def test_streams_share_what_is_compiled_and_devices_do_not(module, monkeypatch) -> None:
+    made = []
+
+    class Pipeline:
+        def __init__(self, policy, *, schedule, device) -> None:
+            made.append(device)
+
+        def twin(self):
+            return Pipeline(None, schedule="", device="a twin")
+
+    gpu = ModuleType("tileprof.runtime.gpu")
+    gpu.GpuPipeline = Pipeline
+    monkeypatch.setitem(sys.modules, "tileprof.runtime.gpu", gpu)
+    now = [1]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now[0]))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    found = []
+    for now[0], device in ((1, "cuda:0"), (2, "cuda:0"), (1, "cuda:1"), (2, "cuda:0")):
+        found.append(module._pipeline(torch.device(device)))
+    assert made == ["cuda:0", "a twin", "cuda:1"]
+    assert found[1] is found[3]
+    assert len(set(found)) == 3

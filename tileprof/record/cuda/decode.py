@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,8 @@ from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
 Ints = NDArray[np.int64]
 
 WORST: Final = ("exact", "inferred", "conservative")
+MOST_ROWS: Final = 1 << 20
+"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""
 ROUNDING: Final = 511
 """Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
@@ -104,6 +106,9 @@ class Decoder:
             handler = getattr(self, f"_on_{event['e']}", None)
             if handler is not None:
                 handler(event)
+        ordinals = [event["ordinal"] for event in self.process.events if event["e"] == "launch"]
+        if left := max(ordinals, default=-1) + 1 - len(set(ordinals)):
+            self.writer.note(f"{left} launches among these were left out; what they wrote has no producer here")
         if not self.process.complete:
             name, lost = self.process.folder.name, self.process.lost
             self.writer.note(f"{name} ended early; its last {lost} launches are not here")
@@ -158,16 +163,20 @@ class Decoder:
             self._on_learn(event)
 
     def _on_launch(self, event: dict[str, Any]) -> None:
-        kernel, geometry = self._kernels[event["kernel"]], Geometry.of(event)
+        kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
         entries, told = self.graphs.entries(event)
+        nothing = self._why_nothing(event, kernel, launched, entries, told)
+        crowded = bool(nothing) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
+        geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
         here = times(entries if told is Told.OWN else entries[:0], geometry)
         complete = told is Told.OWN and event["launch"] not in self._spilled
         walk = Walk.of(entries) if complete else None
         node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
         if complete and node is not None:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
-        parts, coverage, notes, by_item = self._accesses(event, kernel, geometry, entries, told, walk)
-        places, ran = geometry.places(), self.blocks.get(event["ordinal"], here)
+        parts, coverage, notes, by_item = self._accesses(event, kernel, geometry, entries, told, walk, nothing)
+        places, ran = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
+        notes += [f"its {launched.tiles:,} tiles stand as one"] if crowded else []
         if by_item is not None and walk is not None:
             here = ran = by_item.times(walk, here)
             places = by_item.places(places)
@@ -182,7 +191,7 @@ class Decoder:
         launch = self.writer.add_launch(
             Launch(
                 footprint=footprint, operands=bound.operands, kernel=kernel["name"], fingerprint=kernel["fingerprint"],
-                grid=geometry.grid, block=geometry.block, cluster=geometry.cluster, stream=self._stream(event),
+                grid=launched.grid, block=launched.block, cluster=launched.cluster, stream=self._stream(event),
                 graph=event["graph"], duration_ns=timed.duration_ns, begin_ns=timed.begin_ns, timing="measured",
                 coverage=coverage, registers=registers, shared_bytes=shared,
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
@@ -236,23 +245,22 @@ class Decoder:
         entries: raw.Entries,
         told: Told,
         walk: Walk | None,
+        nothing: str,
     ) -> tuple[list[tuple[int, Strided]], str, list[str], Items | None]:
         notes: list[str] = []
         coverage = ["exact"]
-        if self.process.events[0].get("pass") != "accesses":
-            note = "accesses were not recorded, only the blocks pass ran: every tile stands for all memory"
-            return self._anything(geometry), "conservative", [note], None
-        if told is Told.LOST:
-            which = "this graph launch are" if event["graph"] >= 0 else "this launch, copied while it was made, may be"
-            note = f"records of {which} missing: every tile stands for all memory"
-            return self._anything(geometry), "conservative", [note], None
-        if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
-            note = "not every block of it was seen, or more than once: every tile stands for all memory"
-            return self._anything(geometry), "conservative", [note], None
+        if nothing:
+            return self._anything(geometry), "conservative", [f"{nothing}: every tile stands for all memory"], None
         if told is Told.SHARED:
             coverage.append("conservative")
             notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
         parts = accesses.plain(entries, geometry, self.process.granule, self.lifetimes)
+        if kernel.get("texture"):
+            coverage.append("conservative")
+            notes.append(
+                "it reads through textures, which no callback reports: every tile stands as reader of all memory"
+            )
+            parts += self._anything(geometry)[:1]
         by_item: Items | None = None
         seen = writes.maps(entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
         loads, unknown = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
@@ -263,7 +271,7 @@ class Decoder:
         if unknown:
             coverage.append("conservative")
             notes.append("loads through a tensor map that could not be decoded stand for all memory")
-            parts.append((READ, writes.whole(self.lifetimes.live(), geometry.tiles)))
+            parts += self._anything(geometry)[:1]
         if any(base <= address < end for address in seen.loaded for base, end in self.lifetimes.live()):
             coverage.append("inferred")
             notes.append("a tensor map lies in memory that kernels may change; it was read once")
@@ -304,6 +312,20 @@ class Decoder:
 
     def _is_live(self, address: int) -> bool:
         return any(base <= address < end for base, end in self.lifetimes.live())
+
+    def _why_nothing(
+        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, told: Told
+    ) -> str:
+        """Why a launch's records do not hold all that it writes, "" when they may."""
+        if self.process.events[0].get("pass") != "accesses":
+            return "accesses were not recorded, only the blocks pass ran"
+        if told is Told.LOST and event["graph"] >= 0:
+            return "records of this graph launch are missing"
+        if told is Told.LOST:
+            return "records of this launch were copied while it was made, and some may be missing"
+        if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
+            return "not every block of it was seen, or more than once"
+        return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
 
     def _anything(self, geometry: Geometry) -> list[tuple[int, Strided]]:
         everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes, ROUNDING)

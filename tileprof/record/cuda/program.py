@@ -49,10 +49,21 @@ def environment(
 
 
 def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:
-    """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the terminal."""
+    """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the terminal.
+
+    Ctrl-C reaches the program, too, and is its own business: what it left by then is a trace. Here it is waited for.
+    """
     if visible:
-        return subprocess.run(command, env=variables, check=False).returncode
+        return _waited_for(subprocess.Popen(command, env=variables))
     with log.open("wb") as out:
-        return subprocess.run(
-            command, env=variables, check=False, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-        ).returncode
+        return _waited_for(
+            subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)
+        )
+
+
+def _waited_for(program: subprocess.Popen[bytes]) -> int:
+    while True:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:
+            continue

@@ -75,10 +75,22 @@ class Process:
 
 
 def processes(folder: Path) -> list[Process]:
-    """Every process that recorded under ``folder``, in order of process id. Raises UserError when there is none."""
-    found = [read(p) for p in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2]))]
+    """Every process that recorded under ``folder``, in order of process id. Raises UserError when there is none.
+
+    That the recorder did not start in some of several is a complaint of the others.
+    """
+    found, failed = [], []
+    for place in sorted(folder.glob("process-*"), key=lambda p: int(p.name.rpartition("-")[2])):
+        try:
+            found.append(read(place))
+        except UserError as error:
+            failed.append(str(error))
     found = [p for p in found if p.events]
+    for process in found:
+        process.events[1:1] = [{"e": "complaint", "text": text} for text in failed]
     if not found:
+        if failed:
+            raise UserError(failed[0])
         raise UserError(
             "The program ran, but the recorder inside it never started: it used no CUDA, or CUDA was initialised "
             "without CUDA_INJECTION64_PATH (a wrapper that cleans its environment does that). "
@@ -97,34 +109,27 @@ def read(folder: Path) -> Process:
             raise UserError(f"{folder} holds records of version {event['version']}; this tileprof reads {VERSION}.")
     path = folder / "entries.bin"
     entries = np.fromfile(path, dtype=ENTRY) if path.exists() else np.empty(0, ENTRY)
-    events, lost = _copied(_written(events, len(entries)))
+    events, lost = _copied(events, len(entries))
     process = grouped(folder, events, entries)
     process.lost = lost
     return process
 
 
-def _written(events: list[dict[str, Any]], entries: int) -> list[dict[str, Any]]:
-    """The events up to the last drain whose records are all in the file: a full disk takes no more, and says so too late."""
-    drained = 0
-    for n, event in enumerate(events):
-        drained += event["entries"] if event["e"] == "drain" else 0
-        if drained > entries:
-            return events[:n]
-    return events
-
-
-def _copied(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
     """What a process that ended early has surely copied from the device, and how many launches come after.
 
     Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes after
-    the last drain is left out; with several contexts, which drain one by one, everything is.
+    the last drain is left out; with several contexts, which drain one by one, everything is. The same where the file holds
+    fewer ``entries`` than the drains say: a full disk took no more.
     """
-    if not events or events[-1]["e"] == "end":
+    drains = [n for n, e in enumerate(events) if e["e"] == "drain"]
+    drained = np.cumsum([events[n].get("entries", 0) for n in drains])
+    whole = [n for n, so_far in zip(drains, drained, strict=True) if so_far <= entries]
+    if not events or (events[-1]["e"] == "end" and whole == drains):
         return events, 0
     launches = [n for n, e in enumerate(events) if e["e"] == "launch"]
-    drains = [n for n, e in enumerate(events) if e["e"] == "drain"]
     several = len({events[n].get("context", 0) for n in launches}) > 1
-    stop = drains[-1] + 1 if drains and not several else (launches[0] if launches else len(events))
+    stop = whole[-1] + 1 if whole and not several else (launches[0] if launches else len(events))
     return events[:stop], sum(n >= stop for n in launches)
 
 
@@ -158,7 +163,9 @@ def low(entries: Entries) -> NDArray[np.int64]:
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    out = []
+    out: list[dict[str, Any]] = []
+    if not path.exists():
+        return out
     for line in path.read_bytes().splitlines():
         try:
             out.append(json.loads(line))

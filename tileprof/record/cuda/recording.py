@@ -70,8 +70,13 @@ def record(options: Options, settings: Settings | None = None) -> int:
                 _say(
                     f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
                 )
-        convert(folder, passes, options, device, exit_code, layouts)
-    return exit_code
+            if code < 0 and pass_ != passes[-1]:
+                _say(
+                    f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
+                )
+                break
+        convert(folder, passes[: number + 1], options, device, exit_code, layouts)
+    return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
 
 
 def _layouts() -> str:

@@ -5,7 +5,8 @@ A chain is two or more matrix products, each fed by the one before through at mo
 inference only. Options, given as ``torch.compile(..., options={...})``:
 
 ``use``        ``"measured"`` (default): on a GPU both ways are timed inside CUDA graphs at the first call with a chain's shapes, their results compared,
-               and the runtime's way is kept if it is at least 2% faster and within the dtype's tolerance. On a CPU PyTorch's own kernels are kept.
+               and the runtime's way is kept if it is at least 2% faster and within the dtype's tolerance; results that are all zero or not finite decide
+               nothing, and the next call does. On a CPU PyTorch's own kernels are kept.
                ``"always"``: without a race; on a CPU the chain is executed tile by tile, which is slow and meant for checking. ``"never"``.
 ``scheduler``  a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with tiles for it, where the GPU and the chain are ones
                that it takes, otherwise ``"cusync"``.

@@ -232,4 +232,4 @@ def _fits(product: fx.Node) -> bool:
 
 def _is_bias(added: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether what is added to a product is a row of its own numbers: one number for all columns would be stretched, which no epilogue does."""
-    return added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1]
+    return bool(added.dim() == 1 and added.stride(0) == 1 and added.shape[0] == weight.shape[1])

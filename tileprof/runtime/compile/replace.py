@@ -208,8 +208,11 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
         if key not in self._gpu:
             if torch.cuda.is_current_stream_capturing():
                 return None
+            made = next((pipeline for (number, _), pipeline in self._gpu.items() if number == key[0]), None)
             with torch.cuda.device(device):
-                self._gpu[key] = GpuPipeline(self.cpu.policy, schedule=self.options.scheduler, device=str(device))
+                self._gpu[key] = made.twin() if made else GpuPipeline(
+                    self.cpu.policy, schedule=self.options.scheduler, device=str(device)
+                )  # fmt: skip
         return self._gpu[key]
 
     def _worth_it(self, device: torch.device, tensors: tuple[Any, ...]) -> bool | None:
@@ -233,7 +236,7 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
                 LOG.warning("chain %s stays PyTorch's: results differ by %.1e", what, far / size)
                 return False
             return self.options.use == "always" or self._faster(what, pipeline, named, tensors)
-        except (UserError, RuntimeError, OSError) as error:  # not compiled, out of memory, not captured: PyTorch's way is there
+        except (UserError, RuntimeError, OSError) as error:  # of the compiler, memory, capture: PyTorch's way is there
             LOG.warning("chain %s stays PyTorch's: %s", what, (str(error) or type(error).__name__).splitlines()[0])
             return False
 

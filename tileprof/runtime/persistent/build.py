@@ -56,6 +56,8 @@ def build(source: Path, stages: str = "") -> Path:
             work.mkdir()
             (work / "stages.h").write_text(stages, encoding="utf-8")
             said = _run([str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(source), "-o", str(work / CUBIN)])
+            if not (work / CUBIN).is_file():
+                raise UserError(f"`{compiler}` ended well and made no {CUBIN}; is it the compiler of the CUDA toolkit?")
             (work / "compiler.txt").write_text(said, encoding="utf-8")
             _move(work, folder)
     except OSError as error:
@@ -103,9 +105,12 @@ def _version(compiler: Path) -> str:
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(f"`{command[0]}` cannot be started: {error.strerror or error}") from None
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
+        said = (done.stderr or done.stdout).strip() or "it said nothing"
         raise UserError(
             f"Building the persistent kernel failed in `{command[0]}` (exit code {done.returncode}):\n{said}"
         )

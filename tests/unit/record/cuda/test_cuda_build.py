@@ -107,3 +107,79 @@ def test_library_and_patches_compile_once_and_are_then_in_the_cache(tmp_path, mo
     assert build.build("sm_90") == built
     assert built.library.stat().st_mtime_ns == stamp
     assert [p.name for p in built.library.parent.parent.iterdir()] == [built.library.parent.name]
+
+
+SCAN = """
+#include <stdio.h>
+#include <fstream>
+#include <iterator>
+#include <vector>
+#include "cubin.h"
+int main(int, char** a) {
+    std::ifstream file(a[1], std::ios::binary);
+    std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
+    for (auto& [name, k] : tileprof::scan_cubin(bytes.data(), bytes.size()))
+        printf("%s %d%d%d%d%d\\n", name.c_str(), k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface);
+}
+"""
+
+UNSEEN = """
+#include <cuda_runtime.h>
+extern "C" __global__ void plain(const float* a, float* b) { atomicAdd(b + threadIdx.x, __sinf(a[threadIdx.x])); }
+extern "C" __global__ void fetch(cudaTextureObject_t t, float* b) { b[threadIdx.x] = tex1Dfetch<float>(t, threadIdx.x); }
+extern "C" __global__ void sample(const cudaTextureObject_t* t, float* b) { b[threadIdx.x] = tex2D<float>(t[threadIdx.x], threadIdx.x, 1.f); }
+extern "C" __global__ void look(cudaSurfaceObject_t s, float* b) { b[threadIdx.x] = surf2Dread<float>(s, threadIdx.x * 4, 1); }
+extern "C" __global__ void draw(cudaSurfaceObject_t s, float* b) { surf2Dwrite<float>(b[threadIdx.x], s, threadIdx.x * 4, 1); }
+"""
+
+STORE = """
+extern "C" __device__ __noinline__ void store(unsigned long long map, unsigned from) {
+    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" :: "l"(map), "r"(0), "r"(from) : "memory");
+}
+"""
+CALL = """
+extern "C" __device__ void store(unsigned long long map, unsigned from);
+extern "C" __global__ void calls(unsigned long long map) {
+    __shared__ char tile[128];
+    tile[threadIdx.x] = 1;
+    store(map, (unsigned)__cvta_generic_to_shared(tile));
+}
+"""
+
+
+@pytest.fixture
+def scanned(tmp_path):
+    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures, surfaces."""
+    source, program = tmp_path / "scan.cpp", tmp_path / "scan"
+    source.write_text(SCAN)
+    units = [source, build.SOURCES / "cubin.cpp"]
+    subprocess.run([locate.host_compiler(), "-std=c++17", f"-I{build.SOURCES}", *units, "-o", program], check=True)
+
+    def scan(cubin):
+        lines = subprocess.run([program, cubin], capture_output=True, text=True, check=True).stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    return scan
+
+
+def compiled(folder, name, text, *options):
+    source, cubin = folder / f"{name}.cu", folder / f"{name}.cubin"
+    source.write_text(text)
+    subprocess.run([locate.nvcc(), *options, "-cubin", "-o", cubin, source], check=True, capture_output=True)
+    return cubin
+
+
+@needs_everything
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scanned, architecture):
+    seen = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
+    seen.pop("reserved.0", None)  # shared memory of the system's
+    assert seen == {"plain": "00000", "fetch": "00010", "sample": "00010", "look": "00010", "draw": "00001"}
+
+
+@needs_everything
+def test_a_function_that_stores_through_a_map_makes_its_callers_do_so(tmp_path, scanned):
+    parts = [compiled(tmp_path, n, t, "-arch=sm_90", "-rdc=true") for n, t in (("store", STORE), ("call", CALL))]
+    linked = tmp_path / "linked.cubin"
+    subprocess.run([locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, *parts], check=True)
+    assert scanned(linked)["calls"] == "01000"

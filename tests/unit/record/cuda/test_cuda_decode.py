@@ -5,7 +5,7 @@ import pytest
 from cuda_records import KERNEL, access, entry, launch, process, ran
 
 from tileprof.devices import get
-from tileprof.record.cuda import raw, writes
+from tileprof.record.cuda import decode, raw, writes
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import ATOMIC, READ, WRITE, TraceWriter, load, validate
@@ -420,3 +420,43 @@ def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_w
     trace, _ = decoded(events, entries)
     assert trace.launches.coverage.tolist() == ["exact", "exact", "conservative"]
     assert "loads other pieces" in trace.launches.note[2]
+
+
+@pytest.mark.parametrize(("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE})])
+def test_what_goes_through_textures_and_surfaces_is_not_seen_and_stands_for_all_memory(decoded, what, modes):
+    trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert {m for _, m, _ in granules(trace, 0, 32)} == modes
+    assert {g for t, m, g in granules(trace, 0, 32) if t == 1 and m == READ} == set(
+        range(0x8000, 0x8000 + 0x10000 // 32)
+    )
+
+
+def test_loads_through_a_map_that_is_unknown_read_all_tensors_and_what_lies_between(decoded):
+    trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, "tensor_load": 1}, launch(1)], load_entries(1, LOADED, 0, 0))
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert {g for _, _, g in granules(trace, 0, 32)} == set(range(0x8000, 0x8000 + 0x10000 // 32))
+
+
+def test_nodes_that_write_nobody_knows_where_are_launches_that_do(decoded):
+    opaque = {"e": "opaque", "node": 13, "graph": 0, "stream": "graph"}
+    trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, opaque], [])
+    assert trace.launches[["kernel", "coverage"]].to_numpy().tolist() == [["conditional node", "conservative"]]
+    assert len(granules(trace, 0, 32)) == 2 * 0x10000 // 32
+
+
+def test_a_large_launch_that_stands_for_all_memory_is_one_tile_where_there_are_many_buffers(decoded, monkeypatch):
+    """Each tile by each buffer would be more rows than fit into memory."""
+    monkeypatch.setattr(decode, "MOST_ROWS", 100)
+    tensors = [{**TENSOR, "address": 0x100000 + 1024 * n, "bytes": 1024} for n in range(64)]
+    trace, _ = decoded([ALLOC, *tensors, KERNEL, launch(1, grid=(5, 2, 1))], [ran(1, 0, 5, 9)], whole=False)
+    row = trace.launches.iloc[0]
+    assert (row.coverage, row.tiles, row.grid_x, row.grid_y) == ("conservative", 1, 5, 2)
+    assert row.note.endswith("its 10 tiles stand as one")
+    assert granules(trace, 0, 32) == {(0, mode, 0x8000 + g) for mode in (READ, WRITE) for g in range(0x10000 // 32)}
+
+
+def test_launches_that_were_not_wanted_are_counted(decoded):
+    """By --kernel, --exclude or --skip: dependencies through them are not there."""
+    trace, _ = decoded([ALLOC, KERNEL, launch(1, ordinal=2), launch(2, ordinal=5)], [])
+    assert any(note.startswith("4 launches among these were left out") for note in trace.manifest["notes"])

@@ -233,7 +233,8 @@ def launch_and(before=None, after=None, name=b"k", blocks=2):
 def test_a_launch_during_which_another_thread_drains_is_not_trusted(ran):
     """Its kernel may run while its records are copied and cleared."""
     process, _ = ran(
-        BETWEEN + "\ninject(); module(); launch(); launch_and(in_another_thread(lambda: library.tileprof_drain())); launch()"
+        BETWEEN
+        + "\ninject(); module(); launch(); launch_and(in_another_thread(lambda: library.tileprof_drain())); launch()"
     )
     assert process.complete
     graphs = Graphs(process)
@@ -243,10 +244,15 @@ def test_a_launch_during_which_another_thread_drains_is_not_trusted(ran):
 def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(ran):
     process, _ = ran(
         BETWEEN
-        + "inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(fake.fake_synchronize)); fake.fake_synchronize()"
+        + """
+def after():
+    fake.fake_synchronize()
+    library.tileprof_event(b'"e":"returns"')
+inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(after)); fake.fake_synchronize()
+"""
     )
-    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain"}]
-    assert kinds[:2] == ["launch", "launch"]
+    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain", "returns"}]
+    assert kinds == ["launch", "launch", "returns", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 

@@ -263,3 +263,17 @@ def test_a_graph_that_is_made_outside_of_regions_is_looked_at(modules, fails):
     Graph().capture_begin()
     Graph().capture_end()
     assert looked == ["capturing", "begin", "end"]
+
+
+def test_parameters_of_a_compiled_module_are_named_when_it_is_compiled_and_when_a_region_begins(inside):
+    pytest.importorskip("torch")
+    code = """
+import torch, tileprof
+torch.nn.Parameter.is_cuda = True  # as far as the hooks can see
+model = torch.compile(torch.nn.Linear(4, 4), backend="eager")
+print("compiled")
+with tileprof.capture():
+    pass
+"""
+    said, _ = inside(code, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    assert [row["name"] for row in said if row.get("e") == "describe"] == ["weight", "bias"] * 2

@@ -2,7 +2,11 @@
 
 import argparse
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 from cuda_records import KERNEL, launch, process
@@ -155,3 +159,36 @@ def test_the_command_lines_options_become_settings():
     )  # fmt: skip
     with pytest.raises(UserError, match="power of two"):
         cuda_options.settings(parser.parse_args(["--granule", "3"]))
+
+
+SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.6)
+    print("saved", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGINT, save)
+print("ready", flush=True)
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("visible", [True, False])
+def test_an_interrupted_program_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible):
+    """As at a terminal, where Ctrl-C reaches the recorder and the program alike."""
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        f"print('code', program.run([sys.executable, '-c', {SAVES!r}], dict(os.environ), visible={visible}, log=Path('log')))"
+    )
+    recorder = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    log = tmp_path / "log"
+    while visible or not (log.exists() and log.read_text()):
+        if visible and recorder.stdout.readline():
+            break
+        time.sleep(0.05)
+    os.killpg(recorder.pid, signal.SIGINT)
+    said, _ = recorder.communicate(timeout=20)
+    assert said.split() == [*(["saved"] if visible else []), "code", "3"]
+    assert visible or log.read_text().split() == ["ready", "saved"]

@@ -58,8 +58,14 @@ def process(pid, launches):
     open(os.path.join(place, "events.jsonl"), "w").write("".join(json.dumps(e) + "\\n" for e in events))
 
 process(100, LAUNCHES)
+if os.environ.get("FAILED") and os.environ.get("TILEPROF_PASS") == "accesses":
+    os.makedirs(os.path.join(folder, "process-300"))
+    open(os.path.join(folder, "process-300", "events.jsonl"), "w").write('{"e": "failed", "why": "another tool"}\\n')
+    os.makedirs(os.path.join(folder, "process-301"))  # no room was left for its files
 for extra in range(int(os.environ.get("EXTRA", "0"))):
     process(200 + extra, 1)
+if "SIGNAL" in os.environ:
+    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
 sys.exit(int(os.environ.get("CODE", "0")))
 """
 
@@ -204,3 +210,18 @@ def test_records_that_a_full_disk_did_not_take_are_left_out_and_said(record, tmp
     trace = load(tmp_path / "t.tileprof.partial")
     assert len(trace.launches) == 2
     assert "its last 1 launches are not here" in trace.manifest["reason"]
+
+
+def test_a_program_that_died_by_a_signal_is_not_run_again(record, tmp_path, capfd):
+    assert record(SIGNAL="9") == 137
+    assert capfd.readouterr().out == "hello from the program\n"
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.coverage.tolist() == ["exact"] * 2
+    assert trace.manifest["notes"] == []
+
+
+def test_a_process_in_which_the_recorder_did_not_start_does_not_take_the_others_along(record, tmp_path):
+    record(FAILED="1")
+    trace = load(tmp_path / "t.tileprof")
+    assert len(trace.launches) == 2
+    assert any("could not start in process process-300: another tool" in note for note in trace.manifest["notes"])

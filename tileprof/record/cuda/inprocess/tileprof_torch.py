@@ -41,6 +41,8 @@ class _Hooks:
         self.aside = False
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0"
         self.for_a_graph = False
+        self.compiled: list[Any] = []
+        """Modules whose calls are not hooked: their parameters are named when they are compiled, and when a region begins."""
 
     def install(self) -> None:
         import tileprof_inductor
@@ -60,6 +62,9 @@ class _Hooks:
 
         def compile_after(*arguments: Any, **options: Any) -> Any:
             self.step_aside()
+            if arguments and isinstance(arguments[0], self.torch.nn.Module):
+                self.compiled.append(arguments[0])
+                self.learn(arguments[0])
             return compile_(*arguments, **options)
 
         self.torch.compile = compile_after
@@ -101,8 +106,8 @@ class _Hooks:
             self.look_away()
             return
         running = self.running()
-        if running:
-            self.learn(running[-1])
+        for root in (*running[-1:], *self.compiled):
+            self.learn(root)
         self.look()
 
     def follow_profiler(self, tell: Any) -> None:

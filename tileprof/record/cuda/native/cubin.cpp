@@ -3,6 +3,8 @@
 #include <elf.h>
 #include <string.h>
 
+#include <set>
+
 namespace tileprof {
 
 namespace {
@@ -12,8 +14,11 @@ namespace {
 // cp.reduce.async.bulk.tensor, with and without multicast and im2col.
 constexpr uint16_t kOpcodeMask = 0x1ff, kTensorLoad = 0x1b4, kTensorStore = 0x1b5, kTensorReduce = 0x1b6;
 constexpr size_t kInstructionBytes = 16;
+// Read off what ptxas makes for sm_80 and sm_90: TEX 160, TLD4 163, TLD 166, TXD 16c, SULD 199, SUST 19d, SURED 19f. The last
+// digits vary with where operands lie; nothing else is between.
+constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c, kLastSurface = 0x19f;
 
-constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info";
+constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.";
 
 // Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of these:
 // a symbol and the registers of a thread; a symbol, the offset and the size of the parameters.
@@ -30,6 +35,8 @@ void scan_code(const char* code, size_t bytes, KernelCode* kernel) {
         kernel->tensor_load |= opcode == kTensorLoad;
         kernel->tensor_store |= opcode == kTensorStore;
         kernel->tensor_reduce |= opcode == kTensorReduce;
+        kernel->texture |= (opcode >= kFirstTexture && opcode <= kLastTexture) || (opcode >= kFirstSurface && opcode < kFirstSurfaceStore);
+        kernel->surface |= opcode >= kFirstSurfaceStore && opcode <= kLastSurface;
     }
     kernel->fingerprint = hash;
 }
@@ -54,6 +61,15 @@ void scan_info(const char* info, size_t bytes, Found found) {
 
 }  // namespace
 
+void KernelCode::calls(const KernelCode& other) {
+    fingerprint = (fingerprint ^ other.fingerprint) * 0x100000001b3ull;
+    tensor_load |= other.tensor_load;
+    tensor_store |= other.tensor_store;
+    tensor_reduce |= other.tensor_reduce;
+    texture |= other.texture;
+    surface |= other.surface;
+}
+
 std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     std::map<std::string, KernelCode> kernels;
     Elf64_Ehdr header;
@@ -67,6 +83,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         return s;
     };
     Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
+    std::set<std::string> entries;  // kernels have parameters, functions that they call have not
     for (size_t i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr s = section(i);
         if (names.sh_offset + s.sh_name >= bytes) continue;
@@ -74,6 +91,8 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (strncmp(name, kText, sizeof kText - 1) == 0 && s.sh_offset + s.sh_size <= bytes) {
             KernelCode& kernel = kernels[name + sizeof kText - 1];
             scan_code(image + s.sh_offset, s.sh_size, &kernel);
+        } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
+            entries.insert(name + sizeof kConstants - 1);
         } else if (strncmp(name, kShared, sizeof kShared - 1) == 0) {
             kernels[name + sizeof kShared - 1].static_shared_bytes = static_cast<uint32_t>(s.sh_size);
         } else if (strncmp(name, kInfo, sizeof kInfo - 1) == 0 && name[sizeof kInfo - 1] == '.' &&
@@ -96,6 +115,13 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
+    // Which of them calls which function is not looked at: any may call all.
+    KernelCode functions;
+    for (const auto& [name, code] : kernels)
+        if (entries.count(name) == 0 && code.fingerprint != 0) functions.calls(code);
+    if (functions.fingerprint != 0)
+        for (const std::string& entry : entries)
+            if (kernels.count(entry) != 0) kernels[entry].calls(functions);
     return kernels;
 }
 

@@ -18,6 +18,11 @@ struct KernelCode {
     bool tensor_load = false;
     bool tensor_store = false;   // stores that no callback reports
     bool tensor_reduce = false;  // likewise
+    bool texture = false;        // reads through textures or surfaces, and
+    bool surface = false;        // writes through surfaces, likewise
+
+    // This code may call that.
+    void calls(const KernelCode& other);
 };
 
 // Kernels by mangled name. Empty when `image` is no 64-bit ELF file.

@@ -297,11 +297,11 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
                    "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
-                   "\"tensor_reduce\":%d,\"code\":[%llu,%llu]",
+                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"code\":[%llu,%llu]",
                    kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
                    kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
-                   kernel.code.tensor_store, kernel.code.tensor_reduce, static_cast<u64>(pc), static_cast<u64>(bytes));
+                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface, static_cast<u64>(pc), static_cast<u64>(bytes));
     }
     return *at->second;
 }
