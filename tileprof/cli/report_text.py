@@ -131,7 +131,7 @@ def _program(report: Report, curves: Curves | None) -> Table:
     moved = f"tiles read {quantity(p.bytes_read)}B and write {quantity(p.bytes_written)}B"
     lines += [
         *_shape(report, curves),
-        ("work", f"{quantity(p.flops)}FLOP; {moved}"),
+        ("work", f"{'arithmetic not recorded' if _no_flops(report) else f'{quantity(p.flops)}FLOP'}; {moved}"),
         (
             "memory",
             f"{quantity(report.bounds.dram_bytes)}B in and out, of which an L2's worth each may stay on the chip",
@@ -192,6 +192,11 @@ def _listed(lines: list[tuple[str, str]]) -> Table:
     return table
 
 
+def _no_flops(report: Report) -> bool:
+    """Only tile models know how many operations a kernel makes; nothing of a recorded one says it."""
+    return report.program.flops == 0 and report.source.recorder != "model"
+
+
 def _bounds(report: Report) -> Table:
     b = report.bounds
     table = Table(box=None, pad_edge=False, title=Text("Bounds on the program", style="bold"), title_justify="left")
@@ -200,6 +205,8 @@ def _bounds(report: Report) -> Table:
     table.add_column("saves at most", justify="right", no_wrap=True)
     table.add_column("holds for")
     for name, ns in b.ns.items():
+        if name == "compute" and _no_flops(report):
+            continue
         holds = "any schedule" if name in ANY else ASSUMPTIONS[name].split(";")[0].split(":")[0]
         saved = percent(max(0.0, 1 - ns / b.recorded_ns)) if b.recorded_ns > 0 else "-"
         mark = " *" if name == b.binding else ""
