@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+import weakref
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -18,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _WHY = {
     DataDependentOutputException: "needs a value that was never computed ({0})",
@@ -31,6 +35,25 @@ _WHY = {
 def mode() -> FakeTensorMode:
     """The mode in which tensors are fake; what the program got from elsewhere (numpy, files) becomes fake as well."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def conversions() -> Iterator[None]:
+    """Lets ``module.half()``, ``.to()`` and the like convert fake parameters.
+
+    PyTorch exchanges their contents, which it refuses to do for a tensor that somebody refers to weakly, and its own fake mode does so for every
+    tensor that it makes. What refers to a parameter is to refer to the converted one, which is what the exchange gives.
+    """
+
+    def of_others(tensor: Any) -> list[Any]:
+        return [] if isinstance(tensor, FakeTensor) else weakref.getweakrefs(tensor)
+
+    kept = vars(torch.utils)["weakref"]
+    vars(torch.utils)["weakref"] = SimpleNamespace(getweakrefs=of_others)
+    try:
+        yield
+    finally:
+        vars(torch.utils)["weakref"] = kept
 
 
 def only_fake(types: Iterable[type]) -> bool:

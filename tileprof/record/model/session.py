@@ -91,6 +91,8 @@ class Session:
         self._stack.callback(each_thread(self._enter_modes))
         self._stack.enter_context(unfused.everything())
         self._stack.enter_context(overrides.override(*self.options.tile))
+        if self.fake:
+            self._stack.enter_context(fake.conversions())
         self._enter_modes(self._stack)
         self._stack.callback(capture.ignore, self)
         capture.listen(self)

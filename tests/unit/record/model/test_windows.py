@@ -147,3 +147,25 @@ def test_skip_and_count_start_anew_with_the_first_captured_region(recorded):
     assert trace.launches.op.tolist() == ["aten::tan"]
     assert any("outside tileprof.capture()" in note for note in trace.manifest["notes"])
     assert any("beyond --skip and --count" in note for note in trace.manifest["notes"])
+
+
+def _converted():
+    net = Net().half().to(memory_format=torch.channels_last)
+    with torch.no_grad(), tileprof.capture():
+        net.eval()(torch.ones(2, 3, 4, 4).half())
+    net.float()
+
+
+def test_modules_convert_their_fake_parameters_as_real_ones(recorded):
+    real, fake = recorded(_converted), recorded(_converted, fake=True)
+    assert set(fake.buffers[fake.buffers.kind == "parameter"].dtype) == {"float16"}
+    for table in ("launches", "operands", "tiles", "accesses"):
+        pd.testing.assert_frame_equal(getattr(real, table), getattr(fake, table))
+    what = ["bytes", "kind", "name", "dtype", "shape", "strides"]  # not where: parameters go in another order
+    pd.testing.assert_frame_equal(real.buffers[what], fake.buffers[what])
+
+
+def test_a_conversion_leaves_pytorch_as_it_was(recorded):
+    kept = vars(torch.utils)["weakref"]
+    recorded(_converted, fake=True)
+    assert vars(torch.utils)["weakref"] is kept
