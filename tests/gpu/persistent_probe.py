@@ -18,7 +18,7 @@ import torch
 
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measure import REPEATS, _instances, _roof_us
+from tileprof.runtime.measure import REPEATS, _instances, _roof_us, captured
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.launch import Launcher, max_clusters
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
@@ -273,18 +273,6 @@ def check(case, options):
     return max(errors), same == 21
 
 
-def graph_of(work):
-    """A captured graph of what ``work`` launches."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        work()
-    return graph
-
-
 def medians(graphs):
     """Microseconds of a replay of each, taken in turn so that the clock is the same for all."""
     times = [[] for _ in graphs]
@@ -308,7 +296,7 @@ def measured(case):
     for options in case.options:
         sets = [[Run(case.chain, p, flat, options) for flat in flats] for p in plans]
         works = [lambda runs=runs: [run.launch() for run in runs] for runs in sets]
-        graphs = [graph_of(work) for work in [*works, lambda: [reference(case.chain, flat) for flat in flats]]]
+        graphs = [captured(work) for work in [*works, lambda: [reference(case.chain, flat) for flat in flats]]]
         us, stages_us, torch_us = (t / count for t in medians(graphs))
         errors = []
         for runs in sets:

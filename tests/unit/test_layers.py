@@ -11,13 +11,14 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "tileprof": {"trace", "record"},
     "errors": set(),
+    "building": {"errors"},
     "devices": {"errors"},
     "trace": {"errors", "devices"},
-    "record": {"errors", "devices", "trace"},
+    "record": {"errors", "building", "devices", "trace"},
     "analysis": {"errors", "devices", "trace"},
     "viz": {"errors", "devices", "trace", "analysis"},
     "policy": {"errors", "devices", "trace", "analysis"},
-    "runtime": {"errors", "devices", "policy"},
+    "runtime": {"errors", "building", "devices", "policy"},
     "examples": set(),
     "cli": {"errors", "devices", "trace", "record", "analysis", "viz", "policy", "runtime"},
 }

@@ -84,8 +84,8 @@ def _fits(attempt: Callable[[], Any]) -> bool:
     return True
 
 
-def time_graph(work: Callable[[], Any]) -> list[float]:
-    """Microseconds of `REPEATS` replays of what ``work`` launches."""
+def captured(work: Callable[[], Any]) -> Any:
+    """A CUDA graph of what ``work`` launches, which runs once before it is captured."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         work()
@@ -93,6 +93,12 @@ def time_graph(work: Callable[[], Any]) -> list[float]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=side):
         work()
+    return graph
+
+
+def time_graph(work: Callable[[], Any]) -> list[float]:
+    """Microseconds of `REPEATS` replays of what ``work`` launches."""
+    graph = captured(work)
     times = []
     for number in range(REPEATS + 5):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

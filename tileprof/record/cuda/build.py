@@ -4,24 +4,18 @@
                                  patches.fatbin      device side, one architecture a build
                                  built.json          what it was built from
 
-The key is a hash of everything that went in: compiler versions, flags, our sources and the headers of Compute
-Sanitizer. A build happens in a temporary folder that is renamed at the end, so that two processes may build at
-once and a killed one leaves nothing behind.
+The key is a hash of everything that went in: compiler versions, flags, our sources and the headers of Compute Sanitizer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tileprof.errors import UserError
+from tileprof import building
 from tileprof.record.cuda import locate
 
 SOURCES: Final = Path(__file__).parent / "native"
@@ -29,6 +23,7 @@ HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidd
 PATCH_FLAGS: Final = ("-std=c++17", "--fatbin", "--compile-as-tools-patch")
 LIBRARY: Final = "libtileprof.so"
 PATCHES: Final = "patches.fatbin"
+WHAT: Final = "the CUDA recorder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +32,6 @@ class Built:
 
     library: Path
     patches: Path
-
-
-def cache_folder() -> Path:
-    """Where builds are kept: $TILEPROF_CACHE, else tileprof's folder in the user's cache."""
-    given = os.environ.get("TILEPROF_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileprof"
-    return (Path(given) if given else base) / "cuda"
 
 
 def build(architecture: str) -> Built:
@@ -61,24 +49,17 @@ def build(architecture: str) -> Built:
         "sources": hash_files(sorted(SOURCES.iterdir())),
         "headers": hash_files([*sorted(sanitizer.include.glob("sanitizer*.h")), tools / "cuda.h"]),
     }
-    folder = cache_folder() / key_of(parts)
-    built = Built(folder / LIBRARY, folder / PATCHES)
-    if built.library.is_file() and built.patches.is_file():
-        return built
-    if folder.exists():
-        raise UserError(f"The build in {folder} is broken. Delete that folder and try again.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
-        work = Path(name) / "built"
-        work.mkdir()
+
+    def make(work: Path) -> None:
         includes = [f"-I{sanitizer.include}", f"-I{tools}", f"-I{SOURCES}"]
         units = [str(p) for p in sorted(SOURCES.glob("*.cpp"))]
         _run([str(compiler), *HOST_FLAGS, *includes, *units, "-ldl", "-o", str(work / LIBRARY)])
         patches = [str(SOURCES / "patches.cu"), "-o", str(work / PATCHES)]
         _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))
-        _move(work, folder)
-    return built
+
+    folder = building.kept(building.cache_folder("cuda") / key_of(parts), (LIBRARY, PATCHES), make, WHAT)
+    return Built(folder / LIBRARY, folder / PATCHES)
 
 
 def key_of(parts: dict[str, object]) -> str:
@@ -95,22 +76,9 @@ def hash_files(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _move(work: Path, folder: Path) -> None:
-    try:
-        work.rename(folder)
-    except OSError:
-        if not (folder / LIBRARY).is_file():  # otherwise another process was first, with the same inputs
-            raise
-        shutil.rmtree(work)
-
-
 def _version(tool: Path) -> str:
     return _run([str(tool), "--version"])
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise UserError(f"Building the CUDA recorder failed in `{command[0]}` (exit code {done.returncode}):\n{said}")
-    return done.stdout
+    return building.run(command, WHAT)

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from tileprof import building
 from tileprof.errors import UserError
 
 WHEEL: Final = "nvidia-cuda-sanitizer-api"
@@ -60,19 +61,8 @@ def wheel_version() -> str:
 
 
 def nvcc() -> Path:
-    """The CUDA compiler: $CUDA_HOME, $PATH, a pip package, /usr/local/cuda."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = shutil.which("nvcc")
-    candidates = [Path(home) / "bin" / "nvcc"] if home else []
-    candidates += [Path(found)] if found else []
-    candidates += [p / "bin" / "nvcc" for p in _pip_cuda_folders()] + [Path("/usr/local/cuda/bin/nvcc")]
-    for candidate in candidates:
-        if candidate.is_file() and os.access(candidate, os.X_OK):
-            return candidate
-    raise UserError(
-        "Recording real kernels compiles device code at first use and found no nvcc on the PATH, in CUDA_HOME or "
-        f"from pip. Type: {_pip()} nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime"
-    )
+    """The CUDA compiler; see `tileprof.building.nvcc`."""
+    return building.nvcc("Recording real kernels compiles device code")
 
 
 def cuda_include() -> Path:
@@ -82,7 +72,7 @@ def cuda_include() -> Path:
     if text := _script_target(compiler):
         homes.append(Path(text).resolve().parent.parent)
     homes += [Path(h) for h in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if h]
-    for home in [*homes, *_pip_cuda_folders()]:
+    for home in [*homes, *building.pip_cuda_folders()]:
         for include in (home / "include", home / "targets" / "x86_64-linux" / "include"):
             if (include / "cuda.h").is_file():
                 return include
@@ -104,10 +94,6 @@ def _sanitizer_folders() -> list[Path]:
         folders += sorted(root.glob("nvidia/cu*/compute-sanitizer"), reverse=True)
         folders += [root / "nvidia" / "cuda_sanitizer_api" / "compute-sanitizer"]
     return folders
-
-
-def _pip_cuda_folders() -> list[Path]:
-    return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]
 
 
 def _script_target(path: Path) -> str:

@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof import building
 from tileprof.errors import UserError
 from tileprof.record.cuda import locate
-from tileprof.record.cuda.build import cache_folder, hash_files, key_of
+from tileprof.record.cuda.build import hash_files, key_of
 from tileprof.record.source.machine import INCLUDE, Place, Program
 
 FLAGS: Final = ("-x", "c++", "-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-DTILEPROF_HOST")
@@ -100,7 +101,7 @@ class Host:
             "source": source,
             "header": hash_files(sorted(INCLUDE.iterdir())),
         }
-        library = cache_folder().parent / "source" / f"{key_of(parts)}.so"
+        library = building.cache_folder("source") / f"{key_of(parts)}.so"
         # Headers of the user's may have changed: only our own are part of the key.
         if not library.is_file() or program.include:
             _build(compiler, options, source, library, program)

@@ -1,0 +1,97 @@
+"""What is compiled at first use: the CUDA compiler of this machine, and a cache of what it has made.
+
+    ~/.cache/tileprof/<name>/<key>/        one build; the key is a hash of all that went in
+
+A build happens in a temporary folder that is renamed at the end, so that two processes may build at once and a killed one leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tileprof.errors import UserError
+
+
+def nvcc(why: str) -> Path:
+    """The CUDA compiler: $CUDA_HOME, $CUDA_PATH, $PATH, a pip package, /usr/local/cuda. Raises `UserError` where there is none, beginning with ``why`` it is needed."""
+    homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
+    on_path = [Path(found)] if (found := shutil.which("nvcc")) else []
+    later = [*pip_cuda_folders(), Path("/usr/local/cuda")]
+    for candidate in [*(home / "bin" / "nvcc" for home in homes), *on_path, *(home / "bin" / "nvcc" for home in later)]:
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return candidate
+    raise UserError(
+        f"{why} at first use and found no nvcc on the PATH, in CUDA_HOME or from pip. "
+        f"Type: {sys.executable} -m pip install nvidia-cuda-nvcc nvidia-cuda-crt nvidia-nvvm nvidia-cuda-runtime"
+    )
+
+
+def pip_cuda_folders() -> list[Path]:
+    """Where pip puts parts of the CUDA toolkit, newest first in each place."""
+    return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]
+
+
+def cache_folder(name: str) -> Path:
+    """Where builds of a kind are kept: under $TILEPROF_CACHE, else in tileprof's folder in the user's cache."""
+    given = os.environ.get("TILEPROF_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tileprof"
+    return (Path(given) if given else base) / name
+
+
+def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
+    """``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given. ``what``: in messages, what is built.
+
+    Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make`` leaves a file out.
+    """
+    if _holds(folder, files):
+        return folder
+    if folder.exists():
+        raise UserError(f"The build in {folder} is broken. Delete that folder and try again.")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
+            work = Path(name) / "built"
+            work.mkdir()
+            make(work)
+            if missing := [file for file in files if not (work / file).is_file()]:
+                raise UserError(
+                    f"Building {what} ended well and made no {missing[0]}; is the compiler that of the CUDA toolkit?"
+                )
+            _move(work, folder, files)
+    except OSError as error:
+        raise UserError(
+            f"{what[0].upper()}{what[1:]} cannot be built in {folder.parent} ({error.strerror or error}). "
+            "Set TILEPROF_CACHE to a folder that can be written."
+        ) from None
+    return folder
+
+
+def run(command: Sequence[str], what: str) -> str:
+    """What a compiler says; raises `UserError` with its own words where it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UserError(f"`{command[0]}` cannot be started: {error.strerror or error}") from None
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or "it said nothing"
+        raise UserError(f"Building {what} failed in `{command[0]}` (exit code {done.returncode}):\n{said}")
+    return done.stdout + done.stderr
+
+
+def _holds(folder: Path, files: Sequence[str]) -> bool:
+    return all((folder / file).is_file() for file in files)
+
+
+def _move(work: Path, folder: Path, files: Sequence[str]) -> None:
+    try:
+        work.rename(folder)
+    except OSError:
+        if not _holds(folder, files):  # otherwise another process was first, with the same inputs
+            raise
+        shutil.rmtree(work)
