@@ -89,14 +89,15 @@ def _means(chains: Sequence[Rows]) -> str:
         if (row := chain.get("PyTorch in a graph")) and (synchronised := _of(chain)[2])
     ]
     said = [
-        f"{len(values)} {what}: {_mean(values):.3f}x (geometric mean; {min(values):.2f} to {max(values):.2f})"
+        f"{len(values)} {what}: {mean(values):.3f}x (geometric mean; {min(values):.2f} to {max(values):.2f})"
         for values, what in ((ratios, "gains"), (torch, "against PyTorch"))
         if len(values) > 1
     ]
     return "\n\n" + "; ".join(said) + "." if said else ""
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 

@@ -1,0 +1,62 @@
+"""What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the model, the time by measurement.
+
+python tests/benchmarks/bench_auto_choice.py     no GPU; the rows are those of ``tests/gpu/results/runtime.json``
+"""
+
+import json
+from pathlib import Path
+
+from measuring import header, table
+
+from tileprof.runtime.cases import cases
+from tileprof.runtime.choose import choose
+from tileprof.runtime.summary import by_chain, gain, mean
+
+RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
+H200 = (9, 0), 132
+"""Compute capability and SMs."""
+
+
+def outcomes():
+    """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was measured on."""
+    measured = by_chain(json.loads(RESULTS.read_text())["rows"])
+    for case in cases():
+        rows = measured.get(case.name, {})
+        if case.wide is not None and "persistent" in rows:
+            taken = choose(case.wide.policy(), case.wide, *H200).scheduler
+            yield case.name, taken, rows["persistent-stages"]["us"] / rows[taken]["us"], rows
+
+
+def main():
+    header("auto on the measured chains")
+    found = list(outcomes())
+    lines = []
+    for kind in ("MLP", "convolutions"):
+        mine = [o for o in found if kind in o[0]]
+        gains = [share for _, _, share, _ in mine]
+        left = sum(taken != "persistent" for _, taken, _, _ in mine)
+        pdl = mean([rows["persistent-stages"]["us"] / rows["persistent-pdl"]["us"] for *_, rows in mine])
+        free = mean([rows["persistent-stages"]["us"] / rows["persistent-unsynchronised"]["us"] for *_, rows in mine])
+        cells = (f"{mean(gains):.3f}x", f"{min(gains):.3f}x", f"{max(gains):.3f}x", f"{pdl:.3f}x", f"{free:.3f}x")
+        lines.append((kind, str(len(mine)), str(left), *cells))
+    table(
+        ("chains", "rows", "left in stream order", "auto, mean", "least", "most", "PDL alone, mean", "no waits, mean"),
+        lines,
+    )
+    misses = [100 * (gain(rows) - rows["persistent"]["predicted_gain"]) for *_, rows in found]
+    within = sum(abs(miss) <= 5 for miss in misses)
+    small = [
+        rows["PyTorch in a graph"]["us"] / rows["persistent"]["us"]
+        for name, _, _, rows in found
+        if name.endswith(("batch 1", "batch 4", "batch 8"))
+    ]
+    print(
+        f"predicted gains within 5 points: {within} of {len(misses)}; {sum(map(abs, misses)) / len(misses):.1f} off in the mean"
+    )
+    print(
+        f"convolutions at batch 1 to 8 at least 1.5x PyTorch: {sum(ratio >= 1.5 for ratio in small)} of {len(small)}; {mean(small):.2f}x in the mean"
+    )
+
+
+if __name__ == "__main__":
+    main()
