@@ -246,6 +246,46 @@ def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_p
     }
 
 
+def lesson(tmp_path, number, launch_id, owners, regions):
+    """A launch outside of what is recorded, and what replays of it told."""
+    np.array(owners, "<i4").tofile(tmp_path / f"owners-{number}.bin")
+    found = {"e": "owners", "id": number, "launch": launch_id, "file": f"owners-{number}.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, size] for _, size in regions], "refused": ""}
+    bases = [base for base, _ in regions]
+    return [{**launch(launch_id), "e": "learn"}, found, {"e": "owned", "launch": launch_id, "id": number, "bases": bases}]
+
+
+def loading(number, rows):
+    """Entries of a launch whose blocks load these rows and store through a map at 0x104000 + 0x4000 * number."""
+    entries = map_entries(number, LOADED, 0x100000, loaded=True)
+    entries += map_entries(number, STORED, 0x104000 + 0x4000 * number, loaded=False)
+    entries += [e for b, row in rows for e in load_entries(number, LOADED, b, row)]
+    return entries + [ran(number, b, 1, 2) for b in (0, 1)]
+
+
+def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(decoded, tmp_path):
+    """Products of different depth: kernel, grid and the shape of the result are the same."""
+    shallow, deep = [(0, 0), (1, 0)], [(0, 0), (0, 16), (1, 0), (1, 16)]
+    events = lesson(tmp_path, 0, 1, [0] * 128 + [1] * 128, [(0x108000, 0x1000)])
+    events += lesson(tmp_path, 1, 2, [1] * 128 + [0] * 128, [(0x10C000, 0x1000)])
+    entries = loading(1, shallow) + loading(2, deep) + loading(3, deep) + loading(4, [(0, 32), (1, 0)])
+    graph = [{**launch(n), "graph": 0} for n in (3, 4)]
+    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, *graph], entries)
+    assert trace.launches.coverage.tolist() == ["inferred", "conservative"]
+    assert {(t, g - 0x1100) for t, m, g in granules(trace, 0, 256) if m == WRITE} == {
+        (t, (1 - t) * 8 + g) for t in (0, 1) for g in range(8)
+    }
+
+
+def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(decoded, tmp_path):
+    events = lesson(tmp_path, 0, 1, [0] * 256 + [1] * 256, [(0x108000, 0x1000), (0x109000, 0x1000)])
+    rows = [(0, 0), (0, 32), (1, 0), (1, 32)]
+    entries = loading(1, rows) + map_entries(1, STORED + 64, 0x109000, loaded=False)
+    entries += loading(3, rows) + map_entries(3, STORED + 64, 0x111000, loaded=False)
+    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, {**launch(3), "graph": 0}], entries)
+    assert trace.launches.coverage.tolist() == ["conservative"]
+
+
 def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
     np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
     found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}

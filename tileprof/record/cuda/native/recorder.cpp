@@ -52,6 +52,13 @@ GraphLaunch& graph_launch_of_thread() {
     return *present;
 }
 
+// The launching call that this thread is in.
+struct LaunchingCall {
+    uint32_t cbid = 0;
+    const void* arguments = nullptr;
+};
+thread_local LaunchingCall launching_call;
+
 // Blocks of such a launch wait for each other: ending some of them would hang the others.
 bool is_cooperative(const CUlaunchConfig& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i)
@@ -68,6 +75,19 @@ const void* handle_of(uint32_t cbid, const void* arguments) {
     return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
                              : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
 }
+
+std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) {
+    if (is_extended(call.cbid)) {
+        const auto* a = static_cast<const LaunchKernelEx*>(call.arguments);
+        return parameter_block(function, a->parameters, a->extra);
+    }
+    const auto* a = static_cast<const LaunchKernel*>(call.arguments);
+    return parameter_block(function, a->parameters, a->extra);
+}
+
+// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter that
+// is new each time (a seed) would make each of them a new one.
+constexpr uint32_t kMostLessons = 64;
 
 // CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and nobody says where.
 constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
@@ -312,6 +332,12 @@ bool Recorder::wants(const Kernel& kernel) {
     return n >= options.skip && n - options.skip < options.count;
 }
 
+// Products of different depth may have the same kernel, grid and result: each is a lesson of its own.
+bool Recorder::teaches(const OpenLaunch& launch) {
+    if (launching_call.arguments == nullptr) return false;
+    return !was_replayed(launch, parameters_of(launching_call, launch.function)) && ++lessons_[launch.geometry] <= kMostLessons;
+}
+
 void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     Arena* memory = arena(data.context);
     if (replaying != nullptr) {
@@ -335,7 +361,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options.pass != Pass::kFloor && wants(k);
     open.learned = !open.recorded && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
-                   (k.code.tensor_store || k.code.tensor_reduce) && learned_.insert(open.geometry).second;
+                   (k.code.tensor_store || k.code.tensor_reduce) && teaches(open);
     Header* header = memory->off();
     uint32_t generation = 0;
     if (graph >= 0 && options.capturing && options.pass != Pass::kFloor) {
@@ -530,11 +556,13 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (data.callbackSite == SANITIZER_API_ENTER) {
         open_launch = OpenLaunch{};
         in_launching_call = true;
+        launching_call = {cbid, data.functionParams};
         if (options.verify) remember_memory();
         return;
     }
     launch_returned(cbid, data);
     in_launching_call = false;
+    launching_call = {};
     if (open_launch.arena != nullptr && (open_launch.recorded || open_launch.learned)) open_launch.arena->make_room();
     open_launch = OpenLaunch{};
 }
@@ -557,21 +585,20 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
     bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
     if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
+    std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);
     if (is_extended(cbid)) {
-        const auto* call = static_cast<const LaunchKernelEx*>(data.functionParams);
         auto again = [](const void* p) {
             const auto* c = static_cast<const LaunchKernelEx*>(p);
             return api.cuLaunchKernelEx(c->config, c->function, c->parameters, c->extra) == CUDA_SUCCESS;
         };
-        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+        replay(launch, parameters, again, data.functionParams);
     } else {
-        const auto* call = static_cast<const LaunchKernel*>(data.functionParams);
         auto again = [](const void* p) {
             const auto* c = static_cast<const LaunchKernel*>(p);
             return api.cuLaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
                                       c->block[2], c->shared_bytes, c->stream, c->parameters, c->extra) == CUDA_SUCCESS;
         };
-        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+        replay(launch, parameters, again, data.functionParams);
     }
 }
 
