@@ -212,7 +212,9 @@ class Owners:
         regions = [self._equal.get((kernel, geometry, m.shape_words), {}) for m in outputs]
         for result in sorted({r for found in regions for r in found}):
             if self._loads_alike(launch, result) and all(r.get(result, 0) >= 0 for r in regions):
-                return sorted({(result, r[result], m.base) for m, r in zip(outputs, regions, strict=True) if result in r})
+                return sorted(
+                    {(result, r[result], m.base) for m, r in zip(outputs, regions, strict=True) if result in r}
+                )
         return []
 
     def _all_regions(self, known: list[tuple[int, int, int]]) -> bool:

@@ -249,10 +249,21 @@ def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_p
 def lesson(tmp_path, number, launch_id, owners, regions):
     """A launch outside of what is recorded, and what replays of it told."""
     np.array(owners, "<i4").tofile(tmp_path / f"owners-{number}.bin")
-    found = {"e": "owners", "id": number, "launch": launch_id, "file": f"owners-{number}.bin", "granule": 16, "clusters": 2}
+    found = {
+        "e": "owners",
+        "id": number,
+        "launch": launch_id,
+        "file": f"owners-{number}.bin",
+        "granule": 16,
+        "clusters": 2,
+    }
     found |= {"regions": [[112, size] for _, size in regions], "refused": ""}
     bases = [base for base, _ in regions]
-    return [{**launch(launch_id), "e": "learn"}, found, {"e": "owned", "launch": launch_id, "id": number, "bases": bases}]
+    return [
+        {**launch(launch_id), "e": "learn"},
+        found,
+        {"e": "owned", "launch": launch_id, "id": number, "bases": bases},
+    ]
 
 
 def loading(number, rows):
@@ -500,3 +511,46 @@ def test_launches_that_were_not_wanted_are_counted(decoded):
     """By --kernel, --exclude or --skip: dependencies through them are not there."""
     trace, _ = decoded([ALLOC, KERNEL, launch(1, ordinal=2), launch(2, ordinal=5)], [])
     assert any(note.startswith("4 launches among these were left out") for note in trace.manifest["notes"])
+
+
+def test_code_that_could_not_be_patched_makes_its_launches_conservative_unless_this_gpu_has_no_such_code(decoded):
+    refused = {**launch(2), "unpatched": ["tileprof_access"]}
+    newer = {**launch(3), "unpatched": ["tileprof_newer"]}
+    with_newer = pytest.MonkeyPatch()
+    with_newer.setitem(decode.SINCE, "tileprof_newer", 100)
+    trace, _ = decoded([ALLOC, KERNEL, launch(1), refused, newer], [access(n, 0, WINDOW, write=1) for n in (1, 2, 3)])
+    with_newer.undo()
+    assert trace.launches.coverage.tolist() == ["exact", "conservative", "exact"]
+    assert "refused to patch some of its code (tileprof_access)" in trace.launches.note[1]
+
+
+def test_accesses_beyond_48_bits_are_counted_and_their_launch_is_not_exact(decoded):
+    spilt = {"e": "spill", "launch": 1, "accesses": 0, "beyond": 7}
+    trace, _ = decoded([ALLOC, KERNEL, launch(1), spilt], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert "7 accesses at addresses of more than 48 bits" in trace.launches.note[0]
+    assert "arena" not in trace.launches.note[0]
+
+
+def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_them(decoded):
+    kernel = {**KERNEL, "constants": 2}
+    told = {"e": "constants", "kernel": 0, "ranges": [[0xC00040, 64], [0xF000000, 64]]}
+    copy = {
+        "e": "copy", "from": 0, "to": 0xC00040, "bytes": 64, "width": 64, "height": 1, "depth": 1, "from_pitch": 64,
+        "to_pitch": 64, "direction": 2, "stream": "0x1", "graph": -1, "t": 0,
+    }  # fmt: skip
+    trace, _ = decoded([ALLOC, kernel, told, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["exact", "exact"]
+    reads = {(t, g) for t, m, g in granules(trace, 1, 32) if m == READ}
+    assert reads == {(t, 0xC00040 // 32 + g) for t in (0, 1) for g in (0, 1)}
+    trace, _ = decoded([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["conservative"], "where they lie was never told"
+
+
+def test_words_of_streams_are_launches_of_one_tile(decoded):
+    word = {"e": "value", "to": 0x100040, "bytes": 4, "stream": "0x1", "graph": -1, "t": 0}
+    trace, _ = decoded([ALLOC, KERNEL, {**word, "writes": 1}, {**word, "writes": 0}], [])
+    assert trace.launches.kernel.tolist() == ["stream write value", "stream wait value"]
+    assert [(m, n) for m, n in zip(trace.accesses["mode"], trace.accesses.length, strict=True)] == [
+        ("write", 4), ("read", 4),
+    ]  # fmt: skip

@@ -7,9 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
 #include "log.h"
+#include "streamops.h"
 #include "verify.h"
 
 namespace tileprof {
@@ -180,6 +182,8 @@ void Recorder::see_launches(bool on) {
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
           SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz})
         check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    for (Sanitizer_CallbackId id : memory_operations())
+        check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
 }
 
 void Recorder::forked() {
@@ -274,8 +278,9 @@ void Recorder::patch(CUmodule handle, Module* module) {
     }
     if (!known->second || module->patched) return;
     if (!module->prepared) {
+        module->unpatched.clear();
         auto prepare = [&](const Patch& p) {
-            check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function);
+            if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function)) module->unpatched.push_back(p.function);
         };
         if (options.pass == Pass::kFloor) {
             for (const Patch& p : kFloorPatches) prepare(p);
@@ -295,12 +300,22 @@ void Recorder::unpatch(CUmodule handle, Module* module) {
     module->patched = module->prepared = false;
 }
 
+// For a launch's event: patches that its module lacks; nothing when it has all.
+std::string Recorder::unpatched(CUmodule handle) const {
+    auto found = modules_.find(handle);
+    if (found == modules_.end() || found->second.unpatched.empty()) return "";
+    std::string list;
+    for (const std::string& name : found->second.unpatched) list += (list.empty() ? "\"" : ",\"") + name + "\"";
+    return ",\"unpatched\":[" + list + "]";
+}
+
 const Kernel& Recorder::kernel(CUmodule module, const char* name) {
     auto [at, fresh] = kernels_.try_emplace({module, name});
     if (fresh) {
         at->second = &all_kernels_.emplace_back();
         Kernel& kernel = *at->second;
         kernel.id = static_cast<uint32_t>(all_kernels_.size() - 1);
+        kernel.module = module;
         bool scanned = false;
         auto found = modules_.find(module);
         if (found != modules_.end()) {
@@ -317,11 +332,12 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
                    "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
-                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"code\":[%llu,%llu]",
+                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
                    kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
                    kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
-                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface, static_cast<u64>(pc), static_cast<u64>(bytes));
+                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface,
+                   kernel.code.constants.size(), static_cast<u64>(pc), static_cast<u64>(bytes));
     }
     return *at->second;
 }
@@ -379,11 +395,11 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
     if (open.recorded || open.learned || options.pass == Pass::kFloor)
         log_.event("\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
-                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu",
+                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu%s",
                    open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
                    data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
                    context_ids_[data.context], static_cast<int>(data.device), graph, generation,
-                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()));
+                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()), unpatched(data.module).c_str());
     open_launch = open;
 }
 
@@ -552,6 +568,11 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
         return;
     }
+    const auto& operations = memory_operations();
+    if (std::find(operations.begin(), operations.end(), cbid) != operations.end()) {
+        if (options.capturing) memory_operation(cbid, data);
+        return;
+    }
     if (replaying != nullptr) return;
     if (data.callbackSite == SANITIZER_API_ENTER) {
         open_launch = OpenLaunch{};
@@ -567,12 +588,28 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     open_launch = OpenLaunch{};
 }
 
+// Where the constant variables lie that a kernel may read: no callback reports that it does. Asked for when no call of the
+// driver's is under way.
+void Recorder::tell_constants(const Kernel& kernel) {
+    if (kernel.code.constants.empty() || !constants_told_.insert(kernel.id).second) return;
+    std::string ranges;
+    for (const std::string& name : kernel.code.constants) {
+        CUdeviceptr address = 0;
+        size_t bytes = 0;
+        // What the driver does not find by its name, no program can write: a table of the compiler's.
+        if (api.cuModuleGetGlobal(&address, &bytes, kernel.module, name.c_str()) != CUDA_SUCCESS) continue;
+        ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," + std::to_string(bytes) + "]";
+    }
+    log_.event("\"e\":\"constants\",\"kernel\":%u,\"ranges\":[%s]", kernel.id, ranges.c_str());
+}
+
 // A launching call returns: by now the launch has its records.
 void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data) {
     const OpenLaunch launch = open_launch;
     const void* handle = handle_of(cbid, data.functionParams);
     if (launch.kernel != nullptr) {
         handles_[handle] = launch.kernel->id;
+        tell_constants(*launch.kernel);
     } else if (launch.arena == nullptr) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
         log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),

@@ -18,6 +18,7 @@ namespace tileprof {
 
 struct Kernel {
     uint32_t id = 0;
+    CUmodule module = nullptr;
     KernelCode code;
     bool wanted = true;  // by --kernel and --exclude
 };
@@ -43,6 +44,7 @@ struct Module {
     std::map<std::string, KernelCode> codes;
     bool patched = false;
     bool prepared = false;  // it is known which instructions to patch
+    std::vector<std::string> unpatched;  // patches that the library refused
 };
 
 class Recorder {
@@ -85,10 +87,12 @@ class Recorder {
     const Kernel& kernel(CUmodule module, const char* name);
     bool wants(const Kernel& kernel);
     bool teaches(const OpenLaunch& launch);
+    void tell_constants(const Kernel& kernel);
     bool seeing() const { return options.capturing || !options.patch_in_ranges; }
     void see_launches(bool on);
     void patch(CUmodule handle, Module* module);
     void unpatch(CUmodule handle, Module* module);
+    std::string unpatched(CUmodule handle) const;
 
     Sanitizer_SubscriberHandle subscriber_ = nullptr;
     std::vector<char> patches_;
@@ -103,6 +107,7 @@ class Recorder {
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
     std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
     std::map<uint64_t, uint32_t> lessons_;  // launches replayed for what they teach, by kernel and grid
+    std::set<uint32_t> constants_told_;  // kernels
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
