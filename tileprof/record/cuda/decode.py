@@ -26,6 +26,8 @@ MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""
 ROUNDING: Final = 511
 """Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
+ARRAY_BYTES: Final = 512
+"""Of the buffer that stands for a CUDA array: any number would do."""
 SINCE: Final = {
     "tileprof_copy_async": 80, "tileprof_bulk_load": 90, "tileprof_bulk_store": 90, "tileprof_bulk_reduce": 90,
     "tileprof_tensor_load": 90,
@@ -237,14 +239,33 @@ class Decoder:
         size = event["width"] * event["height"]
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
+    def _on_array_copy(self, event: dict[str, Any]) -> None:
+        """From or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
+
+        Kernels reach arrays through textures and surfaces, and then stand as touching all memory, this among it.
+        """
+        touched, moved = [], event["width"] * event["height"] * event["depth"]
+        for mode, side in ((READ, "from"), (WRITE, "to")):
+            place = event[side]
+            if event[f"{side}_array"]:
+                if not self._is_live(place):
+                    self.lifetimes.allocate(place, ARRAY_BYTES)
+                touched.append((mode, writes.whole([(place, place + ARRAY_BYTES)], 1)))
+            elif event[f"{side}_device"] or self._is_live(place):
+                flat = event["depth"] == 1
+                box = accesses.rectangle(place, event, f"{side}_pitch", moved)
+                touched.append((mode, box if flat else writes.whole([(place, place + event[f"{side}_bytes"])], 1)))
+        doubt = "" if event["depth"] == 1 else "what lies between its rows stands as touched"
+        self._single(event, "memcpy of an array", touched, moved, doubt)
+
     def _on_value(self, event: dict[str, Any]) -> None:
         mode, name = (WRITE, "stream write value") if event["writes"] else (READ, "stream wait value")
         word = writes.whole([(event["to"], event["to"] + event["bytes"])], 1)
         self._single(event, name, [(mode, word)], event["bytes"])
 
     def _on_opaque(self, event: dict[str, Any]) -> None:
-        """A node that runs other nodes, or writes memory by itself, without a word on where."""
-        name = {12: "batch memory operations", 13: "conditional node"}[event["node"]]
+        """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
+        name = {-1: "memcpy of an array", 12: "batch memory operations", 13: "conditional node"}[event["node"]]
         everything = writes.whole(self.lifetimes.live(), 1)
         self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
 

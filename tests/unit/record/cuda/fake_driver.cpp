@@ -302,3 +302,29 @@ API void fake_calls_back_at_exit() {
 API void fake_ends_at_exit() {
     atexit([] { state().gone = true; });
 }
+// A copy of 16 rows of 64 bytes, 256 apart, to or from the array 0xA000.
+API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
+    CUDA_MEMCPY2D flat{};
+    CUDA_MEMCPY3D cube{};
+    auto fill = [&](auto& c) {
+        c.srcMemoryType = to_array != 0 ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_ARRAY;
+        c.dstMemoryType = to_array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+        c.srcArray = c.dstArray = reinterpret_cast<CUarray>(0xA000);
+        c.srcDevice = c.dstDevice = 0x100000;
+        c.srcY = c.dstY = 1;
+        c.srcPitch = c.dstPitch = 256;
+        c.WidthInBytes = 64;
+        c.Height = 16;
+    };
+    fill(flat);
+    fill(cube);
+    cube.srcHeight = cube.dstHeight = 20;
+    cube.Depth = 2;
+    struct { const void* copy; CUstream stream; } arguments{deep != 0 ? static_cast<const void*>(&cube) : &flat, nullptr};
+    CUresult worked = CUDA_SUCCESS;
+    Sanitizer_CallbackData d{};
+    d.functionParams = &arguments;
+    d.functionReturnValue = &worked;
+    d.callbackSite = SANITIZER_API_EXIT;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
+}

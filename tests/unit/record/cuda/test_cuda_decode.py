@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cuda_records import KERNEL, access, entry, launch, process, ran
 
+from tileprof.analysis import build_graph
 from tileprof.devices import get
 from tileprof.record.cuda import decode, raw, writes
 from tileprof.record.cuda.decode import Decoder, Timed
@@ -554,3 +555,20 @@ def test_words_of_streams_are_launches_of_one_tile(decoded):
     assert [(m, n) for m, n in zip(trace.accesses["mode"], trace.accesses.length, strict=True)] == [
         ("write", 4), ("read", 4),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tensors", [[], [{"e": "tensor", "address": 0x100000, "bytes": 0x4000, "kind": "activation"}]])
+def test_what_is_copied_through_an_array_depends_on_what_went_into_it(decoded, tensors):
+    copy = {"e": "array_copy", "width": 64, "height": 4, "depth": 1, "stream": "0x1", "graph": -1, "t": 0}
+    linear = {"bytes": 3 * 256 + 64, "pitch": 256, "array": 0, "device": 1}
+    array = {"bytes": 0, "pitch": 0, "array": 1, "device": 1}
+    sides = {"from_": linear, "to_": array}
+    into = {**copy, "from": 0x100000, "to": 0x5500A000} | {k + n: v for k, s in sides.items() for n, v in s.items()}
+    sides = {"from_": array, "to_": linear}
+    out = {**copy, "from": 0x5500A000, "to": 0x102000} | {k + n: v for k, s in sides.items() for n, v in s.items()}
+    trace, _ = decoded([ALLOC, *tensors, KERNEL, into, out, {**out, "depth": 2}], [])
+    assert set(trace.launches.kernel) == {"memcpy of an array"}
+    pairs = build_graph(trace).pairs
+    assert (0, 1) in set(zip(pairs.producer, pairs.consumer, strict=True))
+    assert {g for _, m, g in granules(trace, 1, 64) if m == WRITE} == {0x102000 // 64 + 4 * row for row in range(4)}
+    assert trace.launches.coverage.tolist() == ["exact", "exact", "conservative"]

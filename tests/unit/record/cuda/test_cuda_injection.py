@@ -363,3 +363,19 @@ def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(ran):
         (0x100040, 4, 1), (0x200000, 8, 0), (0x300000, 8, 1),
     ]  # fmt: skip
     assert len(events(process, "opaque")) == 1
+
+
+def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
+    process, _ = ran("""
+        flat, deep, row = 289, 290, 284  # cuMemcpy2DAsync_v2, cuMemcpy3D_v2, cuMemcpyAtoD_v2
+        inject(); fake.fake_array_copy(flat, 1, 0); fake.fake_array_copy(deep, 0, 1); fake.fake_array_copy(row, 0, 0)
+        fake.fake_capturing(1); fake.fake_array_copy(flat, 1, 0)
+    """)
+    first, second = events(process, "array_copy")
+    assert [first[k] for k in ("from", "from_array", "from_bytes", "from_pitch", "to", "to_array")] == [
+        0x100100, 0, 15 * 256 + 64, 256, 0xA000, 1,
+    ]  # fmt: skip
+    assert [second[k] for k in ("from", "from_array", "to", "to_bytes", "depth")] == [
+        0xA000, 1, 0x100100, 35 * 256 + 64, 2,
+    ]  # fmt: skip
+    assert [e["node"] for e in events(process, "opaque")] == [-1]

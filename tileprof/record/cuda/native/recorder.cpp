@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <new>
 
+#include "arrays.h"
 #include "log.h"
 #include "streamops.h"
 #include "verify.h"
@@ -182,8 +183,9 @@ void Recorder::see_launches(bool on) {
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
           SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz})
         check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
-    for (Sanitizer_CallbackId id : memory_operations())
-        check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    for (const auto* ids : {&memory_operations(), &array_copies()})
+        for (Sanitizer_CallbackId id : *ids)
+            check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
 }
 
 void Recorder::forked() {
@@ -568,9 +570,9 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
         return;
     }
-    const auto& operations = memory_operations();
-    if (std::find(operations.begin(), operations.end(), cbid) != operations.end()) {
-        if (options.capturing) memory_operation(cbid, data);
+    for (auto [ids, handle] : {std::pair{&memory_operations(), &memory_operation}, std::pair{&array_copies(), &array_copy}}) {
+        if (std::find(ids->begin(), ids->end(), cbid) == ids->end()) continue;
+        if (options.capturing) handle(cbid, data);
         return;
     }
     if (replaying != nullptr) return;

@@ -51,13 +51,17 @@ void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operatio
     }
 }
 
-// A capturing stream does nothing now; its graph has a node that is seen when it runs.
+}  // namespace
+
+bool has_happened(const Sanitizer_CallbackData& data) {
+    const auto* result = static_cast<const CUresult*>(data.functionReturnValue);
+    return data.callbackSite == SANITIZER_API_EXIT && (result == nullptr || *result == CUDA_SUCCESS);
+}
+
 bool is_capturing(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return api.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
-
-}  // namespace
 
 const std::vector<Sanitizer_CallbackId>& memory_operations() {
     static const auto* all = [] {
@@ -69,9 +73,8 @@ const std::vector<Sanitizer_CallbackId>& memory_operations() {
 }
 
 void memory_operation(uint32_t cbid, const Sanitizer_CallbackData& data) {
-    const auto* result = static_cast<const CUresult*>(data.functionReturnValue);
     const auto* one = static_cast<const OneValue*>(data.functionParams);  // all begin with their stream
-    if (data.callbackSite != SANITIZER_API_EXIT || (result != nullptr && *result != CUDA_SUCCESS) || is_capturing(one->stream)) return;
+    if (!has_happened(data) || is_capturing(one->stream)) return;
     Sanitizer_StreamHandle stream = nullptr;
     check(api.sanitizerGetStreamHandle(data.context, one->stream, &stream), "the stream of a memory operation");
     if (is_one_of(cbid, kBatches)) {
