@@ -19,7 +19,7 @@ from tileprof import building
 from tileprof.record.cuda import locate
 
 SOURCES: Final = Path(__file__).parent / "native"
-HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 PATCH_FLAGS: Final = ("-std=c++17", "--fatbin", "--compile-as-tools-patch")
 LIBRARY: Final = "libtileprof.so"
 PATCHES: Final = "patches.fatbin"
