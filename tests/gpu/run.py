@@ -93,6 +93,8 @@ STEPS = (
     suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=40, limit_s=120),
     suite("ranges", "test_gpu_ranges.py", likely_s=60, limit_s=180),
     suite("memory", "test_gpu_memory.py", likely_s=40, limit_s=120),
+    suite("spinning", "test_gpu_spinning.py", likely_s=60, limit_s=200),
+    suite("several", "test_gpu_several.py", likely_s=10, limit_s=500),  # of two GPUs, and then 250 s
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=150, limit_s=300),
     suite("pytorch", "test_gpu_pytorch.py", likely_s=70, limit_s=240, select="not compiled and not graph"),
     suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=80, limit_s=200),

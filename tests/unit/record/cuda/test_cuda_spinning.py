@@ -54,7 +54,7 @@ def test_a_limit_that_is_none_is_refused():
 
 
 def test_a_launch_that_waits_for_a_later_one_is_given_up_so_that_the_later_one_can_be_made(ran):  # noqa: F811 - fixture
-    process, said = ran(
+    process, _ = ran(
         STREAMS
         + """
 inject(); module(); fake.fake_spin(S1)
