@@ -117,6 +117,7 @@ int cooperative(Memory& m) {
     int blocks = sms * each, *cells, value = -1;
     cudaMalloc(&cells, sizeof(int) * blocks * (rounds + 1));
     cudaMemset(cells, 0, sizeof(int) * blocks * (rounds + 1));
+    cudaDeviceSynchronize();
     void* arguments[] = {&cells, &blocks, &rounds};
     cudaError_t error = cudaLaunchCooperativeKernel(in_rounds, dim3(blocks), dim3(128), arguments, 0, m.first);
     cudaDeviceSynchronize();
