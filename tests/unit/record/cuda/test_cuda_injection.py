@@ -49,7 +49,7 @@ def libraries(tmp_path_factory):
     compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
     units = sorted(build.SOURCES.glob("*.cpp"))
     subprocess.run([*compiler, f"{here}/fake_driver.cpp", "-o", driver], check=True)
-    subprocess.run([*compiler, *units, "-ldl", "-o", library], check=True)
+    subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")
     return Libraries(str(library), str(driver), str(folder))
 

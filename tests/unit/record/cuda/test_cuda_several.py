@@ -75,7 +75,7 @@ def test_a_node_whose_code_is_not_patched_takes_no_place_among_the_others(decode
 
 def test_launches_say_their_gpu_where_there_are_several(decoded):
     events = [ALLOC, OTHER, KERNEL, launch(1), {**launch(2), "device": 1, "context": 1}]
-    entries = [ran(1, 0, 1 << 40, (1 << 40) + 50), ran(1, 1, 1 << 40, (1 << 40) + 50)]
+    entries = [ran(1, 0, 1 << 30, (1 << 30) + 50), ran(1, 1, 1 << 30, (1 << 30) + 50)]
     entries += [ran(2, b, 500, 600) for b in (0, 1)]  # its clock is its own
     trace = decoded(events, entries)
     assert trace.launches.device.tolist() == ["0", "1"]

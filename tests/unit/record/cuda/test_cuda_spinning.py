@@ -1,6 +1,8 @@
 """Kernels that spin until something else lets them go, against a driver made for tests: nobody waits for them for ever."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 from test_cuda_injection import events, libraries, pytestmark, ran  # noqa: F401 - fixtures
@@ -176,3 +178,14 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
     assert said == "True"
     graphs = Graphs(process)
     assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.LOST}
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
+def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):  # noqa: F811 - fixture
+    """PyTorch 2.11 exports parts of std::regex that another compiler made; called in ours they crash."""
+    shown = subprocess.run(
+        ["nm", "-D", "--defined-only", libraries.library], capture_output=True, text=True, check=True
+    )
+    names = {line.split()[-1] for line in shown.stdout.splitlines()}
+    assert "InitializeInjection" in names
+    assert {name for name in names if not name.startswith("tileprof_")} == {"InitializeInjection"}
