@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 DEFAULT_PASSES = "accesses,blocks,time"
 
 NAMES: Final = (
-    "passes", "granule", "arena", "kernel", "exclude", "capture", "patch", "no_replay", "no_names", "check_writes", "keep_raw",
+    "passes", "granule", "arena", "kernel", "exclude", "include", "wait", "capture", "patch", "no_replay", "no_names",
+    "check_writes", "keep_raw",
 )  # fmt: skip
 """What `add_options` adds, as argparse spells it."""
 
@@ -29,6 +30,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
     add("--kernel", metavar="REGEX", help="record kernels whose name matches")
     add("--exclude", metavar="REGEX", help="leave out kernels whose name matches")
+    add(
+        "--include", metavar="REGEX",
+        help="record kernels that are left alone by default, as NCCL's are, because they spin until another GPU or process "
+        "lets them go",
+    )  # fmt: skip
+    add(
+        "--wait", type=float, default=60.0, metavar="SECONDS",
+        help="how long a launch is waited for before it is taken for one that spins (default: 60); the program is ended when "
+        "nothing moves for ten times as long",
+    )  # fmt: skip
     add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")
     add(
         "--patch", default="load", metavar="WHEN",
@@ -53,6 +64,8 @@ def settings(given: argparse.Namespace) -> Settings:
         verify=given.check_writes,
         kernel=given.kernel,
         exclude=given.exclude,
+        include=given.include,
+        wait_s=given.wait,
         capture_only=given.capture,
         patch=given.patch,
         raw=given.keep_raw,

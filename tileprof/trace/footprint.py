@@ -179,3 +179,4 @@ class Launch:
     flops: int = 0
     note: str = field(default="")
     call: str = ""
+    device: str = ""

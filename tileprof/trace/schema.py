@@ -145,6 +145,13 @@ LAUNCHES: Final = Table(
             "JSON: layouts of the operand slots and the operator's numbers; see below",
             optional=True,
         ),
+        Column(
+            "device",
+            "string",
+            "",
+            "which GPU of several it ran on, by the program's count; empty for the only one",
+            optional=True,
+        ),
     ),
     ("launch",),
 )

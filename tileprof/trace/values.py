@@ -77,4 +77,5 @@ def launch_row(number: int, launch: Launch, tiles: int) -> tuple[Any, ...]:
         enum_code("coverage", launch.coverage, schema.COVERAGES),
         utf8(launch.note),
         utf8(launch.call),
+        utf8(launch.device),
     )

@@ -53,6 +53,7 @@ def test_a_launch_comes_back_field_by_field(writer, footprint, launch):
         "flops": 1 << 40,
         "note": "inferred from descriptors",
         "call": '{"operands": [], "arguments": {"dim": 1}}',
+        "device": "1",
     }
     made.add_launch(launch(made.add_footprint(footprint()), (buffer, buffer), **given))
     row = load(made.close()).launches.iloc[0].to_dict()

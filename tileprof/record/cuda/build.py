@@ -19,7 +19,8 @@ from tileprof import building
 from tileprof.record.cuda import locate
 
 SOURCES: Final = Path(__file__).parent / "native"
-HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
+LINK_FLAGS: Final = ("-ldl", f"-Wl,--version-script={SOURCES / 'exports.map'}")
 PATCH_FLAGS: Final = ("-std=c++17", "--fatbin", "--compile-as-tools-patch")
 LIBRARY: Final = "libtileprof.so"
 PATCHES: Final = "patches.fatbin"
@@ -53,7 +54,7 @@ def build(architecture: str) -> Built:
     def make(work: Path) -> None:
         includes = [f"-I{sanitizer.include}", f"-I{tools}", f"-I{SOURCES}"]
         units = [str(p) for p in sorted(SOURCES.glob("*.cpp"))]
-        _run([str(compiler), *HOST_FLAGS, *includes, *units, "-ldl", "-o", str(work / LIBRARY)])
+        _run([str(compiler), *HOST_FLAGS, *includes, *units, *LINK_FLAGS, "-o", str(work / LIBRARY)])
         patches = [str(SOURCES / "patches.cu"), "-o", str(work / PATCHES)]
         _run([str(nvcc), f"-arch={architecture}", *PATCH_FLAGS, *includes, *patches])
         (work / "built.json").write_text(json.dumps(parts, indent=1))

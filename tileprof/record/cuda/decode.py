@@ -82,13 +82,17 @@ class Decoder:
     _constants: dict[int, list[list[int]]] = field(default_factory=dict)
     """By kernel: addresses and sizes of the constant variables that it may read."""
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
+    _spinning: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By kernel: the first launch of it that had not ended at the limit, and the limit in seconds."""
+    _several: Counter[int] = field(default_factory=Counter)
+    """Launches by GPU, where there are several."""
     _marks: dict[str, str] = field(default_factory=dict)
     _captured: list[Captured] = field(default_factory=list)
     _captures: list[int] = field(default_factory=list)
     _nodes: list[Captured | None] = field(default_factory=list)
     _own: frozenset[tuple[int, int]] = frozenset()
     _keeping: bool = True
-    _start_ns: int | None = None
+    _start_ns: dict[int, int] = field(default_factory=dict)
     _last_end_ns: int = 0
     coverage: Counter[str] = field(default_factory=Counter)
     """Bytes written, by how they are known."""
@@ -105,6 +109,11 @@ class Decoder:
         self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
         self._spilled = {e["launch"]: e for e in self.process.events if e["e"] == "spill"}
         self._constants = {e["kernel"]: e["ranges"] for e in self.process.events if e["e"] == "constants"}
+        devices = Counter(e.get("device", 0) for e in self.process.events if e["e"] == "launch")
+        self._several = devices if len(devices) > 1 else Counter()
+        for e in self.process.events:
+            if e["e"] == "spinning" and "kernel" in e:
+                self._spinning.setdefault(e["kernel"], (e["launch"], e["seconds"]))
 
     def run(self) -> None:
         """Every event, in order."""
@@ -119,6 +128,12 @@ class Decoder:
         ordinals = [event["ordinal"] for event in self.process.events if event["e"] == "launch"]
         if left := max(ordinals, default=-1) + 1 - len(set(ordinals)):
             self.writer.note(f"{left} launches among these were left out; what they wrote has no producer here")
+        if self._several:
+            each = ", ".join(f"{count} on GPU {device}" for device, count in sorted(self._several.items()))
+            self.writer.note(
+                f"the launches ran on several GPUs ({each}): dependencies between them are here, but bounds and schedules take "
+                "all for one GPU's and do not hold"
+            )
         if not self.process.complete:
             name, lost = self.process.folder.name, self.process.lost
             self.writer.note(f"{name} ended early; its last {lost} launches are not here")
@@ -194,7 +209,7 @@ class Decoder:
             self._check_writes(event, parts)
         bound = bind.bind(parts, here, self.lifetimes)
         footprint = self._footprint(bound, places)
-        timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes)
+        timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes, event.get("device", 0))
         registers = timed.registers or int(kernel["registers"])
         shared = timed.shared_bytes or int(kernel["static_shared"])
         threads = geometry.block[0] * geometry.block[1] * geometry.block[2]
@@ -206,6 +221,7 @@ class Decoder:
                 coverage=coverage, registers=registers, shared_bytes=shared,
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
                 note="; ".join(notes), op=self._name(event, "op"), module=self._name(event, "module"),
+                device=str(event["device"]) if self._several else "",
             )
         )  # fmt: skip
         self._last_end_ns = timed.begin_ns + timed.duration_ns
@@ -285,6 +301,12 @@ class Decoder:
         coverage = ["exact"]
         if nothing:
             return self._anything(geometry), "conservative", [f"{nothing}: every tile stands for all memory"], None
+        first, seconds = self._spinning.get(event["kernel"], (0, 0.0))
+        if first and event["launch"] >= first:
+            coverage.append("conservative")
+            notes.append(
+                f"a launch of this kernel had not ended after {seconds:g} s: it may wait for later launches, and no dependency says so"
+            )
         if told is Told.SHARED:
             coverage.append("conservative")
             notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
@@ -363,6 +385,10 @@ class Decoder:
         self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, told: Told
     ) -> str:
         """Why a launch's records do not hold all that it writes, "" when they may."""
+        if event.get("aside"):
+            return (
+                "it is known to wait for other launches, GPUs or processes, and was left alone (--include records it)"
+            )
         if self.process.events[0].get("pass") != "accesses":
             return "accesses were not recorded, only the blocks pass ran"
         if told is Told.LOST and event["graph"] >= 0:
@@ -398,14 +424,13 @@ class Decoder:
             self._footprints[key] = self.writer.add_footprint(Footprint(block=places, boxes=bound.boxes))
         return self._footprints[key]
 
-    def _from_blocks(self, ran: Times, notes: list[str]) -> Timed:
+    def _from_blocks(self, ran: Times, notes: list[str], device: int) -> Timed:
         if not ran.known.any():
             notes.append("its time was not recorded")
             return Timed(0, 0)
         begin, end = int(ran.begin[ran.known].min()), int(ran.end[ran.known].max())
-        if self._start_ns is None:
-            self._start_ns = begin
-        return Timed(max(0, begin - self._start_ns), max(1, end - begin))
+        start = self._start_ns.setdefault(device, begin)  # each GPU has its own clock
+        return Timed(max(0, begin - start), max(1, end - begin))
 
     def _single(
         self, event: dict[str, Any], name: str, touched: list[tuple[int, Strided]], moved: int, doubt: str = ""

@@ -42,7 +42,8 @@ class Graphs:
         evidence = []
         for event in process.events:
             if event["e"] == "launch" and event["graph"] >= 0:
-                self._nodes[event["launch"]].append(event)
+                if event.get("counted", 1):
+                    self._nodes[event["launch"]].append(event)
             elif event["e"] in {"launch", "learn"}:
                 evidence.append(event)
             elif event["e"] == "graph_end":
@@ -56,13 +57,18 @@ class Graphs:
             self._code = {}
         self._clear: dict[int, int] = {}
         self._unfinished = {e["launch"] for e in process.events if e["e"] == "unfinished"}
+        self._spinning = {e["launch"] for e in process.events if e["e"] == "spinning" and "graph" in e}
 
     def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Told]:
         """The entries of a launch, and what they are."""
         launch, place = event["launch"], event["generation"]
+        if event.get("aside"):
+            return self._process.entries[:0], Told.OWN
         if event["graph"] < 0:
             # Of a launch that one thread was making while another drained, some records may have come too late.
             return self._process.of(launch, 0), Told.LOST if launch in self._unfinished else Told.OWN
+        if launch in self._spinning:  # it was not waited for: other launches may have had its nodes' data
+            return self._process.entries[:0], Told.LOST
         if launch not in self._clear:
             self._clear[launch] = self._told_apart(launch)
         clear = self._clear[launch]

@@ -99,6 +99,15 @@ def processes(folder: Path) -> list[Process]:
     return found
 
 
+def hung(folder: Path) -> str:
+    """The kernel that a process under ``folder`` was ended for, because it did not end; "" where there is none."""
+    for path in sorted(folder.glob("process-*/events.jsonl")):
+        last = path.read_bytes().splitlines()[-1:]
+        if last and last[0].startswith(b'{"e":"hung"'):
+            return str(json.loads(last[0])["kernel"])
+    return ""
+
+
 def read(folder: Path) -> Process:
     """One process's records. Raises UserError for records of another version or a recorder that failed to start."""
     events = list(_events(folder / "events.jsonl"))

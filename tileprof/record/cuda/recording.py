@@ -70,6 +70,9 @@ def record(options: Options, settings: Settings | None = None) -> int:
                 _say(
                     f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
                 )
+            if (kernel := raw.hung(place)) and pass_ != passes[-1]:
+                _say(f"the program was ended, as {kernel} had not; it is not run again for the other passes")
+                break
             if code < 0 and pass_ != passes[-1]:
                 _say(
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"

@@ -15,6 +15,17 @@ PASSES: Final = ("accesses", "blocks", "time")
 PATCH: Final = ("load", "range")
 """When code is patched: as modules are loaded, or while a captured region lasts."""
 
+SPINNING: Final = (
+    r"\bnccl\w*Kernel_",  # NCCL
+    r"\bnvshmem|_on_stream_kernel",  # NVSHMEM
+    r"\bc10d::\w*(symmetric_memory|intra_node_comm)::|\b(multimem|one_shot|two_shot)_\w*kernel",  # PyTorch
+    r"\bcross_device_reduce_",  # vLLM, SGLang
+    r"\ballreduce_fusion_kernel_|\b(one|two)Shot\w*Kernel|lamport",  # TensorRT-LLM, FlashInfer
+    r"\bdeep_ep::|\bmscclpp::|userbuffers",  # DeepEP, MSCCL++, Transformer Engine
+)
+"""Kernels, by demangled name, that spin until another GPU, process or a later launch lets them go. They are left as they are, are
+never waited for, and stand for all memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -22,7 +33,9 @@ class Settings:
 
     ``granule`` is the resolution of recorded addresses in bytes, a power of two; ``arena_bytes`` the device memory for
     records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``kernel`` and
-    ``exclude`` are regular expressions over demangled kernel names; ``capture_only`` records nothing before
+    ``exclude`` are regular expressions over demangled kernel names, and so is ``include``, for kernels that are to be recorded although
+    they are among `SPINNING`; ``wait_s`` is how long, in seconds, a launch is waited for before it is taken for one that
+    spins, and a tenth of how long nothing may move before the program is ended; ``capture_only`` records nothing before
     ``tileprof.capture()`` or ``cudaProfilerStart``; ``patch`` "range" leaves code alone and does not even count launches
     outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
@@ -37,6 +50,8 @@ class Settings:
     verify: bool = False
     kernel: str | None = None
     exclude: str | None = None
+    include: str | None = None
+    wait_s: float = 60.0
     capture_only: bool = False
     patch: str = "load"
     raw: Path | None = None
@@ -55,7 +70,9 @@ class Settings:
             raise UserError("--patch range is about captured regions: give --capture as well.")
         if self.arena_bytes < 1 << 16:
             raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
-        for option, pattern in (("--kernel", self.kernel), ("--exclude", self.exclude)):
+        if not 0 < self.wait_s < float("inf"):
+            raise UserError(f"--wait takes a number of seconds above 0, not {self.wait_s:g}.")
+        for option, pattern in (("--kernel", self.kernel), ("--exclude", self.exclude), ("--include", self.include)):
             try:
                 re.compile(pattern or "")
             except re.error as error:
@@ -66,8 +83,10 @@ class Settings:
         out = {
             "TILEPROF_PASS": pass_, "TILEPROF_GRANULE": str(self.granule), "TILEPROF_ARENA": str(self.arena_bytes),
             "TILEPROF_REPLAY": str(int(self.replay)), "TILEPROF_CAPTURE": str(int(not self.capture_only)),
+            "TILEPROF_WAIT": str(self.wait_s), "TILEPROF_SPINNING": "|".join(SPINNING),
             "TILEPROF_SKIP": str(skip), "TILEPROF_VERIFY": str(int(self.verify)), "TILEPROF_PATCH": self.patch,
         }  # fmt: skip
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
         out |= {"TILEPROF_KERNEL": self.kernel} if self.kernel else {}
+        out |= {"TILEPROF_INCLUDE": self.include} if self.include else {}
         return out | ({"TILEPROF_EXCLUDE": self.exclude} if self.exclude else {})

@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <map>
+#include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "records.h"
 
@@ -30,6 +32,10 @@ struct State {
     const void* data = nullptr;  // callback data of the present launch
     std::string refused;  // the patch function of instructions that are not patched
     bool capturing = false;
+    CUstream stream = nullptr;   // of launches to come
+    std::set<const void*> spinning;  // streams, by handle
+    std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream goes on
+    std::mutex mutex;
 };
 State& state() {
     static State* s = new State;
@@ -71,6 +77,8 @@ Sanitizer_LaunchData launch_data(CUcontext context, CUmodule module, const char*
     d.context = context;
     d.module = module;
     d.function = reinterpret_cast<CUfunction>(0x77);
+    d.hStream = reinterpret_cast<Sanitizer_StreamHandle>(state().stream);
+    d.device = static_cast<CUdevice>(reinterpret_cast<uintptr_t>(context) - 1);
     d.functionName = name;
     d.gridDim_x = blocks;
     d.gridDim_y = d.gridDim_z = d.blockDim_y = d.blockDim_z = 1;
@@ -137,9 +145,12 @@ API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, 
     memcpy(to, from, n);
     return SANITIZER_SUCCESS;
 }
-API SanitizerResult sanitizerMemset(void* to, int value, size_t n, Sanitizer_StreamHandle) {
+API SanitizerResult sanitizerMemset(void* to, int value, size_t n, Sanitizer_StreamHandle stream) {
     alive(to);
-    memset(to, value, n);
+    std::lock_guard<std::mutex> lock(state().mutex);
+    if (n == 1) ++state().waits;  // a place in a stream
+    if (n == 1 && state().spinning.count(stream) != 0) state().behind[stream].push_back(to);
+    else memset(to, value, n);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerStreamSynchronize(Sanitizer_StreamHandle) {
@@ -157,6 +168,12 @@ API CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, 
     return CUDA_SUCCESS;
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) { return CUDA_SUCCESS; }
+API CUresult cuCtxGetCurrent(CUcontext* context) {
+    *context = nullptr;
+    return CUDA_SUCCESS;
+}
+API CUresult cuCtxPushCurrent(CUcontext) { return CUDA_SUCCESS; }
+API CUresult cuCtxPopCurrent(CUcontext*) { return CUDA_SUCCESS; }
 API CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
 API CUresult cuDeviceGetCount(int* n) {
     *n = 1;
@@ -286,6 +303,19 @@ API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32
     }
     for (int i = 0; i < nodes - lost; ++i) run(module, blocks);
     say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_END, &graph);
+}
+// The stream of the launches to come.
+API void fake_stream(CUstream stream) { state().stream = stream; }
+// What is in the stream spins, until it is let go.
+API void fake_spin(CUstream stream) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    state().spinning.insert(stream);
+}
+API void fake_let_go(CUstream stream) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    state().spinning.erase(stream);
+    for (void* byte : state().behind[stream]) *static_cast<volatile char*>(byte) = 1;
+    state().behind.erase(stream);
 }
 // As after a kernel that faulted: the context answers nothing any more.
 API void fake_fault() { state().faulted = true; }

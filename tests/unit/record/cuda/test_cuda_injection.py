@@ -53,14 +53,14 @@ def libraries(tmp_path_factory):
     compiler = [str(locate.host_compiler()), *build.HOST_FLAGS, *includes]
     units = sorted(build.SOURCES.glob("*.cpp"))
     subprocess.run([*compiler, f"{here}/fake_driver.cpp", "-o", driver], check=True)
-    subprocess.run([*compiler, *units, "-ldl", "-o", library], check=True)
+    subprocess.run([*compiler, *units, *build.LINK_FLAGS, "-o", library], check=True)
     (folder / "patches.fatbin").write_bytes(b"none")
     return Libraries(str(library), str(driver), str(folder))
 
 
 @pytest.fixture
 def ran(libraries, tmp_path):
-    def folders(text, expected=0, **variables):
+    def folders(text, expected=0, complaint="", **variables):
         variables = {
             "LD_LIBRARY_PATH": libraries.folder, "TILEPROF_SANITIZER": libraries.driver, "TILEPROF_LIBRARY": libraries.library,
             "TILEPROF_RAW": str(tmp_path), "TILEPROF_PATCHES": f"{libraries.folder}/patches.fatbin", "TILEPROF_ARENA": str(1 << 20),
@@ -73,12 +73,13 @@ def ran(libraries, tmp_path):
             text=True,
             check=False,
         )
-        assert (done.returncode, done.stderr) == (expected, ""), done.stderr
+        assert done.returncode == expected, done.stderr
+        assert complaint in done.stderr if complaint else done.stderr == "", done.stderr
         run.said = done.stdout.strip()
         return raw.processes(tmp_path)
 
-    def run(text, expected=0, **variables):
-        [process] = folders(text, expected, **variables)
+    def run(text, expected=0, complaint="", **variables):
+        [process] = folders(text, expected, complaint, **variables)
         return process, run.said
 
     run.folders = folders

@@ -50,12 +50,16 @@ def process(pid, launches):
     if os.environ.get("CUT_ENTRIES"):
         events += [dict(events[-2], launch=50, ordinal=50), dict(e="drain", entries=2, lost=0)]
         entries += struct.pack("<QII4I", 1 << 60 | 5, 0, 50, 0, 0, 9, 0)
-    if os.environ.get("DIES"):
+    if os.environ.get("HANGS"):
+        events.append(dict(e="hung", kernel="spins", t=9))
+    elif os.environ.get("DIES"):
         events.append(dict(events[-2], launch=99, ordinal=99))
     else:
         events.append(dict(e="end", t=9))
     open(os.path.join(place, "entries.bin"), "wb").write(entries)
-    open(os.path.join(place, "events.jsonl"), "w").write("".join(json.dumps(e) + "\\n" for e in events))
+    open(os.path.join(place, "events.jsonl"), "w").write(
+        "".join(json.dumps(e, separators=(",", ":")) + "\\n" for e in events)
+    )
 
 process(100, LAUNCHES)
 if os.environ.get("FAILED") and os.environ.get("TILEPROF_PASS") == "accesses":
@@ -218,6 +222,14 @@ def test_a_program_that_died_by_a_signal_is_not_run_again(record, tmp_path, capf
     trace = load(tmp_path / "t.tileprof")
     assert trace.launches.coverage.tolist() == ["exact"] * 2
     assert trace.manifest["notes"] == []
+
+
+def test_a_program_that_was_ended_because_nothing_moved_is_not_run_again(record, tmp_path, capfd):
+    assert record(HANGS="1", CODE="70") == 70
+    out, err = capfd.readouterr()
+    assert out == "hello from the program\n"
+    assert "the program was ended, as spins had not" in err
+    assert len(load(tmp_path / "t.tileprof.partial").launches) == 2
 
 
 def test_a_process_in_which_the_recorder_did_not_start_does_not_take_the_others_along(record, tmp_path):

@@ -32,6 +32,9 @@ namespace tileprof {
     X(cuLaunchKernel)                \
     X(cuLaunchKernelEx)              \
     X(cuCtxSynchronize)              \
+    X(cuCtxGetCurrent)               \
+    X(cuCtxPushCurrent)              \
+    X(cuCtxPopCurrent)               \
     X(cuDeviceGetCount)              \
     X(cuStreamSynchronize)           \
     X(cuStreamIsCapturing)           \

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint32_t kSlots = 1u << 23;     // of the index; 32 MiB, which stays in the L2 of a large GPU
 constexpr size_t kStagingBytes = 32u << 20;
+constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
 
 // Launch ids are unique in the process: each refill of any context takes as many as it has headers. 0 is never one,
 // so that a zeroed entry matches no launch.
@@ -19,12 +20,18 @@ uint32_t next_first_launch = 1;
 
 }  // namespace
 
-Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes)
-    : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes) {}
+Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns)
+    : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes), limit_ns_(limit_ns) {}
+
+Arena::~Arena() {
+    for (Places::Place place : given_up_)
+        if (place >= 0) gone(places_.byte(place));
+}
 
 bool Arena::allocate() {
     if (tried_) return ready_;
     tried_ = true;
+    Inside inside(context_);
     auto device = [&](auto** out, size_t bytes, const char* what) {
         void* p = nullptr;
         if (!check(api.sanitizerAlloc(context_, &p, bytes), what)) return false;
@@ -37,7 +44,7 @@ bool Arena::allocate() {
              device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
              device(&count_, 2 * sizeof *count_, "memory for the counters") &&
              device(&spill_, sizeof(Spill), "memory for spilled pages") &&
-             check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory");
+             check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") && places_.allocate(context_);
     if (ready_) refill();
     return ready_;
 }
@@ -64,12 +71,14 @@ void Arena::refill() {
     check(api.sanitizerStreamSynchronize(nullptr), "copying launch headers");
     used_headers_ = used_in_graphs_ = 0;
     expected_ = 0;
+    told_ = false;
 }
 
 Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch) {
     if (!allocate()) return nullptr;
     if (*used == most) {
-        complain("more than %u launches without a pause to copy their records; the rest of them is not recorded", most);
+        if (!told_) complain("more than %u launches without a pause to copy their records; the rest of them is not recorded", most);
+        told_ = true;
         return nullptr;
     }
     *launch = first_launch_ + first + *used;
@@ -93,33 +102,134 @@ uint64_t Arena::count() {
     return n[0];
 }
 
-void Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream) {
-    if (!ready_) return;
-    streams_.insert(stream);
-    auto known = entries_of_.find(kernel);
-    if (known != entries_of_.end()) {
-        expected_ += known->second;
-    } else {
-        check(api.sanitizerStreamSynchronize(stream), "waiting for a launch");
-        uint64_t now = count();
-        entries_of_[kernel] = now - std::min(now, expected_);
-        expected_ = std::max(now, expected_);
-    }
+bool Arena::answers() {
+    unsigned long long n = 0;
+    return api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr) == SANITIZER_SUCCESS;
 }
 
-void Arena::graph_launched(Sanitizer_StreamHandle stream) {
-    if (!ready_) return;
-    streams_.insert(stream);
-    check(api.sanitizerStreamSynchronize(stream), "waiting for a graph");
+bool Arena::waited(Places::Place place, uint64_t patience_ns) {
+    return wait_for([&] { return places_.reached(place); }, [&] { return !answers(); }, patience_ns);
+}
+
+bool Arena::rest(Sanitizer_StreamHandle stream) {
+    Places::Place place = places_.put(stream);
+    bool rests = waited(place, limit_ns_);
+    places_.forget(place);
+    return rests;
+}
+
+void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
+    Places::Place place = places_.put(stream);
+    if (place == Places::kNone) return;
+    given_up_.push_back(place);
+    if (place >= 0 && !name.empty()) given_up(places_.byte(place), name);
+}
+
+bool Arena::held_up() {
+    if (given_up_.empty()) return false;
+    auto ended = std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
+    for (auto at = ended; at != given_up_.end(); ++at) {
+        if (*at >= 0) gone(places_.byte(*at));
+        places_.forget(*at);
+    }
+    given_up_.erase(ended, given_up_.end());
+    if (given_up_.empty()) expected_ = std::max(expected_, count());
+    return !given_up_.empty();
+}
+
+bool Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
+    if (!ready_) return true;
+    streams_.emplace(stream, Places::kNone);
+    auto known = entries_of_.find(kernel);
+    if (known != entries_of_.end()) expected_ += known->second;
+    if (spins) give_up(stream, name);
+    if (spins || known != entries_of_.end() || held_up()) return true;
+    Places::Place place = places_.put(stream);
+    uint32_t first = first_launch_;
+    bool ended = false;
+    {
+        LetGo others;  // what it waits for may be another thread's launch
+        ended = waited(place, limit_ns_);
+    }
+    places_.forget(place);
+    if (!ended) {
+        give_up(stream, name);
+        return false;
+    }
+    if (first != first_launch_) return true;  // another thread drained
+    uint64_t now = count();
+    entries_of_[kernel] = now - std::min(now, expected_);
+    expected_ = std::max(now, expected_);
+    return true;
+}
+
+bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
+    if (!ready_) return true;
+    Inside inside(context_);
+    streams_.emplace(stream, Places::kNone);
+    if (spins || (!held_up() && !rest(stream))) {
+        give_up(stream, name);
+        return false;
+    }
+    if (held_up()) return false;
     expected_ = std::max(count(), expected_);
     make_room();
+    return true;
 }
 
 void Arena::make_room() {
-    if (expected_ > capacity_ / 2 || used_headers_ > kHeaders / 2 || used_in_graphs_ > kGraphHeaders / 2) drain();
+    if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2) return;
+    if (held_up()) return;  // what finds no more room is a superset
+    if (settles()) return drain(kBriefNs);
+    complain("kernels had not ended after %g s; records are copied when they have", static_cast<double>(limit_ns_) * 1e-9);
+    for (const auto& [stream, place] : streams_) give_up(stream, "");
+}
+
+// Whether what was launched until now ends before the limit. Others may launch meanwhile, what it waits for maybe.
+bool Arena::settles() {
+    std::vector<Places::Place> places;
+    for (const auto& [stream, place] : streams_) places.push_back(places_.put(stream));
+    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
+    bool settled = false;
+    {
+        LetGo others;
+        settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
+    }
+    for (Places::Place place : places) places_.forget(place);
+    return settled;
+}
+
+void Arena::end_stream(Sanitizer_StreamHandle stream) {
+    drain(kBriefNs);
+    auto left = streams_.find(stream);
+    if (left == streams_.end()) return;
+    give_up(stream, "");
+    places_.forget(left->second);
+    streams_.erase(left);
+}
+
+// Whether all that was launched has ended. A place that was not reached the last time is waited for first: what was put
+// behind it cannot have been reached either.
+bool Arena::at_rest(uint64_t patience_ns) {
+    auto all = [&] {
+        return std::all_of(streams_.begin(), streams_.end(), [&](const auto& s) { return places_.reached(s.second); });
+    };
+    auto broken = [&] { return !answers(); };
+    for (int round = 0; round < 2; ++round) {
+        if (round == 1)
+            for (auto& [stream, place] : streams_) {
+                places_.forget(place);
+                place = places_.put(stream);
+            }
+        if (!wait_for(all, broken, patience_ns)) return false;
+    }
+    for (const auto& [stream, place] : streams_) places_.forget(place);
+    streams_.clear();
+    return true;
 }
 
 std::vector<Entry> Arena::peek() {
+    Inside inside(context_);
     uint64_t n = std::min<uint64_t>(count(), capacity_);
     std::vector<Entry> out(n);
     if (n > 0) check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
@@ -156,9 +266,11 @@ void Arena::report_graphs() {
         log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"threads\":%llu", h.launch, h.generation, h.exited);
 }
 
-void Arena::drain() {
+void Arena::drain(uint64_t patience_ns) {
     if (!ready_ || broken_ || !pending()) return;
-    for (Sanitizer_StreamHandle stream : streams_) check(api.sanitizerStreamSynchronize(stream), "waiting for a stream");
+    Inside inside(context_);
+    bool behind = held_up();
+    if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || held_up()) return;
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
     for (const auto& [thread, launch] : open_) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);

@@ -9,13 +9,17 @@
 
 #include "api.h"
 #include "records.h"
+#include "waiting.h"
 
 namespace tileprof {
 
 class Arena {
    public:
-    Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes);
+    Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
+    ~Arena();
 
+    // Allocate now what launches need: afterwards a kernel may spin, and others must not wait for it.
+    void prepare() { allocate(); }
     // The header of the next launch and its id; nullptr when there is no memory or no header left.
     Header* next(uint32_t* launch) { return take(&used_headers_, 0, kHeaders, launch); }
     // The same for all kernel nodes of a graph launch.
@@ -25,21 +29,29 @@ class Arena {
     // A header under which patches record nothing and clusters whose id has `bit` equal to `value` end at once.
     Header* ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle stream);
 
-    void know_stream(Sanitizer_StreamHandle stream) { streams_.insert(stream); }
-    void forget_stream(Sanitizer_StreamHandle stream) { streams_.erase(stream); }
+    // Before a stream goes: copy what its kernels left.
+    void end_stream(Sanitizer_StreamHandle stream);
 
     // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its records.
     void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
     void returned(const void* thread) { open_.erase(thread); }
     // After a launch of `kernel` (any number that stands for kernel and grid). Waits for the GPU only where how
-    // many entries such a launch appends is not known yet.
-    void launched(uint64_t kernel, Sanitizer_StreamHandle stream);
+    // many entries such a launch appends is not known yet, and not behind a launch that was given up. False: it had not
+    // ended at the limit, and is given up. `spins`: another launch of this kernel was; this one is not waited for.
+    bool launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
+    // Something that was given up still runs: what comes behind it would be waited for in vain.
+    bool held_up();
+    // Wait until all that the stream holds has ended; false at the limit. The mutex stays held.
+    bool rest(Sanitizer_StreamHandle stream);
     // Drain when the arena may be half full.
     void make_room();
-    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
-    void graph_launched(Sanitizer_StreamHandle stream);
-    // Wait for every stream, copy all entries to the log, and start afresh.
-    void drain();
+    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait. False:
+    // it had not ended at the limit, or `spins`.
+    bool graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins);
+    // Wait for every stream, copy all entries to the log, and start afresh. Where one has not come to rest when
+    // the time is over, all stays as it is.
+    void drain(uint64_t patience_ns);
+    void drain() { drain(limit_ns_); }
     // The entries that are in the arena now; the caller has waited for what wrote them.
     std::vector<Entry> peek();
     // Some accesses have no entry since the last drain.
@@ -53,6 +65,11 @@ class Arena {
 
     Header* take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch);
     bool allocate();
+    bool at_rest(uint64_t patience_ns);
+    bool waited(Places::Place place, uint64_t patience_ns);
+    void give_up(Sanitizer_StreamHandle stream, const std::string& name);
+    bool settles();
+    bool answers();
     void refill();
     uint64_t count();
     void report_spills();
@@ -74,7 +91,12 @@ class Arena {
     uint32_t used_headers_ = 0, used_in_graphs_ = 0;
     uint32_t first_launch_ = 0;
     std::vector<Header> host_headers_;
-    std::set<Sanitizer_StreamHandle> streams_;
+    uint64_t limit_ns_;
+    Places places_;
+    // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
+    std::map<Sanitizer_StreamHandle, Places::Place> streams_;
+    std::vector<Places::Place> given_up_;  // behind launches that had not ended at the limit
+    bool told_ = false;                    // that launches are not recorded for want of headers
     std::map<const void*, uint32_t> open_;  // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known

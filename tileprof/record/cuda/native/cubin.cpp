@@ -126,6 +126,8 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     for (const std::string& entry : entries)
         if (kernels.count(entry) != 0) kernels[entry].constants = constants;
     // Which of them calls which function is not looked at: any may call all.
+    for (const std::string& entry : entries)
+        if (kernels.count(entry) != 0) kernels[entry].entry = true;
     KernelCode functions;
     for (const auto& [name, code] : kernels)
         if (entries.count(name) == 0 && code.fingerprint != 0) functions.calls(code);

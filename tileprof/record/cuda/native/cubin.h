@@ -12,6 +12,7 @@ namespace tileprof {
 
 struct KernelCode {
     uint64_t fingerprint = 0;  // hash of the machine code
+    bool entry = false;        // a kernel, no function that kernels call
     uint32_t registers = 0;
     uint32_t static_shared_bytes = 0;
     uint32_t parameter_offset = 0;  // of the parameters in their constant bank, which begins at a page

@@ -10,7 +10,7 @@
 namespace tileprof {
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
-    std::lock_guard<std::recursive_mutex> lock(recorder.mutex);
+    Hold hold;
     if (recorder.finished) return;
     switch (domain) {
         case SANITIZER_CB_DOMAIN_RESOURCE:
@@ -84,7 +84,7 @@ TILEPROF_EXPORT void tileprof_capture(int on) { tileprof::recorder.capture(on !=
 
 // Put an event of the caller's among ours, in order: the inside of a JSON object, without newlines.
 TILEPROF_EXPORT void tileprof_event(const char* json) {
-    std::lock_guard<std::recursive_mutex> lock(tileprof::recorder.mutex);
+    tileprof::Hold hold;
     tileprof::log_.event("%s", json);
 }
 
@@ -92,6 +92,6 @@ TILEPROF_EXPORT void tileprof_event(const char* json) {
 TILEPROF_EXPORT void tileprof_drain() { tileprof::recorder.drain(); }
 
 TILEPROF_EXPORT void tileprof_flush() {
-    std::lock_guard<std::recursive_mutex> lock(tileprof::recorder.mutex);
+    tileprof::Hold hold;
     tileprof::log_.flush();
 }

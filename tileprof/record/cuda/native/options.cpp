@@ -56,8 +56,12 @@ std::string Options::read_environment() {
     patch_in_ranges = when == "range";
     skip = number("TILEPROF_SKIP", 0);
     count = number("TILEPROF_COUNT", UINT64_MAX);
+    if (std::string wait = text("TILEPROF_WAIT"); !wait.empty())
+        wait_ns = static_cast<uint64_t>(strtod(wait.c_str(), nullptr) * 1e9);
     std::string wrong = pattern("TILEPROF_KERNEL", &kernel);
-    return wrong.empty() ? pattern("TILEPROF_EXCLUDE", &exclude) : wrong;
+    if (wrong.empty()) wrong = pattern("TILEPROF_EXCLUDE", &exclude);
+    if (wrong.empty()) wrong = pattern("TILEPROF_SPINNING", &spinning);
+    return wrong.empty() ? pattern("TILEPROF_INCLUDE", &include) : wrong;
 }
 
 }  // namespace tileprof

@@ -26,6 +26,9 @@ struct Options {
     uint64_t count = UINT64_MAX;
     std::optional<std::regex> kernel;   // TILEPROF_KERNEL: record only kernels whose name has a match
     std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
+    std::optional<std::regex> spinning;  // TILEPROF_SPINNING: these wait for other launches, GPUs or processes,
+    std::optional<std::regex> include;   // TILEPROF_INCLUDE: but not these
+    uint64_t wait_ns = 60000000000ull;   // TILEPROF_WAIT: seconds a launch is waited for
 
     // An empty string, or what is wrong.
     std::string read_environment();

@@ -96,6 +96,8 @@ constexpr uint32_t kMostLessons = 64;
 constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
 
 constexpr uint64_t kDrainEveryNs = 500000000;  // at synchronisations, so that a killed run leaves most records
+constexpr uint64_t kDrainPatienceNs = 100000000;  // then: other streams may go on running
+constexpr uint64_t kStandstill = 10;  // times the limit for one wait
 
 std::string demangled(const char* name) {
     int status = 0;
@@ -161,6 +163,7 @@ std::string Recorder::start() {
           SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap})
         check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
     if (seeing()) see_launches(true);
+    watch(kStandstill * options.wait_ns);
     pthread_atfork(
         [] {
             recorder.mutex.lock();
@@ -195,14 +198,14 @@ void Recorder::forked() {
 }
 
 void Recorder::drain() {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
+    Hold hold;
     if (finished) return;
     for (auto& [context, arena] : arenas_) arena->drain();
     log_.flush();
 }
 
 void Recorder::finish() {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
+    Hold hold;
     if (finished) return;
     int gpus = 0;
     bool alive = api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
@@ -218,7 +221,7 @@ void Recorder::finish() {
 Arena* Recorder::arena(CUcontext context) {
     std::unique_ptr<Arena>& found = arenas_[context];
     if (!found) {
-        found = std::make_unique<Arena>(context, options.granule_shift, options.arena_bytes);
+        found = std::make_unique<Arena>(context, options.granule_shift, options.arena_bytes, options.wait_ns);
         int id = static_cast<int>(context_ids_.size());
         context_ids_[context] = id;
     }
@@ -230,6 +233,7 @@ void Recorder::module_loaded(const Sanitizer_ResourceModuleData& data) {
     Module& module = modules_[data.module];
     module.context = data.context;
     module.codes = scan_cubin(data.pCubin, data.cubinSize);
+    module.left_alone = left_alone(module);
     if (seeing()) patch(data.module, &module);
 }
 
@@ -272,7 +276,29 @@ void Recorder::context_destroyed(CUcontext context) {
     }
 }
 
+bool Recorder::is_wanted(const std::string& readable) const {
+    return (!options.kernel || std::regex_search(readable, *options.kernel)) &&
+           (!options.exclude || !std::regex_search(readable, *options.exclude));
+}
+
+bool Recorder::is_aside(const std::string& readable) const {
+    return options.spinning && std::regex_search(readable, *options.spinning) &&
+           !(options.include && std::regex_search(readable, *options.include));
+}
+
+// Patches would only slow such kernels down, which others wait for.
+bool Recorder::left_alone(const Module& module) const {
+    bool any = false;
+    for (const auto& [name, code] : module.codes) {
+        if (!code.entry) continue;
+        any = true;
+        if (!is_aside(demangled(name.c_str()))) return false;
+    }
+    return any;
+}
+
 void Recorder::patch(CUmodule handle, Module* module) {
+    if (module->left_alone) return;
     auto known = patched_contexts_.find(module->context);
     if (known == patched_contexts_.end()) {
         bool ok = check(api.sanitizerAddPatches(patches_.data(), module->context), "loading the device patches");
@@ -319,6 +345,7 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         kernel.id = static_cast<uint32_t>(all_kernels_.size() - 1);
         kernel.module = module;
         bool scanned = false;
+        kernel.name = demangled(name);
         auto found = modules_.find(module);
         if (found != modules_.end()) {
             auto code = found->second.codes.find(name);
@@ -326,16 +353,16 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
                 kernel.code = code->second;
                 scanned = true;
             }
+            kernel.patched = !found->second.left_alone;
         }
-        std::string readable = demangled(name);
-        kernel.wanted = (!options.kernel || std::regex_search(readable, *options.kernel)) &&
-                        (!options.exclude || !std::regex_search(readable, *options.exclude));
+        kernel.wanted = is_wanted(kernel.name);
+        kernel.aside = is_aside(kernel.name);
         uint64_t pc = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
                    "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
                    "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
-                   kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
+                   kernel.id, quoted(kernel.name.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
                    kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
                    kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface,
@@ -364,6 +391,11 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     }
     const Kernel& k = kernel(data.module, data.functionName);
     uint64_t ordinal = launches_++;
+    last = &k;
+    if (k.aside && !spinning_)
+        for (auto& [context, ok] : patched_contexts_)
+            if (ok) arena(context)->prepare();  // once it spins, nothing else should have to be made
+    spinning_ |= k.aside;
     OpenLaunch open;
     open.kernel = &k;
     open.function = data.function;
@@ -378,38 +410,57 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     for (uint64_t d : {data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y, cluster[0]})
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options.pass != Pass::kFloor && wants(k);
-    open.learned = !open.recorded && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
+    open.aside = k.aside && open.recorded;
+    open.learned = !open.recorded && !k.aside && !k.spins && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
                    (k.code.tensor_store || k.code.tensor_reduce) && teaches(open);
     Header* header = memory->off();
     uint32_t generation = 0;
-    if (graph >= 0 && options.capturing && options.pass != Pass::kFloor) {
+    if (graph >= 0 && k.patched && options.capturing && options.pass != Pass::kFloor) {
         // Also where this node is not wanted: the places of the others are counted by it.
         GraphLaunch::Shared& shared = graph_launch_of_thread().nodes[data.context];
         if (shared.nodes == 0) shared.header = memory->next_in_graph(&shared.launch);
         if (shared.header != nullptr) header = shared.header;
         open.launch = shared.launch;
         generation = shared.nodes++;
-    } else if (open.recorded || open.learned) {
+        shared.last = &k;
+    } else if ((open.recorded && !open.aside) || open.learned) {
         Header* own = memory->next(&open.launch);
         if (own != nullptr) header = own;
         memory->begun(&open_launch, open.launch);
     }
-    check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
+    if (k.patched)
+        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
     if (open.recorded || open.learned || options.pass == Pass::kFloor)
         log_.event("\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
-                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu%s",
+                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"aside\":%d,"
+                   "\"counted\":%d,\"t\":%llu%s",
                    open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
                    data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
                    context_ids_[data.context], static_cast<int>(data.device), graph, generation,
-                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()), unpatched(data.module).c_str());
+                   static_cast<u64>(ordinal), open.aside, k.patched, static_cast<u64>(now_ns()), unpatched(data.module).c_str());
     open_launch = open;
 }
 
 void Recorder::launch_end(const Sanitizer_LaunchData& data) {
-    if (replaying != nullptr || open_launch.arena == nullptr || !(open_launch.recorded || open_launch.learned)) return;
-    open_launch.arena->returned(&open_launch);
-    open_launch.arena->launched(open_launch.geometry, data.hStream);
-    if (!in_launching_call) open_launch.arena->make_room();
+    if (replaying != nullptr || open_launch.arena == nullptr || open_launch.aside) return;
+    if (!open_launch.recorded && !open_launch.learned) return;
+    const OpenLaunch launch = open_launch;
+    launch.arena->returned(&open_launch);
+    if (!launch.arena->launched(launch.geometry, data.hStream, launch.kernel->name, launch.kernel->spins))
+        give_up(launch.launch, *launch.kernel);
+    if (!in_launching_call) launch.arena->make_room();
+}
+
+// It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can happen.
+void Recorder::give_up(uint32_t launch, const Kernel& kernel) {
+    double seconds = static_cast<double>(options.wait_ns) * 1e-9;
+    log_.event("\"e\":\"spinning\",\"launch\":%u,\"kernel\":%u,\"seconds\":%g", launch, kernel.id, seconds);
+    log_.flush();
+    all_kernels_[kernel.id].spins = true;
+    fprintf(stderr,
+            "tileprof: %s has not ended in %g s: it may wait for a later launch. Its launches are not waited for any more; "
+            "--exclude '%s' leaves it out\n",
+            short_name(kernel.name).c_str(), seconds, short_name(kernel.name).c_str());
 }
 
 void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
@@ -512,7 +563,12 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
         for (const auto& [context, shared] : present.nodes) {
             log_.event("\"e\":\"graph_end\",\"launch\":%u,\"nodes\":%u", shared.launch, shared.nodes);
-            arena(context)->graph_launched(data.hStream);
+            bool behind = arena(context)->held_up(), spins = spinning_graphs_.count(data.graphExec) != 0;
+            if (arena(context)->graph_launched(data.hStream, shared.last->name, spins)) continue;
+            log_.event("\"e\":\"spinning\",\"launch\":%u,\"graph\":%d", shared.launch, present.number);
+            if (!behind && spinning_graphs_.insert(data.graphExec).second)
+                fprintf(stderr, "tileprof: a CUDA graph with %s has not ended in %g s; it is not waited for any more\n",
+                        short_name(shared.last->name).c_str(), static_cast<double>(options.wait_ns) * 1e-9);
         }
         present = GraphLaunch{};
     }
@@ -521,23 +577,19 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
 void Recorder::stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data) {
     auto found = arenas_.find(data.context);
     if (found == arenas_.end()) return;
-    if (cbid == SANITIZER_CBID_RESOURCE_STREAM_CREATED) found->second->know_stream(data.hStream);
-    if (cbid == SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING) {
-        found->second->drain();
-        found->second->forget_stream(data.hStream);
-    }
+    if (cbid == SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING) found->second->end_stream(data.hStream);
 }
 
 void Recorder::synchronized() {
     uint64_t now = now_ns();
     if (replaying != nullptr || in_launching_call || now - last_drain_ns_ < kDrainEveryNs) return;
     last_drain_ns_ = now;  // first: draining synchronises, which calls back
-    for (auto& [context, arena] : arenas_) arena->drain();
+    for (auto& [context, arena] : arenas_) arena->drain(kDrainPatienceNs);
     last_drain_ns_ = now_ns();
 }
 
 void Recorder::capture(bool on) {
-    std::lock_guard<std::recursive_mutex> lock(mutex);
+    Hold hold;
     if (finished) return;
     log_.event("\"e\":\"capture\",\"on\":%d", on);
     if (options.capturing == on) return;
@@ -586,7 +638,9 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     launch_returned(cbid, data);
     in_launching_call = false;
     launching_call = {};
-    if (open_launch.arena != nullptr && (open_launch.recorded || open_launch.learned)) open_launch.arena->make_room();
+    // Not behind a kernel that was set aside: it may wait for the next launch.
+    bool appends = (open_launch.recorded && !open_launch.aside) || open_launch.learned;
+    if (open_launch.arena != nullptr && appends) open_launch.arena->make_room();
     open_launch = OpenLaunch{};
 }
 
@@ -611,18 +665,17 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
     const void* handle = handle_of(cbid, data.functionParams);
     if (launch.kernel != nullptr) {
         handles_[handle] = launch.kernel->id;
-        tell_constants(*launch.kernel);
+        if (!launch.kernel->aside) tell_constants(*launch.kernel);
     } else if (launch.arena == nullptr) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
         log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),
                    static_cast<u64>(now_ns()));
     }
-    if (options.verify && launch.recorded) {
-        check(api.sanitizerStreamSynchronize(launch.handle), "waiting for a launch");
+    if (launch.aside) return;
+    if (options.verify && launch.recorded && !launch.kernel->spins && launch.arena->rest(launch.handle))
         report_changes(launch.launch);
-    }
     bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
-    if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
+    if (!stores || !options.replay || options.pass != Pass::kAccesses || launch.kernel->spins) return;
     if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
     std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);
     if (is_extended(cbid)) {

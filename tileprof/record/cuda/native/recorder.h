@@ -19,13 +19,18 @@ namespace tileprof {
 struct Kernel {
     uint32_t id = 0;
     CUmodule module = nullptr;
+    std::string name;  // demangled
     KernelCode code;
-    bool wanted = true;  // by --kernel and --exclude
+    bool wanted = true;   // by --kernel and --exclude
+    bool aside = false;   // known to wait for other launches, GPUs or processes: never waited for, nor recorded
+    bool patched = true;  // its module is, or will be
+    bool spins = false;   // a launch of it had not ended at the limit
 };
 
 // A launch that was given its header, until its API call returns.
 struct OpenLaunch {
     bool recorded = false;
+    bool aside = false;    // has a place in the trace, and no records
     bool learned = false;  // not recorded, but replayed: graphs and later launches take what it teaches
     uint32_t launch = 0;
     const Kernel* kernel = nullptr;
@@ -45,6 +50,7 @@ struct Module {
     bool patched = false;
     bool prepared = false;  // it is known which instructions to patch
     std::vector<std::string> unpatched;  // patches that the library refused
+    bool left_alone = false;  // it holds no kernel that is recorded
 };
 
 class Recorder {
@@ -78,8 +84,9 @@ class Recorder {
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
     const std::map<uint64_t, uint64_t>& allocations() const { return allocations_; }
 
-    std::recursive_mutex mutex;
+    std::recursive_mutex mutex;  // through Hold
     Options options;
+    const Kernel* last = nullptr;  // that was launched
     bool finished = false;  // the process ends: whatever is called now does nothing
 
    private:
@@ -88,6 +95,10 @@ class Recorder {
     bool wants(const Kernel& kernel);
     bool teaches(const OpenLaunch& launch);
     void tell_constants(const Kernel& kernel);
+    bool is_wanted(const std::string& readable) const;
+    bool is_aside(const std::string& readable) const;
+    bool left_alone(const Module& module) const;
+    void give_up(uint32_t launch, const Kernel& kernel);
     bool seeing() const { return options.capturing || !options.patch_in_ranges; }
     void see_launches(bool on);
     void patch(CUmodule handle, Module* module);
@@ -108,6 +119,8 @@ class Recorder {
     std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
     std::map<uint64_t, uint32_t> lessons_;  // launches replayed for what they teach, by kernel and grid
     std::set<uint32_t> constants_told_;  // kernels
+    std::set<const void*> spinning_graphs_;
+    bool spinning_ = false;       // a kernel that was set aside has been launched
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
@@ -119,6 +132,7 @@ struct GraphLaunch {
     struct Shared {
         Header* header = nullptr;
         uint32_t launch = 0, nodes = 0;
+        const Kernel* last = nullptr;
     };
     int number = -1;
     std::map<CUcontext, Shared> nodes;

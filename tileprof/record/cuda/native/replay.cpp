@@ -134,7 +134,8 @@ class Replay {
     bool once(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);
-        ok = check(api.sanitizerStreamSynchronize(launch_.handle), "waiting for a replay") && ok;
+        if (!launch_.arena->rest(launch_.handle))  // its memory is poisoned: nothing can go on
+            end_process(launch_.kernel->name, "it was being repeated to learn what it stores (--no-replay never does)");
         replaying = nullptr;
         return ok;
     }
@@ -245,8 +246,8 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
     std::vector<Region> regions;
     if (fresh) {
         k.id = static_cast<uint32_t>(known.size() - 1);
-        check(api.sanitizerStreamSynchronize(launch.handle), "waiting before a replay");
-        Reported says = reported(launch);
+        bool ended = launch.arena->rest(launch.handle);
+        Reported says = ended ? reported(launch) : Reported{};
         if (!says.whole) {  // another thread drained them, or they found no room: what it stores is not known
             known.erase(at);
             return;
