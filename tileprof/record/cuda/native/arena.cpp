@@ -96,6 +96,7 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 }
 
 uint64_t Arena::count() {
+    Inside inside(context_);
     unsigned long long n[2] = {0, 0};
     if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
     beyond_ = n[1];
@@ -103,6 +104,7 @@ uint64_t Arena::count() {
 }
 
 bool Arena::answers() {
+    Inside inside(context_);
     unsigned long long n = 0;
     return api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr) == SANITIZER_SUCCESS;
 }

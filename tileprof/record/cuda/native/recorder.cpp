@@ -506,6 +506,11 @@ std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
     return *after;
 }
 
+CUcontext Recorder::owner(uint64_t base) const {
+    auto found = owners_.find(base);
+    return found == owners_.end() ? nullptr : found->second;
+}
+
 void Recorder::copy(const Sanitizer_MemcpyData& d, int graph) {
     if (!options.capturing) return;
     log_.event("\"e\":\"copy\",\"from\":%llu,\"to\":%llu,\"bytes\":%llu,\"width\":%llu,\"height\":%llu,\"depth\":%llu,"

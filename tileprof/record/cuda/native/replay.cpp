@@ -255,6 +255,13 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
         regions = candidates(parameters);
         uint64_t bytes = 0;
         for (const Region& r : regions) bytes += r.bytes;
+        CUcontext here = nullptr;
+        api.cuCtxGetCurrent(&here);
+        bool elsewhere = false;  // then it could not be copied and put back here
+        for (const Region& r : regions) {
+            CUcontext owner = recorder.owner(recorder.allocation(r.base).first);
+            elsewhere |= owner != nullptr && owner != here;
+        }
         bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
         for (uint64_t base : says.loaded) {
             bool found = false;
@@ -266,6 +273,8 @@ void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool 
             k.refused = "no tensor map was found among the kernel's parameters";
         } else if (bytes > kMostBytes) {
             k.refused = "its tensors are larger than 1 GiB";
+        } else if (elsewhere) {
+            k.refused = "a tensor of its lies on another GPU";
         } else if (strange) {
             k.refused = "it uses tensor maps that are not among its parameters";
         } else if (says.stores) {

@@ -10,6 +10,7 @@
 
 #include "log.h"
 #include "recorder.h"
+#include "waiting.h"
 
 namespace tileprof {
 
@@ -21,6 +22,7 @@ constexpr size_t kUnit = 64;  // bytes compared at once, and one by one where th
 std::map<uint64_t, std::vector<char>>& before = *new std::map<uint64_t, std::vector<char>>;
 
 bool copy(uint64_t address, std::vector<char>* out) {
+    Inside inside(recorder.owner(address));
     return api.sanitizerMemcpyDeviceToHost(out->data(), reinterpret_cast<void*>(address), out->size(), nullptr) ==
            SANITIZER_SUCCESS;
 }

@@ -79,7 +79,7 @@ LetGo::~LetGo() {
 
 Inside::Inside(CUcontext context) {
     CUcontext present = nullptr;
-    if (api.cuCtxGetCurrent(&present) != CUDA_SUCCESS || present == context) return;
+    if (context == nullptr || api.cuCtxGetCurrent(&present) != CUDA_SUCCESS || present == context) return;
     entered_ = api.cuCtxPushCurrent(context) == CUDA_SUCCESS;
 }
 

@@ -36,7 +36,8 @@ class LetGo {
     int holds_;
 };
 
-// A context that this thread works in for a while: the library's NULL stream is that of the current context.
+// A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
+// from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
 class Inside {
    public:
     explicit Inside(CUcontext context);
