@@ -29,8 +29,21 @@ Arena::~Arena() {
 }
 
 bool Arena::allocate() {
+    while (allocating_) pause_without_holds();
     if (tried_) return ready_;
-    tried_ = true;
+    tried_ = allocating_ = true;
+    bool made = false;
+    {
+        LetGo others;  // one that allocates holds locks of the driver, and waits for ours
+        made = allocate_all();
+    }
+    allocating_ = false;
+    ready_ = made;
+    if (ready_) refill();
+    return ready_;
+}
+
+bool Arena::allocate_all() {
     Inside inside(context_);
     auto device = [&](auto** out, size_t bytes, const char* what) {
         void* p = nullptr;
@@ -39,17 +52,16 @@ bool Arena::allocate() {
         return check(api.sanitizerMemset(p, 0, bytes, nullptr), what);
     };
     capacity_ = arena_bytes_ / sizeof(Entry);
-    ready_ = device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
+    return device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
              device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
              device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
              device(&count_, 2 * sizeof *count_, "memory for the counters") &&
              device(&spill_, sizeof(Spill), "memory for spilled pages") &&
              check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") && places_.allocate(context_);
-    if (ready_) refill();
-    return ready_;
 }
 
 void Arena::refill() {
+    Inside inside(context_);
     first_launch_ = next_first_launch;
     next_first_launch += kAllHeaders;
     host_headers_.assign(kAllHeaders, Header{});

@@ -65,6 +65,7 @@ class Arena {
 
     Header* take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch);
     bool allocate();
+    bool allocate_all();
     bool at_rest(uint64_t patience_ns);
     bool waited(Places::Place place, uint64_t patience_ns);
     void give_up(Sanitizer_StreamHandle stream, const std::string& name);
@@ -78,7 +79,7 @@ class Arena {
     CUcontext context_;
     uint32_t granule_shift_;
     uint64_t arena_bytes_;
-    bool tried_ = false, ready_ = false;
+    bool tried_ = false, ready_ = false, allocating_ = false;
     bool broken_ = false;  // the context answers no more, as after a kernel that faulted
     Header* headers_ = nullptr;  // device
     Entry* entries_ = nullptr;   // device

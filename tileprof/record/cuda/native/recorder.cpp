@@ -297,29 +297,46 @@ bool Recorder::left_alone(const Module& module) const {
     return any;
 }
 
+bool Recorder::add_patches(CUcontext context) {
+    auto [known, fresh] = patched_contexts_.try_emplace(context, Patches::kAdding);
+    while (!fresh && patched_contexts_[context] == Patches::kAdding) pause_without_holds();
+    if (!fresh) return patched_contexts_[context] == Patches::kAdded;
+    bool ok = false;
+    {
+        LetGo others;
+        ok = check(api.sanitizerAddPatches(patches_.data(), context), "loading the device patches");
+    }
+    patched_contexts_[context] = ok ? Patches::kAdded : Patches::kRefused;
+    return ok;
+}
+
+// Without the mutex where the library is called: other threads wait for it while they hold locks of the driver.
 void Recorder::patch(CUmodule handle, Module* module) {
-    if (module->left_alone) return;
-    auto known = patched_contexts_.find(module->context);
-    if (known == patched_contexts_.end()) {
-        bool ok = check(api.sanitizerAddPatches(patches_.data(), module->context), "loading the device patches");
-        known = patched_contexts_.emplace(module->context, ok).first;
+    if (module->left_alone || module->patching || module->patched || !add_patches(module->context)) return;
+    module->patching = true;
+    bool ok = false;
+    {
+        LetGo others;
+        ok = prepare_and_patch(handle, module);
     }
-    if (!known->second || module->patched) return;
-    if (!module->prepared) {
-        module->unpatched.clear();
-        auto prepare = [&](const Patch& p) {
-            if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function)) module->unpatched.push_back(p.function);
-        };
-        if (options.pass == Pass::kFloor) {
-            for (const Patch& p : kFloorPatches) prepare(p);
-        } else {
-            for (const Patch& p : kBlockPatches) prepare(p);
-        }
-        if (options.pass == Pass::kAccesses)
-            for (const Patch& p : kAccessPatches) prepare(p);
-        module->prepared = true;
-    }
-    module->patched = check(api.sanitizerPatchModule(handle), "patching a module");
+    module->patching = false;
+    module->prepared = true;
+    module->patched = ok;
+    if (!seeing()) unpatch(handle, module);  // a region has ended meanwhile
+}
+
+bool Recorder::prepare_and_patch(CUmodule handle, Module* module) {
+    if (!module->prepared) module->unpatched.clear();
+    auto prepare = [&](const Patch& p) {
+        if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function)) module->unpatched.push_back(p.function);
+    };
+    if (!module->prepared && options.pass == Pass::kFloor)
+        for (const Patch& p : kFloorPatches) prepare(p);
+    if (!module->prepared && options.pass != Pass::kFloor)
+        for (const Patch& p : kBlockPatches) prepare(p);
+    if (!module->prepared && options.pass == Pass::kAccesses)
+        for (const Patch& p : kAccessPatches) prepare(p);
+    return check(api.sanitizerPatchModule(handle), "patching a module");
 }
 
 // The header says that this removes "any instrumentation": what to patch is said again next time.
@@ -383,6 +400,13 @@ bool Recorder::teaches(const OpenLaunch& launch) {
     return !was_replayed(launch, parameters_of(launching_call, launch.function)) && ++lessons_[launch.geometry] <= kMostLessons;
 }
 
+void Recorder::prepare_all() {
+    spinning_ = true;
+    std::vector<CUcontext> contexts;  // others may add to the map meanwhile
+    for (const auto& [context, patches] : patched_contexts_) contexts.push_back(context);
+    for (CUcontext context : contexts) arena(context)->prepare();
+}
+
 void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     Arena* memory = arena(data.context);
     if (replaying != nullptr) {
@@ -390,12 +414,10 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         return;
     }
     const Kernel& k = kernel(data.module, data.functionName);
+    if (k.aside && !spinning_) prepare_all();  // once it spins, nothing should have to be made
+    memory->prepare();
     uint64_t ordinal = launches_++;
     last = &k;
-    if (k.aside && !spinning_)
-        for (auto& [context, ok] : patched_contexts_)
-            if (ok) arena(context)->prepare();  // once it spins, nothing else should have to be made
-    spinning_ |= k.aside;
     OpenLaunch open;
     open.kernel = &k;
     open.function = data.function;
@@ -602,11 +624,15 @@ void Recorder::capture(bool on) {
     if (!options.patch_in_ranges) return;
     check_driver(api.cuCtxSynchronize(), "waiting before code is patched");  // nothing runs whose code changes
     if (on) see_launches(true);
-    for (auto& [handle, module] : modules_) {
+    std::vector<CUmodule> handles;  // others may load and unload meanwhile
+    for (const auto& [handle, module] : modules_) handles.push_back(handle);
+    for (CUmodule handle : handles) {
+        auto module = modules_.find(handle);
+        if (module == modules_.end()) continue;
         if (on) {
-            patch(handle, &module);
+            patch(handle, &module->second);
         } else {
-            unpatch(handle, &module);
+            unpatch(handle, &module->second);
         }
     }
     if (!on) {

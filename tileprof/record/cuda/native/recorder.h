@@ -48,6 +48,7 @@ struct Module {
     CUcontext context = nullptr;
     std::map<std::string, KernelCode> codes;
     bool patched = false;
+    bool patching = false;  // a thread does that now, without the mutex
     bool prepared = false;  // it is known which instructions to patch
     std::vector<std::string> unpatched;  // patches that the library refused
     bool left_alone = false;  // it holds no kernel that is recorded
@@ -103,7 +104,10 @@ class Recorder {
     void give_up(uint32_t launch, const Kernel& kernel);
     bool seeing() const { return options.capturing || !options.patch_in_ranges; }
     void see_launches(bool on);
+    void prepare_all();
+    bool add_patches(CUcontext context);
     void patch(CUmodule handle, Module* module);
+    bool prepare_and_patch(CUmodule handle, Module* module);
     void unpatch(CUmodule handle, Module* module);
     std::string unpatched(CUmodule handle) const;
 
@@ -114,7 +118,8 @@ class Recorder {
     std::map<CUmodule, Module> modules_;  // loaded ones: the driver gives handles out again
     std::deque<Kernel> all_kernels_;      // ever seen, by id
     std::map<std::pair<CUmodule, std::string>, Kernel*> kernels_;
-    std::map<CUcontext, bool> patched_contexts_;
+    enum class Patches { kAdding, kAdded, kRefused };
+    std::map<CUcontext, Patches> patched_contexts_;
     std::map<uint64_t, uint64_t> allocations_;
     std::map<uint64_t, CUcontext> owners_;  // of allocations that die with a context
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes

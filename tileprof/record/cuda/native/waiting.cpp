@@ -77,6 +77,11 @@ LetGo::~LetGo() {
     holds = holds_;
 }
 
+void pause_without_holds() {
+    LetGo others;
+    nap(kMs / 10);
+}
+
 Inside::Inside(CUcontext context) {
     CUcontext present = nullptr;
     if (context == nullptr || api.cuCtxGetCurrent(&present) != CUDA_SUCCESS || present == context) return;

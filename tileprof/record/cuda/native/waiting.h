@@ -36,6 +36,9 @@ class LetGo {
     int holds_;
 };
 
+// A moment for another thread to finish what it does without the mutex.
+void pause_without_holds();
+
 // A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
 // from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
 class Inside {
