@@ -1,6 +1,7 @@
 """Kernels that wait for a later launch, for the host or for each other: the program ends with its result, and the trace says so."""
 
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -76,6 +77,36 @@ def test_a_program_that_stands_still_is_ended_with_the_name_to_leave_out(record,
     except UserError:
         said = ""  # nothing had left the GPU: the library said why on the program's stderr
     assert "--exclude 'spins'" in said or not said
+
+
+THREADS = """
+import sys, threading, torch
+def work(which, sums):
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        x = torch.full((256, 256), 0.5 + which, device="cuda")
+        ways = [torch.sin, torch.exp, torch.tanh, lambda t: t @ t, lambda t: t.half() @ t.half(), lambda t: t.bfloat16() @ t.bfloat16(),
+                lambda t: t.sum(0), lambda t: t.cumsum(0), lambda t: torch.softmax(t, 1), lambda t: torch.sort(t)[0]]
+        for round in range(20):
+            for way in ways if which else reversed(ways):
+                y = way(x)
+                stream.synchronize()
+        sums[which] = y.double().sum().item()
+sums = [0, 0]
+threads = [threading.Thread(target=work, args=(which, sums)) for which in (0, 1)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+sys.stdout.write(" ".join(f"{s:.5e}" for s in sums))
+"""
+
+
+def test_threads_that_launch_at_once_do_not_wait_for_each_other_for_ever(record, plain, tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "program.py"
+    script.write_text(THREADS)
+    done = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses",))
+    assert (done.code, done.output) == (0, plain(sys.executable, script)), done.said
+    assert validate(load(done.path)) == []
 
 
 def test_blocks_that_wait_for_each_other_are_recorded_where_they_all_fit(record, program):

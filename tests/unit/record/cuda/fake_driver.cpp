@@ -29,18 +29,21 @@ struct State {
     std::map<CUmodule, uint64_t> code;
     int patches = 0, unpatches = 0, waits = 0;
     bool gone = false, faulted = false;
-    const void* data = nullptr;  // callback data of the present launch
     std::string refused;  // the patch function of instructions that are not patched
     bool capturing = false;
     CUstream stream = nullptr;   // of launches to come
     std::set<const void*> spinning;  // streams, by handle
     std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream goes on
     std::mutex mutex;
+    std::recursive_mutex driver;  // as the real one's, held in callbacks of launches and resources, and taken by its functions
 };
 State& state() {
     static State* s = new State;
     return *s;
 }
+
+using Driver = std::lock_guard<std::recursive_mutex>;
+thread_local const void* present = nullptr;  // callback data of the present launch
 
 [[noreturn]] void die(const char* why) {
     fprintf(stderr, "fake driver: %s\n", why);
@@ -54,17 +57,20 @@ void alive(const void* p) {
 }
 
 void say(Sanitizer_CallbackDomain domain, uint32_t id, const void* data) {
-    if (state().callback != nullptr && state().domains.count(domain) != 0) state().callback(nullptr, domain, id, data);
+    if (state().callback == nullptr || state().domains.count(domain) == 0) return;
+    std::unique_lock<std::recursive_mutex> driver(state().driver, std::defer_lock);
+    if (domain == SANITIZER_CB_DOMAIN_LAUNCH || domain == SANITIZER_CB_DOMAIN_RESOURCE) driver.lock();
+    state().callback(nullptr, domain, id, data);
 }
 
 void append(Header* h, uint64_t key, uint32_t block) {
-    Entry& e = h->arena[(*h->count)++];
+    Entry& e = h->arena[__atomic_fetch_add(h->count, 1, __ATOMIC_RELAXED)];
     e = Entry{key, block, h->launch, {1, 0, 2, 0}};
 }
 
 // What a launch's blocks leave: a record each, at the kernel's entry, and the count of nodes in graphs.
 void run(CUmodule module, uint32_t blocks) {
-    auto* h = static_cast<Header*>(const_cast<void*>(state().data));
+    auto* h = static_cast<Header*>(const_cast<void*>(present));
     if (h == nullptr || h->launch == kKeepAll || state().patched.count(module) == 0) return;
     uint64_t generation = h->in_graph ? h->generation : 0;
     for (uint32_t b = 0; b < blocks; ++b)
@@ -108,6 +114,7 @@ API SanitizerResult sanitizerPatchInstructions(Sanitizer_InstructionId, CUmodule
     return state().refused == function ? SANITIZER_ERROR_UNKNOWN : SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerPatchModule(CUmodule m) {
+    Driver driver(state().driver);
     ++state().patches;
     if (!state().patched.insert(m).second) die("patched twice");
     return SANITIZER_SUCCESS;
@@ -123,10 +130,11 @@ API SanitizerResult sanitizerGetFunctionPcAndSize(CUmodule m, const char*, uint6
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerSetLaunchCallbackData(Sanitizer_LaunchHandle, CUfunction, Sanitizer_StreamHandle, const void* data) {
-    state().data = data;
+    present = data;
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerAlloc(CUcontext c, void** p, size_t n) {
+    Driver driver(state().driver);
     alive(nullptr);
     *p = calloc(1, n);
     state().memory[*p] = c;
@@ -135,17 +143,20 @@ API SanitizerResult sanitizerAlloc(CUcontext c, void** p, size_t n) {
 API SanitizerResult sanitizerAllocHost(CUcontext c, void** p, size_t n) { return sanitizerAlloc(c, p, n); }
 API SanitizerResult sanitizerFree(CUcontext, void*) { return SANITIZER_SUCCESS; }
 API SanitizerResult sanitizerMemcpyHostToDeviceAsync(void* to, void* from, size_t n, Sanitizer_StreamHandle) {
+    Driver driver(state().driver);
     alive(to);
     memcpy(to, from, n);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, Sanitizer_StreamHandle) {
+    Driver driver(state().driver);
     alive(from);
     if (state().faulted) return SANITIZER_ERROR_UNKNOWN;
     memcpy(to, from, n);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerMemset(void* to, int value, size_t n, Sanitizer_StreamHandle stream) {
+    Driver driver(state().driver);
     alive(to);
     std::lock_guard<std::mutex> lock(state().mutex);
     if (n == 1) ++state().waits;  // a place in a stream
@@ -250,11 +261,11 @@ API void fake_launch_and(CUcontext context, CUmodule module, const char* name, u
     api.callbackSite = SANITIZER_API_ENTER;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
     Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
-    state().data = nullptr;
+    present = nullptr;
     say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_BEGIN, &d);
-    const void* data = state().data;
+    const void* data = present;
     if (before != nullptr) before();
-    state().data = data;
+    present = data;
     run(module, blocks);
     say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_END, &d);
     if (after != nullptr) after();

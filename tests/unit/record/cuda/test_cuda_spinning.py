@@ -180,6 +180,31 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
     assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.LOST}
 
 
+def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(ran):  # noqa: F811 - fixture
+    """The driver holds a lock in callbacks of launches that the library's functions take, too."""
+    process, said = ran(
+        STREAMS
+        + """
+def work(which):
+    for n in range(150):
+        launch(b"k%d_%d" % (which, n)); launch(b"k%d_0" % which); library.tileprof_drain()
+        memory(1, 0x100000 * (which + 1), 4096); memory(0, 0x100000 * (which + 1), 4096)
+inject(); module()
+threads = [threading.Thread(target=work, args=(which,), daemon=True) for which in range(3)]
+[t.start() for t in threads]
+[t.join(40) for t in threads]
+if any(t.is_alive() for t in threads): print("stuck", flush=True); os._exit(3)
+print("done")
+""",
+        TILEPROF_WAIT="20",
+    )
+    assert said == "done"
+    assert process.complete
+    graphs = Graphs(process)
+    whole = [len(graphs.entries(e)[0]) == 2 for e in events(process, "launch")]
+    assert (len(whole), all(whole)) == (900, True)
+
+
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
 def test_the_library_shares_nothing_of_the_cpp_library_with_the_program(libraries):  # noqa: F811 - fixture
     """PyTorch 2.11 exports parts of std::regex that another compiler made; called in ours they crash."""

@@ -12,8 +12,8 @@ std::string Api::load(const char* sanitizer_path) {
     void* library = dlopen(sanitizer_path, RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return std::string("cannot load ") + sanitizer_path + ": " + dlerror();
 #define X(name)                                                        \
-    name = reinterpret_cast<decltype(name)>(dlsym(library, #name));    \
-    if (name == nullptr) return std::string(sanitizer_path) + " has no symbol " #name;
+    name.function = reinterpret_cast<decltype(name.function)>(dlsym(library, #name)); \
+    if (name.function == nullptr) return std::string(sanitizer_path) + " has no symbol " #name;
     TILEPROF_SANITIZER_FUNCTIONS(X)
 #undef X
     return "";
@@ -24,8 +24,8 @@ std::string Api::load_driver() {
     if (library == nullptr) return std::string("cannot load libcuda.so.1: ") + dlerror();
 #define STRING_OF(name) #name
 #define X(name)                                                                 \
-    name = reinterpret_cast<decltype(name)>(dlsym(library, STRING_OF(name)));   \
-    if (name == nullptr) return "libcuda.so.1 has no symbol " STRING_OF(name);
+    name.function = reinterpret_cast<decltype(name.function)>(dlsym(library, STRING_OF(name))); \
+    if (name.function == nullptr) return "libcuda.so.1 has no symbol " STRING_OF(name);
     TILEPROF_DRIVER_FUNCTIONS(X)
 #undef X
 #undef STRING_OF
@@ -35,7 +35,7 @@ std::string Api::load_driver() {
 bool check(SanitizerResult result, const char* what) {
     if (result == SANITIZER_SUCCESS) return true;
     const char* text = "unknown result";
-    if (api.sanitizerGetResultString != nullptr) api.sanitizerGetResultString(result, &text);
+    if (api.sanitizerGetResultString.function != nullptr) api.sanitizerGetResultString(result, &text);
     complain("%s: %s (%d)", what, text, static_cast<int>(result));
     return false;
 }

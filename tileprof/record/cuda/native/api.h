@@ -6,7 +6,22 @@
 
 #include <string>
 
+#include "hold.h"
+
 namespace tileprof {
+
+// A function of theirs. The mutex is let go while it runs.
+template <typename Function>
+struct Theirs;
+template <typename Result, typename... Arguments>
+struct Theirs<Result (*)(Arguments...)> {
+    Result (*function)(Arguments...) = nullptr;
+
+    Result operator()(Arguments... arguments) const {
+        LetGo others;
+        return function(arguments...);
+    }
+};
 
 #define TILEPROF_SANITIZER_FUNCTIONS(X)                                                                        \
     X(sanitizerSubscribe)                                                                                      \
@@ -42,7 +57,7 @@ namespace tileprof {
     X(cuModuleGetGlobal)
 
 struct Api {
-#define X(name) decltype(&::name) name = nullptr;
+#define X(name) Theirs<decltype(&::name)> name;
     TILEPROF_SANITIZER_FUNCTIONS(X)
     TILEPROF_DRIVER_FUNCTIONS(X)
 #undef X

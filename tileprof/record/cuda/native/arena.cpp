@@ -32,14 +32,10 @@ bool Arena::allocate() {
     while (allocating_) pause_without_holds();
     if (tried_) return ready_;
     tried_ = allocating_ = true;
-    bool made = false;
-    {
-        LetGo others;  // one that allocates holds locks of the driver, and waits for ours
-        made = allocate_all();
-    }
-    allocating_ = false;
+    bool made = allocate_all();
+    if (made) refill();
     ready_ = made;
-    if (ready_) refill();
+    allocating_ = false;
     return ready_;
 }
 
@@ -151,20 +147,19 @@ bool Arena::held_up() {
     return !given_up_.empty();
 }
 
-bool Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
-    if (!ready_) return true;
+Places::Place Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
+    if (!ready_) return Places::kNone;
     streams_.emplace(stream, Places::kNone);
     auto known = entries_of_.find(kernel);
     if (known != entries_of_.end()) expected_ += known->second;
     if (spins) give_up(stream, name);
-    if (spins || known != entries_of_.end() || held_up()) return true;
-    Places::Place place = places_.put(stream);
+    return spins || known != entries_of_.end() || held_up() ? Places::kNone : places_.put(stream);
+}
+
+bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name) {
+    if (place == Places::kNone) return true;
     uint32_t first = first_launch_;
-    bool ended = false;
-    {
-        LetGo others;  // what it waits for may be another thread's launch
-        ended = waited(place, limit_ns_);
-    }
+    bool ended = waited(place, limit_ns_);
     places_.forget(place);
     if (!ended) {
         give_up(stream, name);
@@ -187,7 +182,6 @@ bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& nam
     }
     if (held_up()) return false;
     expected_ = std::max(count(), expected_);
-    make_room();
     return true;
 }
 
@@ -195,25 +189,27 @@ void Arena::make_room() {
     if (expected_ <= capacity_ / 2 && used_headers_ <= kHeaders / 2 && used_in_graphs_ <= kGraphHeaders / 2) return;
     if (held_up()) return;  // what finds no more room is a superset
     if (settles()) return drain(kBriefNs);
+    std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
     complain("kernels had not ended after %g s; records are copied when they have", static_cast<double>(limit_ns_) * 1e-9);
-    for (const auto& [stream, place] : streams_) give_up(stream, "");
+    for (Sanitizer_StreamHandle stream : streams) give_up(stream, "");
 }
 
 // Whether what was launched until now ends before the limit. Others may launch meanwhile, what it waits for maybe.
 bool Arena::settles() {
+    std::vector<Sanitizer_StreamHandle> streams;
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
     std::vector<Places::Place> places;
-    for (const auto& [stream, place] : streams_) places.push_back(places_.put(stream));
+    for (Sanitizer_StreamHandle stream : streams) places.push_back(places_.put(stream));
     auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
-    bool settled = false;
-    {
-        LetGo others;
-        settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
-    }
+    bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
     for (Places::Place place : places) places_.forget(place);
     return settled;
 }
 
 void Arena::end_stream(Sanitizer_StreamHandle stream) {
+    Alone alone(limit_ns_);
+    if (!alone) return;
     drain(kBriefNs);
     auto left = streams_.find(stream);
     if (left == streams_.end()) return;
@@ -282,6 +278,8 @@ void Arena::report_graphs() {
 
 void Arena::drain(uint64_t patience_ns) {
     if (!ready_ || broken_ || !pending()) return;
+    Alone alone(patience_ns);
+    if (!alone) return;
     Inside inside(context_);
     bool behind = held_up();
     if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || held_up()) return;

@@ -35,13 +35,14 @@ class Arena {
     // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its records.
     void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
     void returned(const void* thread) { open_.erase(thread); }
-    // After a launch of `kernel` (any number that stands for kernel and grid). Waits for the GPU only where how
-    // many entries such a launch appends is not known yet, and not behind a launch that was given up. False: it had not
-    // ended at the limit, and is given up. `spins`: another launch of this kernel was; this one is not waited for.
-    bool launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
+    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many entries such
+    // a launch appends is not known yet, but not behind a launch that was given up. `spins`: another launch of this kernel was.
+    Places::Place launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
+    // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
+    bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
     // Something that was given up still runs: what comes behind it would be waited for in vain.
     bool held_up();
-    // Wait until all that the stream holds has ended; false at the limit. The mutex stays held.
+    // Wait until all that the stream holds has ended; false at the limit.
     bool rest(Sanitizer_StreamHandle stream);
     // Drain when the arena may be half full.
     void make_room();

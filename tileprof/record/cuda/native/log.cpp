@@ -32,9 +32,11 @@ void Log::event(const char* format, ...) {
     FILE* out = static_cast<FILE*>(events_);
     va_list arguments;
     va_start(arguments, format);
+    flockfile(out);  // complaints come without the recorder's mutex
     fputc('{', out);
     vfprintf(out, format, arguments);
     fputs("}\n", out);
+    funlockfile(out);
     va_end(arguments);
 }
 

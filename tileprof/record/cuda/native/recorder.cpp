@@ -73,6 +73,13 @@ bool is_extended(uint32_t cbid) {
     return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
 }
 
+// These launch, too, but are neither repeated nor captured one by one.
+bool is_another_way(uint32_t cbid) {
+    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel_ptsz ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch || cbid == SANITIZER_CBID_DRIVER_API_cuGraphLaunch_ptsz;
+}
+
 // What a launching call names its kernel by: a CUfunction, or a CUkernel in its place.
 const void* handle_of(uint32_t cbid, const void* arguments) {
     return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
@@ -184,7 +191,9 @@ void Recorder::see_launches(bool on) {
         check(api.sanitizerEnableDomain(on, subscriber_, domain), "enabling callbacks");
     for (Sanitizer_CallbackId id :
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
-          SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz})
+          SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz,
+          SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel, SANITIZER_CBID_DRIVER_API_cuLaunchCooperativeKernel_ptsz,
+          SANITIZER_CBID_DRIVER_API_cuGraphLaunch, SANITIZER_CBID_DRIVER_API_cuGraphLaunch_ptsz})
         check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
     for (const auto* ids : {&memory_operations(), &array_copies()})
         for (Sanitizer_CallbackId id : *ids)
@@ -200,7 +209,7 @@ void Recorder::forked() {
 void Recorder::drain() {
     Hold hold;
     if (finished) return;
-    for (auto& [context, arena] : arenas_) arena->drain();
+    for (Arena* arena : arenas()) arena->drain();
     log_.flush();
 }
 
@@ -301,24 +310,15 @@ bool Recorder::add_patches(CUcontext context) {
     auto [known, fresh] = patched_contexts_.try_emplace(context, Patches::kAdding);
     while (!fresh && patched_contexts_[context] == Patches::kAdding) pause_without_holds();
     if (!fresh) return patched_contexts_[context] == Patches::kAdded;
-    bool ok = false;
-    {
-        LetGo others;
-        ok = check(api.sanitizerAddPatches(patches_.data(), context), "loading the device patches");
-    }
+    bool ok = check(api.sanitizerAddPatches(patches_.data(), context), "loading the device patches");
     patched_contexts_[context] = ok ? Patches::kAdded : Patches::kRefused;
     return ok;
 }
 
-// Without the mutex where the library is called: other threads wait for it while they hold locks of the driver.
 void Recorder::patch(CUmodule handle, Module* module) {
     if (module->left_alone || module->patching || module->patched || !add_patches(module->context)) return;
     module->patching = true;
-    bool ok = false;
-    {
-        LetGo others;
-        ok = prepare_and_patch(handle, module);
-    }
+    bool ok = prepare_and_patch(handle, module);
     module->patching = false;
     module->prepared = true;
     module->patched = ok;
@@ -446,7 +446,8 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         generation = shared.nodes++;
         shared.last = &k;
     } else if ((open.recorded && !open.aside) || open.learned) {
-        Header* own = memory->next(&open.launch);
+        // While another thread copies records or repeats a launch there are none: then every block of it is missing.
+        Header* own = gate.closed_by_another() ? nullptr : memory->next(&open.launch);
         if (own != nullptr) header = own;
         memory->begun(&open_launch, open.launch);
     }
@@ -466,11 +467,20 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
 void Recorder::launch_end(const Sanitizer_LaunchData& data) {
     if (replaying != nullptr || open_launch.arena == nullptr || open_launch.aside) return;
     if (!open_launch.recorded && !open_launch.learned) return;
+    open_launch.arena->returned(&open_launch);
+    const Kernel& kernel = *open_launch.kernel;
+    open_launch.place = open_launch.arena->launched(open_launch.geometry, data.hStream, kernel.name, kernel.spins);
+    if (in_launching_call) return;
+    wait_for_launch();
+    open_launch.arena->make_room();
+}
+
+void Recorder::wait_for_launch() {
     const OpenLaunch launch = open_launch;
-    launch.arena->returned(&open_launch);
-    if (!launch.arena->launched(launch.geometry, data.hStream, launch.kernel->name, launch.kernel->spins))
+    open_launch.place = Places::kNone;
+    if (launch.arena == nullptr || launch.kernel == nullptr) return;
+    if (!launch.arena->learn(launch.place, launch.geometry, launch.handle, launch.kernel->name))
         give_up(launch.launch, *launch.kernel);
-    if (!in_launching_call) launch.arena->make_room();
 }
 
 // It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can happen.
@@ -588,16 +598,25 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
         log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", present.number,
                    static_cast<void*>(data.graphExec), static_cast<void*>(data.hStream));
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
-        for (const auto& [context, shared] : present.nodes) {
-            log_.event("\"e\":\"graph_end\",\"launch\":%u,\"nodes\":%u", shared.launch, shared.nodes);
-            bool behind = arena(context)->held_up(), spins = spinning_graphs_.count(data.graphExec) != 0;
-            if (arena(context)->graph_launched(data.hStream, shared.last->name, spins)) continue;
-            log_.event("\"e\":\"spinning\",\"launch\":%u,\"graph\":%d", shared.launch, present.number);
-            if (!behind && spinning_graphs_.insert(data.graphExec).second)
-                fprintf(stderr, "tileprof: a CUDA graph with %s has not ended in %g s; it is not waited for any more\n",
-                        short_name(shared.last->name).c_str(), static_cast<double>(options.wait_ns) * 1e-9);
-        }
-        present = GraphLaunch{};
+        present.exec = data.graphExec;
+        present.stream = data.hStream;
+        if (!in_launching_call) wait_for_graph();
+    }
+}
+
+void Recorder::wait_for_graph() {
+    const GraphLaunch launch = graph_launch_of_thread();
+    graph_launch_of_thread() = GraphLaunch{};
+    if (launch.nodes.empty()) return;
+    Alone alone(options.wait_ns);  // the next launch waits
+    for (const auto& [context, shared] : launch.nodes) {
+        log_.event("\"e\":\"graph_end\",\"launch\":%u,\"nodes\":%u", shared.launch, shared.nodes);
+        bool behind = arena(context)->held_up(), spins = spinning_graphs_.count(launch.exec) != 0;
+        if (arena(context)->graph_launched(launch.stream, shared.last->name, spins)) continue;
+        log_.event("\"e\":\"spinning\",\"launch\":%u,\"graph\":%d", shared.launch, launch.number);
+        if (!behind && spinning_graphs_.insert(launch.exec).second)
+            fprintf(stderr, "tileprof: a CUDA graph with %s has not ended in %g s; it is not waited for any more\n",
+                    short_name(shared.last->name).c_str(), static_cast<double>(options.wait_ns) * 1e-9);
     }
 }
 
@@ -611,7 +630,7 @@ void Recorder::synchronized() {
     uint64_t now = now_ns();
     if (replaying != nullptr || in_launching_call || now - last_drain_ns_ < kDrainEveryNs) return;
     last_drain_ns_ = now;  // first: draining synchronises, which calls back
-    for (auto& [context, arena] : arenas_) arena->drain(kDrainPatienceNs);
+    for (Arena* arena : arenas()) arena->drain(kDrainPatienceNs);
     last_drain_ns_ = now_ns();
 }
 
@@ -622,6 +641,7 @@ void Recorder::capture(bool on) {
     if (options.capturing == on) return;
     options.capturing = on;
     if (!options.patch_in_ranges) return;
+    Alone alone(options.wait_ns);  // no launching call is cut in two; should one never end, then so be it
     check_driver(api.cuCtxSynchronize(), "waiting before code is patched");  // nothing runs whose code changes
     if (on) see_launches(true);
     std::vector<CUmodule> handles;  // others may load and unload meanwhile
@@ -660,10 +680,21 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     }
     if (replaying != nullptr) return;
     if (data.callbackSite == SANITIZER_API_ENTER) {
+        gate.enter();
         open_launch = OpenLaunch{};
         in_launching_call = true;
-        launching_call = {cbid, data.functionParams};
-        if (options.verify) remember_memory();
+        if (!is_another_way(cbid)) launching_call = {cbid, data.functionParams};
+        if (options.verify && !is_another_way(cbid)) remember_memory();
+        return;
+    }
+    gate.leave();
+    wait_for_launch();
+    if (is_another_way(cbid)) {
+        wait_for_graph();
+        in_launching_call = false;
+        if (!open_launch.aside)
+            for (Arena* arena : arenas()) arena->make_room();
+        open_launch = OpenLaunch{};
         return;
     }
     launch_returned(cbid, data);
@@ -688,6 +719,13 @@ void Recorder::tell_constants(const Kernel& kernel) {
         ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," + std::to_string(bytes) + "]";
     }
     log_.event("\"e\":\"constants\",\"kernel\":%u,\"ranges\":[%s]", kernel.id, ranges.c_str());
+}
+
+// Now: others may come while one is waited for.
+std::vector<Arena*> Recorder::arenas() const {
+    std::vector<Arena*> now;
+    for (const auto& [context, arena] : arenas_) now.push_back(arena.get());
+    return now;
 }
 
 // A launching call returns: by now the launch has its records.

@@ -41,6 +41,7 @@ struct OpenLaunch {
     CUfunction function = nullptr;  // the API call may hold a CUkernel instead
     CUstream stream = nullptr;
     Sanitizer_StreamHandle handle = nullptr;
+    Places::Place place = Places::kNone;  // behind it; it is waited for when its call holds no lock of the driver any more
 };
 
 // What a loaded module holds, and whether its code is patched now.
@@ -105,6 +106,9 @@ class Recorder {
     bool seeing() const { return options.capturing || !options.patch_in_ranges; }
     void see_launches(bool on);
     void prepare_all();
+    std::vector<Arena*> arenas() const;
+    void wait_for_launch();
+    void wait_for_graph();
     bool add_patches(CUcontext context);
     void patch(CUmodule handle, Module* module);
     bool prepare_and_patch(CUmodule handle, Module* module);
@@ -142,6 +146,8 @@ struct GraphLaunch {
         const Kernel* last = nullptr;
     };
     int number = -1;
+    CUgraphExec exec = nullptr;
+    Sanitizer_StreamHandle stream = nullptr;
     std::map<CUcontext, Shared> nodes;
 };
 

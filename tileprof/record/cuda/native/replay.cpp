@@ -24,6 +24,7 @@ using u64 = unsigned long long;
 
 constexpr uint32_t kGranule = 16;  // the smallest run a tensor-map store writes
 constexpr uint64_t kMostBytes = 1ull << 30;
+constexpr uint64_t kPatienceNs = 1000000000;
 constexpr int32_t kNobody = -1, kSeveral = -2;
 
 struct Region {
@@ -240,51 +241,66 @@ bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters)
     return known.count(shape_of(launch, parameters)) != 0;
 }
 
+namespace {
+
+// Whether a tensor lies on another GPU than the launch ran on: from here it cannot be copied and put back.
+bool any_elsewhere(const std::vector<Region>& regions) {
+    CUcontext here = nullptr;
+    api.cuCtxGetCurrent(&here);
+    return std::any_of(regions.begin(), regions.end(), [&](const Region& r) {
+        CUcontext owner = recorder.owner(recorder.allocation(r.base).first);
+        return owner != nullptr && owner != here;
+    });
+}
+
+// Find out who stores what; false when that must be left to another launch.
+bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
+    bool ended = launch.arena->rest(launch.handle);
+    Reported says = ended ? reported(launch) : Reported{};
+    if (!says.whole) return false;  // another thread drained them, or they found no room: what it stores is not known
+    std::vector<Region> regions = candidates(parameters);
+    uint64_t bytes = 0;
+    for (const Region& r : regions) bytes += r.bytes;
+    bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
+    for (uint64_t base : says.loaded) {
+        bool found = false;
+        for (Region& r : regions)
+            if (r.base == base) found = r.loaded = true;
+        strange |= !found;
+    }
+    if (regions.empty()) {
+        k->refused = "no tensor map was found among the kernel's parameters";
+    } else if (bytes > kMostBytes) {
+        k->refused = "its tensors are larger than 1 GiB";
+    } else if (any_elsewhere(regions)) {
+        k->refused = "a tensor of its lies on another GPU";
+    } else if (strange) {
+        k->refused = "it uses tensor maps that are not among its parameters";
+    } else if (says.stores) {
+        k->refused = "it also stores in ways that may order its blocks or hand out work";
+    } else {
+        k->refused = Replay(launch, again, call).run(&regions);
+    }
+    for (const Region& r : regions) k->maps.push_back(r.at);
+    report(launch, *k, k->refused.empty() ? regions : std::vector<Region>{});
+    return true;
+}
+
+}  // namespace
+
 void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
-    auto [at, fresh] = known.try_emplace(shape_of(launch, parameters));
-    Known& k = at->second;
-    std::vector<Region> regions;
-    if (fresh) {
-        k.id = static_cast<uint32_t>(known.size() - 1);
-        bool ended = launch.arena->rest(launch.handle);
-        Reported says = ended ? reported(launch) : Reported{};
-        if (!says.whole) {  // another thread drained them, or they found no room: what it stores is not known
+    uint64_t shape = shape_of(launch, parameters);
+    if (known.count(shape) == 0) {
+        Alone alone(kPatienceNs);  // launches of other threads would see what is poisoned
+        if (!alone) return;
+        auto [at, fresh] = known.try_emplace(shape);
+        at->second.id = fresh ? static_cast<uint32_t>(known.size() - 1) : at->second.id;
+        if (fresh && !learn(&at->second, launch, parameters, again, call)) {
             known.erase(at);
             return;
         }
-        regions = candidates(parameters);
-        uint64_t bytes = 0;
-        for (const Region& r : regions) bytes += r.bytes;
-        CUcontext here = nullptr;
-        api.cuCtxGetCurrent(&here);
-        bool elsewhere = false;  // then it could not be copied and put back here
-        for (const Region& r : regions) {
-            CUcontext owner = recorder.owner(recorder.allocation(r.base).first);
-            elsewhere |= owner != nullptr && owner != here;
-        }
-        bool strange = false;  // a map outside the parameters: then the map it stores through may be outside, too
-        for (uint64_t base : says.loaded) {
-            bool found = false;
-            for (Region& r : regions)
-                if (r.base == base) found = r.loaded = true;
-            strange |= !found;
-        }
-        if (regions.empty()) {
-            k.refused = "no tensor map was found among the kernel's parameters";
-        } else if (bytes > kMostBytes) {
-            k.refused = "its tensors are larger than 1 GiB";
-        } else if (elsewhere) {
-            k.refused = "a tensor of its lies on another GPU";
-        } else if (strange) {
-            k.refused = "it uses tensor maps that are not among its parameters";
-        } else if (says.stores) {
-            k.refused = "it also stores in ways that may order its blocks or hand out work";
-        } else {
-            k.refused = Replay(launch, again, call).run(&regions);
-        }
-        for (const Region& r : regions) k.maps.push_back(r.at);
-        report(launch, k, k.refused.empty() ? regions : std::vector<Region>{});
     }
+    const Known& k = known.at(shape);
     std::string bases;
     for (uint32_t map : k.maps) {
         uint64_t base = 0;

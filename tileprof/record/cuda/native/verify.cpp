@@ -32,7 +32,8 @@ bool copy(uint64_t address, std::vector<char>* out) {
 void remember_memory() {
     before.clear();
     uint64_t total = 0;
-    for (const auto& [address, bytes] : recorder.allocations()) {
+    const auto allocations = recorder.allocations();  // other threads allocate meanwhile
+    for (const auto& [address, bytes] : allocations) {
         total += bytes;
         if (total > kMostBytes) return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
         std::vector<char> content(bytes);

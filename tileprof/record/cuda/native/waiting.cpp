@@ -53,7 +53,13 @@ struct GivenUp {
 };
 GivenUp& running = *new GivenUp;
 
+// Of this thread: whether it is in a launching call; what stands for it.
+thread_local bool inside = false;
+const void* me() { return &holds; }
+
 }  // namespace
+
+Gate& gate = *new Gate;
 
 Hold::Hold() {
     recorder.mutex.lock();
@@ -80,6 +86,39 @@ LetGo::~LetGo() {
 void pause_without_holds() {
     LetGo others;
     nap(kMs / 10);
+}
+
+void Gate::enter() {
+    while (closed_by_another() || (closing_ != nullptr && closing_ != me())) pause_without_holds();
+    if (!inside) ++inside_;  // one whose end nobody saw, as its region had ended, is in already
+    inside = true;
+}
+
+void Gate::leave() {
+    if (inside) --inside_;
+    inside = false;
+}
+
+bool Gate::closed_by_another() const { return owner_ != nullptr && owner_ != me(); }
+
+bool Gate::close(uint64_t patience_ns) {
+    uint64_t begin = clock_ns();
+    while (closed_by_another() || (closing_ != nullptr && closing_ != me()) || inside_ > inside) {
+        if (closing_ == nullptr) closing_ = me();
+        if (clock_ns() - begin >= patience_ns) {
+            if (closing_ == me()) closing_ = nullptr;
+            return false;
+        }
+        pause_without_holds();
+    }
+    if (closing_ == me()) closing_ = nullptr;
+    owner_ = me();
+    ++depth_;
+    return true;
+}
+
+void Gate::open() {
+    if (--depth_ == 0) owner_ = nullptr;
 }
 
 Inside::Inside(CUcontext context) {
@@ -121,6 +160,7 @@ Places::Place Places::put(Sanitizer_StreamHandle stream) {
 }
 
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns) {
+    LetGo others;
     uint64_t begin = clock_ns(), asked = begin, pause = kMs / 100;
     for (;;) {
         if (done()) return true;

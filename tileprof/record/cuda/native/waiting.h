@@ -1,4 +1,4 @@
-// Waiting for the GPU without being stuck on it, and without keeping others from launching what is waited for.
+// Waiting for the GPU without being stuck on it.
 //
 // A stream is asked to set a byte of pinned memory behind all that it holds; the byte is looked at, more and more
 // seldom, and a limit ends the wait. Seen with 13.4.92 on sm_90: such a memset returns at once while a kernel spins, and so do
@@ -14,30 +14,9 @@
 #include <vector>
 
 #include "api.h"
+#include "hold.h"
 
 namespace tileprof {
-
-// The recorder's mutex, held. A thread may hold it several times over.
-class Hold {
-   public:
-    Hold();
-    ~Hold();
-    Hold(const Hold&) = delete;
-};
-
-// All of this thread's holds, let go for a while.
-class LetGo {
-   public:
-    LetGo();
-    ~LetGo();
-    LetGo(const LetGo&) = delete;
-
-   private:
-    int holds_;
-};
-
-// A moment for another thread to finish what it does without the mutex.
-void pause_without_holds();
 
 // A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
 // from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
@@ -76,7 +55,7 @@ class Places {
 };
 
 // Whether `done` came true before the limit. Looked at without a pause at first, in the end every 20 ms, until `broken` (asked
-// seldom, for it may be slow) says that nothing will come any more.
+// seldom, for it may be slow) says that nothing will come any more. The mutex is let go.
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns);
 
 // A thread that ends the process when nothing has moved for this long although the recorder is at work or has given

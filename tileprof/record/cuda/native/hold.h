@@ -1,0 +1,69 @@
+// The recorder's mutex, and who may launch.
+//
+// The driver calls back while it holds locks of its own: in a launch the context's. A thread that waits for the mutex
+// there keeps them. So the mutex is never held while the library or the driver is called (`Api` lets it go), and
+// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the gate,
+// at which launching calls wait before they hold anything.
+#pragma once
+
+#include <stdint.h>
+
+namespace tileprof {
+
+// The mutex, held. A thread may hold it several times over.
+class Hold {
+   public:
+    Hold();
+    ~Hold();
+    Hold(const Hold&) = delete;
+};
+
+// All of this thread's holds, let go for a while.
+class LetGo {
+   public:
+    LetGo();
+    ~LetGo();
+    LetGo(const LetGo&) = delete;
+
+   private:
+    int holds_;
+};
+
+// A moment for other threads.
+void pause_without_holds();
+
+// Its methods are called with the mutex held, and let it go while they wait.
+class Gate {
+   public:
+    // A launching call begins, and ends.
+    void enter();
+    void leave();
+    // From now on no other thread is in a launching call. False where one still is when the time is over. May be nested.
+    bool close(uint64_t patience_ns);
+    void open();
+    // A launch that came by another way than the calls that enter.
+    bool closed_by_another() const;
+
+   private:
+    int inside_ = 0;
+    const void* owner_ = nullptr;    // thread that has closed it
+    const void* closing_ = nullptr;  // thread that waits until all have left; none enters meanwhile
+    int depth_ = 0;
+};
+extern Gate& gate;
+
+// The gate closed for a scope, if that came about.
+class Alone {
+   public:
+    explicit Alone(uint64_t patience_ns) : closed_(gate.close(patience_ns)) {}
+    ~Alone() {
+        if (closed_) gate.open();
+    }
+    Alone(const Alone&) = delete;
+    explicit operator bool() const { return closed_; }
+
+   private:
+    bool closed_;
+};
+
+}  // namespace tileprof
