@@ -101,8 +101,8 @@ STEPS = (
         likely_s=105, limit_s=240, alone=True,
     ),
     suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
-    suite("spinning", "test_gpu_spinning.py", likely_s=60, limit_s=200, alone=True),
-    suite("several", "test_gpu_several.py", likely_s=10, limit_s=500, alone=True),  # of two GPUs, and then 250 s
+    suite("spinning", "test_gpu_spinning.py", likely_s=80, limit_s=240),
+    suite("several", "test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240, alone=True),
