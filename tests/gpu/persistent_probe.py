@@ -18,7 +18,9 @@ import torch
 
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measure import REPEATS, _instances, _roof_us, captured
+from tileprof.runtime.alone import instances
+from tileprof.runtime.measure import _roof_us
+from tileprof.runtime.timing import REPEATS, captured
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.launch import Launcher, max_clusters
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
@@ -289,7 +291,7 @@ def medians(graphs):
 
 
 def measured(case):
-    count = max(8, _instances(case.chain))
+    count = max(8, instances(case.chain))
     flats = [storage(case.chain, seed) for seed in range(min(count, 2))]
     flats += [{n: t.clone() for n, t in flats[0].items()} for _ in range(count - len(flats))]
     plans = plans_of(case)

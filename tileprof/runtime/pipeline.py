@@ -114,9 +114,9 @@ class Pipeline:
             known[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
         return known
 
-    def example(self, seed: int = 0) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size."""
-        generator = torch.Generator().manual_seed(seed)
+    def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
+        """Random inputs whose products stay near 1 in size. Another device has other random numbers."""
+        generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
         for operator in self.chain.operators:
             for role, view in operator.views().items():
@@ -127,7 +127,7 @@ class Pipeline:
         made = {}
         for name, view in self.inputs.items():
             with _room_for(view):
-                flat = torch.randn(view.elements, generator=generator) * scales[name]
+                flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 

@@ -14,9 +14,10 @@ pytest.importorskip("triton")
 
 from tileprof.cli import compare as comparing
 from tileprof.cli.run import VERB
-from tileprof.devices import get
+from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.measure import StageTime, convolution_pair, gelu_mlp
+from tileprof.runtime.alone import StageTime
+from tileprof.runtime.measure import convolution_pair, gelu_mlp
 from tileprof.trace import validate
 
 H200 = get("H200")
@@ -121,12 +122,12 @@ def test_without_a_gpu_nothing_is_measured_and_it_says_so(tmp_path, mlp) -> None
     [("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA H100 80GB HBM3", "H100")],
 )
 def test_the_drivers_name_finds_the_device(said, wanted) -> None:
-    assert comparing._device(said).name == get(wanted).name
+    assert of_driver(said).name == get(wanted).name
 
 
 def test_an_unknown_gpu_is_named() -> None:
     with pytest.raises(UserError, match="Foo 1 is not among the known devices"):
-        comparing._device("Foo 1")
+        of_driver("Foo 1")
 
 
 def test_a_policy_that_waits_for_too_little_is_not_measured(mlp) -> None:

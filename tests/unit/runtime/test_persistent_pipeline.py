@@ -196,8 +196,8 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
         "persistent-unsynchronised": 35.0,
     }
 
-    def measured(chain, policies, *, schedulers, torch_rows):
-        names = [*(["PyTorch in a graph"] if torch_rows else []), *schedulers]
+    def measured(chain, policies, *, schedulers, beside_torch):
+        names = [*(["PyTorch in a graph"] if beside_torch else []), *schedulers]
         return [{"row": name, "us": us[name], "correct": True} for name in names]
 
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))

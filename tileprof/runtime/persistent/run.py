@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ import torch
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.plan import Plan
-from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.schedulers import Scheduler
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
@@ -62,6 +63,14 @@ class PersistentKernel:
         """Put one stage on the current stream, where each is a launch of its own."""
         flags, *states = counts
         self._launchers[number].launch(tensors, (seed, flags, states[number], record))
+
+
+def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
+    """Compile what `PersistentKernel` takes under some schedulers, without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
+    plan = plan_of(policy, chain, clusters=clusters)
+    plans = [part for each in chosen for part in _plans(plan, each, clusters(plan.split))]
+    for part in {header(part, Options()): part for part in plans}.values():
+        compiled(part, Options())
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:
