@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
+from tileprof.runtime.alone import instances
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.alone import instances
 from tileprof.runtime.measure import _roof_us
-from tileprof.runtime.timing import REPEATS, captured
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.launch import Launcher, max_clusters
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
@@ -28,6 +27,7 @@ from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
+from tileprof.runtime.timing import REPEATS, captured
 
 TIMEOUT_NS = 200_000_000
 DELAY_NS = 20_000

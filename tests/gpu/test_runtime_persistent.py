@@ -11,6 +11,8 @@ import torch
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
+import replays
+
 from tileprof.policy.expression import parse
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
@@ -26,8 +28,6 @@ from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 
 pytestmark = pytest.mark.gpu
-
-DELAY_NS = 20_000
 
 
 def view(name, *shape, dtype="float16"):
@@ -92,30 +92,7 @@ def chain(request):
     return CHAINS[request.param]
 
 
-def wrong_replays(policy, *, replays: int, delay_ns: int = DELAY_NS, schedule: str = "persistent") -> int:
-    """How many replays of a captured run, with poison before and delays inside, differ in any bit from the stages one after the other without delays."""
-    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, unchecked=True)
-    given = pipeline.example()
-    wanted = GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**given).clone()
-    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
-
-    def once() -> None:
-        pipeline.seed.add_(1)
-        pipeline.poison()
-        out = pipeline(**given)
-        wrong.add_((~torch.isclose(out, wanted, rtol=0, atol=0)).any().int())
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        once()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        once()
-    for _ in range(replays):
-        graph.replay()
-    pipeline.check()
-    return int(wrong)
+wrong_replays = partial(replays.wrong_replays, schedule="persistent", order="persistent-stages")
 
 
 def test_a_thousand_replays_with_random_delays_are_right(chain) -> None:

@@ -18,8 +18,8 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.policy.format import Policy
-    from tileprof.runtime.chain import Chain
     from tileprof.runtime.alone import StageTime
+    from tileprof.runtime.chain import Chain
     from tileprof.trace import Trace
 
 PREDICTED: Final = ("graph", "pdl", "streams")

@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
-from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.proof import first_wrong_stage, varies
 from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
@@ -118,9 +118,7 @@ class GpuPipeline:
         self._last_stream: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []
         self._own = {
-            name: torch.full(
-                (max(v.elements for v in views),), float("nan"), dtype=_DTYPES[views[0].dtype], device=self.device
-            )
+            name: self._poisoned(max(views, key=lambda view: view.elements))
             for name, views in self.chain.tensors().items()
             if name not in self.inputs
         }
@@ -346,6 +344,10 @@ class GpuPipeline:
         tiles = self.policy.stages[before].tiles
         entry = [self._hooks[before].STARTED, tiles, tiles]
         return torch.tensor(entry, dtype=torch.int32, device=self.device)
+
+    def _poisoned(self, view: View) -> torch.Tensor:
+        with room_for(view):
+            return torch.full((view.elements,), float("nan"), dtype=_DTYPES[view.dtype], device=self.device)
 
     def _zeros(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int32, device=self.device)

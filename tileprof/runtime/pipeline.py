@@ -126,7 +126,7 @@ class Pipeline:
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
         made = {}
         for name, view in self.inputs.items():
-            with _room_for(view):
+            with room_for(view):
                 flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
@@ -172,13 +172,13 @@ class Pipeline:
                 storage[name] = tensor.as_strided((self.inputs[name].elements - self.inputs[name].offset,), (1,))
             else:
                 largest = max(views, key=lambda view: view.elements)
-                with _room_for(largest):
+                with room_for(largest):
                     storage[name] = torch.full((largest.elements,), float("nan"), dtype=_DTYPES[largest.dtype])
         return storage
 
 
 @contextmanager
-def _room_for(view: View) -> Iterator[None]:
+def room_for(view: View) -> Iterator[None]:
     """Raises `UserError` where what is allocated inside does not fit."""
     try:
         yield

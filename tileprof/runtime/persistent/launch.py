@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +53,7 @@ class Launcher:
         folder = compiled(plan, self.options)
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = Function((folder / CUBIN).read_bytes(), ENTRY, SHARED_BYTES)
+            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], plan.post_ptr[1:]
         tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
         self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
@@ -78,6 +79,14 @@ class Launcher:
         for offset, tensor in enumerate((*self._tables, *shared)):
             arguments.words[at + offset] = tensor.data_ptr()
         return arguments
+
+
+@cache
+def _loaded(cubin: Path, _device: int) -> Function:
+    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when every pipeline is gone, so that nobody can
+    say when it may be unloaded; a process has as many as it has chains of different shapes.
+    """
+    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)
 
 
 def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], pair: bool) -> None:
