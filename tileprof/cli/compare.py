@@ -36,6 +36,7 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime.alone import stage_times  # noqa: PLC0415 - likewise
 
     chain = _common_chain(policies)
     device = of_driver(on_gpu.measured_on()["device"])
@@ -44,7 +45,7 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
     expected: dict[str, float] = {}
     stages: list[dict[str, Any]] = []
     if set(on_gpu.TRITON_ROWS) <= set(ways):
-        times = on_gpu.stage_times(chain, device)
+        times = stage_times(chain, device)
         rows += on_gpu.measure(chain, policies, schedulers=on_gpu.TRITON_ROWS)
         expected |= predict(chain, policies, device, times)
         stages = [
@@ -67,7 +68,8 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
 def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
     """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream order, their overlap under each policy."""
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measure import persistent_stage_us, row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
 

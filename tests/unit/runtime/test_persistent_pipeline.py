@@ -180,7 +180,7 @@ def run(*words: object) -> int:
 
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.runtime.measure.persistent_stage_us", lambda _: [30.0, 20.0])
+    monkeypatch.setattr("tileprof.runtime.alone.persistent_stage_us", lambda _: [30.0, 20.0])
     found = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
     assert found["persistent-stages"] == 50.0
     assert found["persistent, policy 1"] == found["persistent, policy 2"] <= 50.0
@@ -202,9 +202,9 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
 
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
-        "measure": measured, "measured_on": lambda: {"device": "NVIDIA H200"}, "persistent_stage_us": lambda _: [30.0, 30.0],
+        "measure.measure": measured, "measure.measured_on": lambda: {"device": "NVIDIA H200"}, "alone.persistent_stage_us": lambda _: [30.0, 30.0],
     }.items():  # fmt: skip
-        monkeypatch.setattr(f"tileprof.runtime.measure.{name}", value)
+        monkeypatch.setattr(f"tileprof.runtime.{name}", value)
     found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
     assert list(found) == list(us)
     assert found["persistent"]["gain_over"] == "persistent-stages"

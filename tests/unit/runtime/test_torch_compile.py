@@ -304,7 +304,7 @@ def test_the_runtimes_way_is_kept_where_it_is_right_and_faster_and_zeros_decide_
     module, monkeypatch, caplog, played, scale, wanted, said
 ) -> None:
     times = iter([[1.0], [2.0]])
-    monkeypatch.setattr("tileprof.runtime.measure.time_graph", lambda _: next(times))
+    monkeypatch.setattr("tileprof.runtime.timing.time_graph", lambda _: next(times))
     monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain, **played))
     inputs = [torch.full(v.shape, scale) if scale != 1.0 else torch.randn(v.shape) for v in module.cpu.inputs.values()]
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
@@ -316,7 +316,7 @@ def test_a_race_that_cannot_be_timed_is_pytorchs(module, monkeypatch, caplog) ->
     def fail(_) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory while capturing")
 
-    monkeypatch.setattr("tileprof.runtime.measure.time_graph", fail)
+    monkeypatch.setattr("tileprof.runtime.timing.time_graph", fail)
     monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain))
     inputs = tuple(torch.randn(v.shape) for v in module.cpu.inputs.values())
     assert module._worth_it(torch.device("cpu"), inputs) is False
