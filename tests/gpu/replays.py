@@ -15,6 +15,7 @@ def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=
     given = pipeline.example()
     wanted = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**given)).clone()
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()  # another stream is about to read all of this
 
     def once():
         pipeline.seed.add_(1)

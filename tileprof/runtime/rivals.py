@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from typing import Any, Final
 
 import torch
@@ -64,7 +65,7 @@ def compiled_times(reference: Reference, given: Sequence[Mapping[str, Any]], lim
         return list(reference(dict(zip(names, tensors, strict=True))).values())[-1]
 
     try:
-        with limited(limit_s), torch.no_grad():
+        with limited(limit_s), torch.no_grad(), redirect_stderr(StringIO()):  # it tells of every candidate
             graph = make_fx(plain)(*given[0].values())  # operators alone: nothing of our Python is left to compile
             function = torch.compile(graph, mode=_MODE, dynamic=False)
             function(*given[0].values())

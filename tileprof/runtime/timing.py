@@ -16,6 +16,7 @@ _WARM: Final = 5
 def captured(work: Callable[[], Any]) -> Any:
     """A CUDA graph of what ``work`` launches, which runs once before it is captured."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # what work reads may still be written there
     with torch.cuda.stream(side):
         work()
     side.synchronize()
