@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -171,6 +172,37 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
     for each in pipelines:
         each.check()
         assert torch.equal(each(**given), wanted)
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+@pytest.mark.parametrize("splits", [(1, 4), (4, 1)])
+def test_kernels_that_compete_for_sms_all_end_whatever_their_streams_priorities(monkeypatch, splits, priority) -> None:
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. Without whole launches a third of these rounds gave up."""
+    policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
+
+    def made(split, **more):
+        monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
+        return GpuPipeline(policy, schedule="persistent", unchecked=True, **more)
+
+    pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
+    streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)
+    given = pipelines[0].example()
+    wanted = pipelines[0].reference(given)["y"].double()
+    torch.cuda.synchronize()
+    for number in range(100):
+        pipelines[0].seed.add_(1)
+        torch.cuda.synchronize()
+        for pipeline, stream, pause_us in zip(pipelines, streams, (0, 10 * (number % 64), 0), strict=True):
+            with torch.cuda.stream(stream):
+                pipeline.launch(given)
+            end = time.perf_counter() + pause_us / 1e6
+            while time.perf_counter() < end:
+                pass
+        for pipeline in pipelines:
+            pipeline.check()
+    for pipeline in pipelines:
+        out = pipeline._own["y"].view_as(wanted).double()
+        assert (out - wanted).norm() < 3e-3 * wanted.norm()
 
 
 def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:

@@ -67,8 +67,8 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
 
 def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
     """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream order, their overlap under each policy."""
-    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
     from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
+    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
     from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise

@@ -83,9 +83,7 @@ def rotated(pipeline: GpuPipeline, count: int) -> list[dict[str, Any]]:
     return given + [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(count - 1)]
 
 
-def launch_all(
-    pipelines: Sequence[GpuPipeline], given: Sequence[Mapping[str, Any]], stage: int | None = None
-) -> None:
+def launch_all(pipelines: Sequence[GpuPipeline], given: Sequence[Mapping[str, Any]], stage: int | None = None) -> None:
     """Every pipeline on its inputs, one after the other; with ``stage`` only that one."""
     for pipeline, tensors in zip(pipelines, given, strict=True):
         if stage is None:

@@ -17,7 +17,7 @@ from tileprof.runtime.stages.view import View
 
 TOKENS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048)
 BATCHES: Final = (1, 4, 8, 16, 32)
-PROMPTS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048)
+PROMPTS: Final = (1, 16, 64, 128, 512, 1024, 2048)
 """Tokens of an attention block, which attends to itself alone: keys of earlier tokens, as in decoding, would be an input that the step's own are written into, and no
 stage writes what is an input of the pipeline.
 """
@@ -122,9 +122,7 @@ def cases() -> Iterator[Case]:
     for name, width, heads in (("GPT-3", 12288, 12), ("LLaMA-65B", 8192, 8)):
         for tokens in PROMPTS:
             chain = attention_block(tokens, width, heads)
-            yield Case(
-                f"{name} attention block TP8, {tokens} tokens", chain, thorough=tokens in _THOROUGH_TOKENS
-            )
+            yield Case(f"{name} attention block TP8, {tokens} tokens", chain, thorough=tokens in _THOROUGH_TOKENS)
 
 
 def _both(name: str, chain: Chain, *, thorough: bool) -> Case:

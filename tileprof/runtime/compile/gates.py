@@ -101,7 +101,9 @@ class Pair:
         if first.is_cuda:
             torch.cuda.synchronize(first.device)  # another stream may still read the last copy
         self._copies.pop(first.device, None)
-        whole = torch.cat([first.detach().t(), second.detach().t()] if first.dim() > 1 else [first.detach(), second.detach()])
+        whole = torch.cat(
+            [first.detach().t(), second.detach().t()] if first.dim() > 1 else [first.detach(), second.detach()]
+        )
         made = _Copy((first, second), state, whole.t() if first.dim() > 1 else whole)
         if first.is_cuda:
             torch.cuda.synchronize(first.device)  # and may be the next to read this one

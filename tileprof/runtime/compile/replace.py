@@ -183,7 +183,12 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
     """A chain that runs by the runtime, or by PyTorch, whichever the options and the first call have chosen."""
 
     def __init__(
-        self, policy: Policy, plain: fx.GraphModule, names: tuple[str, ...], options: Options, pairs: Pairs | None = None
+        self,
+        policy: Policy,
+        plain: fx.GraphModule,
+        names: tuple[str, ...],
+        options: Options,
+        pairs: Pairs | None = None,
     ) -> None:
         super().__init__()
         self.plain, self.names, self.options = plain, names, options

@@ -58,7 +58,7 @@ class Function:
         _call("cuFuncSetAttribute", self._handle, _SHARED_BYTES, shared_bytes)
 
     def launch(
-        self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool, cooperative: bool = False
+        self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool, cooperative: bool
     ) -> None:
         """One launch with one parameter, a struct, which is copied before the call returns.
 
