@@ -177,7 +177,7 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize("priority", [0, -1])
 @pytest.mark.parametrize("splits", [(1, 4), (4, 1)])
 def test_kernels_that_compete_for_sms_all_end_whatever_their_streams_priorities(monkeypatch, splits, priority) -> None:
-    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. Without whole launches a third of these rounds gave up."""
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. In one launch each, up to a third of these rounds gave up."""
     policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
 
     def made(split, **more):

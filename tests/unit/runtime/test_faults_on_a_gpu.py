@@ -43,6 +43,8 @@ class Launcher:
 class Stream:
     """Notes for whom it waited."""
 
+    priority = 0
+
     def __init__(self) -> None:
         self.awaited: list[Stream] = []
 

@@ -51,6 +51,9 @@ class Launcher:
         state[0] += 1
 
 
+STREAM = SimpleNamespace(priority=0)
+
+
 @pytest.fixture(autouse=True)
 def pretended(monkeypatch):
     """A GPU of compute capability 9.0 that is the CPU."""
@@ -62,7 +65,8 @@ def pretended(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch.cuda, "device", lambda *_: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: "the stream")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: STREAM)
+    monkeypatch.setattr(STREAM, "priority", 0)
     Launcher.launched.clear()
 
 
@@ -86,6 +90,23 @@ def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -
         pipeline.check()
     assert len(Launcher.launched) == 3 * launches
     assert bool(len(Launcher.launched[0].waits)) == (schedule == "persistent")
+
+
+def test_on_a_stream_of_higher_priority_nothing_waits_for_blocks_that_may_be_kept_out(monkeypatch) -> None:
+    pipeline = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
+    given = pipeline.example()
+    wanted = pipeline.reference(given)["y"].float()
+    for priority, launches in ((0, 1), (-1, 2), (0, 1), (-1, 2)):
+        STREAM.priority = priority
+        Launcher.launched.clear()
+        pipeline.poison()
+        assert (pipeline(**given).float() - wanted).norm() < 3e-3 * wanted.norm()
+        assert len(Launcher.launched) == launches
+        assert [len(plan.waits) > 0 for plan in Launcher.launched] == [launches == 1] * launches
+    other = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu", unchecked=True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(UserError, match="call the pipeline once on such a stream before"):
+        other(**given)
 
 
 def test_a_twin_shares_the_kernel_and_nothing_that_is_written() -> None:

@@ -66,13 +66,9 @@ class Launcher:
             if len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]  # the oldest; launches have copied what they were given
             self._known[key] = self._arguments(tensors, shared)
-        stream = torch.cuda.current_stream(self.device)
-        # Of two launches on streams of equal priority one gets all of its SMs first. A stream of higher priority takes SMs from a launch that has some of its own, and
-        # then each of the two may wait for blocks that the other keeps out: it starts as a whole or not yet. Elsewhere that would cost up to a microsecond.
-        self._function.launch(
-            self.plan.clusters * self.plan.split, THREADS, stream.cuda_stream, self._known[key],
-            programmatic=self.options.programmatic, cooperative=stream.priority < 0,
-        )  # fmt: skip
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        blocks, programmatic = self.plan.clusters * self.plan.split, self.options.programmatic
+        self._function.launch(blocks, THREADS, stream, self._known[key], programmatic=programmatic)
 
     def _arguments(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> Arguments:
         stages = self.plan.stages
