@@ -174,15 +174,17 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
         assert torch.equal(each(**given), wanted)
 
 
-@pytest.mark.parametrize("priority", [0, -1])
+@pytest.mark.parametrize(("priority", "whole"), [(0, False), (-1, True)])
 @pytest.mark.parametrize("splits", [(1, 4), (4, 1)])
-def test_kernels_that_compete_for_sms_all_end_whatever_their_streams_priorities(monkeypatch, splits, priority) -> None:
-    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. In one launch each, up to a third of these rounds gave up."""
+def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_as_a_whole(
+    monkeypatch, splits, priority, whole
+) -> None:
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two priorities and not whole, up to a third of these rounds gave up."""
     policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
 
     def made(split, **more):
         monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
-        return GpuPipeline(policy, schedule="persistent", unchecked=True, **more)
+        return GpuPipeline(policy, schedule="persistent", unchecked=True, whole=whole, **more)
 
     pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
     streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)

@@ -38,6 +38,7 @@ class GpuPipeline:
     What the persistent kernel cannot run runs under ``cusync``, with the same warning. A wait that gave up is reported by the next call outside a capture,
     or by `check`; replays of a graph report nothing by themselves.
     ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it runs under, ``reason`` why.
+    ``whole``: for programs with streams of several priorities: the persistent kernel's blocks start once there is room for all, see `PersistentKernel`.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
 
@@ -51,6 +52,7 @@ class GpuPipeline:
         delay_ns: int = 0,
         timeout_ns: int = TIMEOUT_NS,
         unchecked: bool = False,
+        whole: bool = False,
     ) -> None:
         self._check_device()
         self.device = _numbered(torch.device(device))
@@ -61,7 +63,7 @@ class GpuPipeline:
             schedule, self.reason = self._chosen()
         self.scheduler = self._scheduler(schedule)
         self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
-        self._unchecked, self._delay_ns, self._timeout_ns = unchecked, delay_ns, timeout_ns
+        self._unchecked, self._delay_ns, self._timeout_ns, self._whole = unchecked, delay_ns, timeout_ns, whole
         self._proved = False
         self._wrong: str | None = None
         self._persistent = self._persistent_kernel() if self.scheduler.persistent else None
@@ -81,7 +83,7 @@ class GpuPipeline:
 
         try:
             return PersistentKernel(
-                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns
+                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns, whole=self._whole
             )  # fmt: skip
         except UserError as error:
             other = self._scheduler(INSTEAD[self.scheduler.name])
@@ -310,9 +312,10 @@ class GpuPipeline:
         self._begin_anew()
         name = self.policy.stages[stage].name
         blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
-        raise WaitTimeoutError(
-            gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
-        )
+        told = gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
+        if self._persistent is not None and not self._whole:
+            told += " If it finds nothing, kernels on streams of higher priority may have kept blocks from the GPU: GpuPipeline(..., whole=True)."
+        raise WaitTimeoutError(told)
 
     def _begin_anew(self) -> None:
         """Once the device is done, make the semaphores and what tiles count new, for the next run on whatever stream."""

@@ -39,16 +39,17 @@ class Launcher:
     """A plan's kernel, compiled and with its task lists on the device. Raises `UserError` where it cannot be.
 
     ``delay_ns``: for tests, tasks sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up. ``options``: how shared memory is used.
+    ``whole``: blocks start once there is room for all.
     """
 
     def __init__(
-        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None
+        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None, whole: bool = False
     ) -> None:  # fmt: skip
         if int((plan.post_ptr[1:] - plan.post_ptr[:-1]).max(initial=0)) > MOST_POSTS:
             raise UserError(
                 f"a tile posts more than {MOST_POSTS} semaphores; take a coarser policy (row, strided or grid)"
             )
-        self.plan, self.device = plan, torch.device(device)
+        self.plan, self.device, self._whole = plan, torch.device(device), whole
         self.options = replace(options or Options(), delay_ns=delay_ns, timeout_ns=timeout_ns)
         folder = compiled(plan, self.options)
         with torch.cuda.device(self.device):
@@ -67,8 +68,10 @@ class Launcher:
                 del self._known[next(iter(self._known))]  # the oldest; launches have copied what they were given
             self._known[key] = self._arguments(tensors, shared)
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        blocks, programmatic = self.plan.clusters * self.plan.split, self.options.programmatic
-        self._function.launch(blocks, THREADS, stream, self._known[key], programmatic=programmatic)
+        self._function.launch(
+            self.plan.clusters * self.plan.split, THREADS, stream, self._known[key],
+            programmatic=self.options.programmatic, cooperative=self._whole,
+        )  # fmt: skip
 
     def _arguments(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> Arguments:
         stages = self.plan.stages

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,9 +17,6 @@ from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.schedulers import Scheduler
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
-if TYPE_CHECKING:
-    from tileprof.runtime.persistent.launch import Launcher
-
 _STATE_WORDS = 32
 """Runs so far and the ticket of the last block; a cache line, so that no flag shares it."""
 
@@ -28,15 +24,23 @@ _STATE_WORDS = 32
 class PersistentKernel:
     """A policy's chain, planned and compiled for one device under a scheduler; counts and tensors are the caller's, so that pipelines can share it.
 
-    In one launch blocks wait for others of the same launch, all of which have to get an SM. On streams of the lowest priority they do: of two launches the GPU hands out
-    all blocks of one first. On a stream of higher priority a launch takes SMs from one that has some of its own, and each may then wait for what the other keeps out
-    (seen on an H200; `NOTES.md`). There the stages are launches of their own, in which nothing waits.
+    In one launch blocks wait for others of the same launch, all of which have to get an SM. Beside kernels on streams of equal priority they do: the GPU hands out all blocks of one
+    launch before those of the next. One on a stream of higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold
+    (seen on an H200; `NOTES.md`). ``whole``: no block starts before there is room for all, at up to a microsecond a launch.
 
     Raises `UserError` where the device or the kernel cannot run the chain.
     """
 
     def __init__(
-        self, policy: Policy, chain: Chain, chosen: Scheduler, device: Any, *, delay_ns: int, timeout_ns: int
+        self,
+        policy: Policy,
+        chain: Chain,
+        chosen: Scheduler,
+        device: Any,
+        *,
+        delay_ns: int,
+        timeout_ns: int,
+        whole: bool = False,
     ) -> None:
         from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
 
@@ -49,44 +53,24 @@ class PersistentKernel:
         with torch.cuda.device(device):
             plan = plan_of(policy, chain, clusters=max_clusters)
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
-            self._launcher = partial(
-                Launcher,
-                device=device,
-                delay_ns=delay_ns,
-                timeout_ns=timeout_ns,
-                options=Options(programmatic=chosen.overlapped),
-            )
-            self._launchers = [self._launcher(p) for p in self.plans]
-            self._stages = plans_by_stage(plan, max_clusters(plan.split)) if chosen.waits else []
-        self._apart: list[Launcher] = []
+            options = Options(programmatic=chosen.overlapped)
+            self._launchers = [
+                Launcher(
+                    p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options, whole=whole and chosen.waits
+                )
+                for p in self.plans
+            ]
 
     def counts(self) -> list[Any]:
         """New memory for what tiles count: semaphores, then a state a launch. Zeros make it new again."""
-        words = [
-            max(1, self.plans[0].semaphores) * FLAG_BYTES // 4,
-            *(_STATE_WORDS for _ in [*self.plans, *self._stages]),
-        ]
+        words = [max(1, self.plans[0].semaphores) * FLAG_BYTES // 4, *(_STATE_WORDS for _ in self.plans)]
         return [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
         """Put the stages, given their tensors by role, on the current stream."""
         flags, *states = counts
-        launchers = self._launchers
-        if self._stages and torch.cuda.current_stream(self._device).priority < 0:
-            launchers, states = self._launchers_apart(), states[len(launchers) :]
-        for launcher, state in zip(launchers, states, strict=False):
+        for launcher, state in zip(self._launchers, states, strict=True):
             launcher.launch(tensors, (seed, flags, state, record))
-
-    def _launchers_apart(self) -> list[Launcher]:
-        """One a stage, in place of that of all; made when they are first asked for."""
-        if not self._apart:
-            if torch.cuda.is_current_stream_capturing():
-                raise UserError(
-                    "on a stream of higher priority the persistent kernel is launched stage by stage, which takes tables that a capture cannot make: "
-                    "call the pipeline once on such a stream before"
-                )
-            self._apart = [self._launcher(p) for p in self._stages]
-        return self._apart
 
     def launch_stage(
         self, number: int, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any
