@@ -132,6 +132,7 @@ STEPS = (
         "-m",
         "tileprof.runtime.measure",
         "{out}/runtime.json",
+        "--missing",
         "--budget",
         "480",
         likely_s=400,

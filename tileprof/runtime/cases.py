@@ -121,8 +121,7 @@ def cases() -> Iterator[Case]:
                 yield _both(name, convolution_pair(batch, size, channels, tile), thorough=thorough)
     for name, width, heads in (("GPT-3", 12288, 12), ("LLaMA-65B", 8192, 8)):
         for tokens in PROMPTS:
-            chain = attention_block(tokens, width, heads)
-            yield Case(f"{name} attention block TP8, {tokens} tokens", chain, thorough=tokens in _THOROUGH_TOKENS)
+            yield Case(f"{name} attention block TP8, {tokens} tokens", attention_block(tokens, width, heads))
 
 
 def _both(name: str, chain: Chain, *, thorough: bool) -> Case:

@@ -234,7 +234,10 @@ class Job:
         if self.kind == "compiled":
             return [measure_compiled(self.case.chain, policy, limit_s)]
         copies = self.case.name.startswith("copy")
-        rows = measure(self.case.chain, [policy], beside_torch=self.alone and not copies)
+        names = (
+            TRITON_ROWS if copies else [name for name in TRITON_ROWS if name != "hooks"]
+        )  # what these cost, copies say
+        rows = measure(self.case.chain, [policy], schedulers=names, beside_torch=self.alone and not copies)
         times = stage_times(self.case.chain, of_driver(torch.cuda.get_device_name()))
         return [row | {"stages": [asdict(t) for t in times]} if row["row"] == "cusync" else row for row in rows]
 
@@ -338,7 +341,9 @@ def _joined(rows: list[dict[str, Any]], job: Job, found: list[dict[str, Any]]) -
     chain, names = job.case.name, {row["row"] for row in found}
     kept = [row for row in rows if row["chain"] == chain and row["row"] not in names]
     mine = with_gains([*kept, *({"chain": chain, **row} for row in found)])
-    return [row for row in rows if row["chain"] != chain] + mine
+    others = [row for row in rows if row["chain"] != chain]
+    place = next((n for n, row in enumerate(rows) if row["chain"] == chain), len(rows))
+    return others[:place] + mine + others[place:]
 
 
 def _options(arguments: Sequence[str]) -> Namespace:

@@ -169,11 +169,17 @@ def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
     job = measure.Job(SimpleNamespace(name="c"), "compiled")
     late = measure._joined(rows, job, [{"row": COMPILED, "us": 8.0}])
     assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
-        ("d", "graph", None), ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)),
+        ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
     ]  # fmt: skip
     failed = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
-    assert [row.get("said") for row in failed] == [None, None, "not compiled in 9 s"]
-    assert "gain" not in failed[-1]
+    assert [row.get("said") for row in failed] == [None, "not compiled in 9 s", None]
+    assert "gain" not in failed[1]
+    assert [
+        row["chain"]
+        for row in measure._joined(
+            failed, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
+        )
+    ] == ["c", "c", "d", "e"]
     assert measure._joined(rows, job, []) == rows
 
 
