@@ -84,14 +84,6 @@ class Launcher:
         return arguments
 
 
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when every pipeline is gone, so that nobody can
-    say when it may be unloaded; a process has as many as it has chains of different shapes.
-    """
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)
-
-
 def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], pair: bool) -> None:
     """StageTensors of kernel.cu: two tensor maps, then pointers."""
     operator = stage.operator
@@ -149,3 +141,11 @@ def _max_clusters(split: int, _device: int) -> int:
     cubin = (build(SOURCES / RESIDENT) / CUBIN).read_bytes()
     torch.cuda.current_stream().synchronize()
     return Function(cubin, RESIDENT.removesuffix(".cu"), SHARED_BYTES).clusters(split, THREADS)
+
+
+@cache
+def _loaded(cubin: Path, _device: int) -> Function:
+    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when every pipeline is gone, so that nobody can
+    say when it may be unloaded; a process has as many as it has chains of different shapes.
+    """
+    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)
