@@ -10,6 +10,7 @@ constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int SLOT_COLUMNS = 64;  // of k
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
+constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
 constexpr int SCRATCH_PITCH = 24;  // floats; rows of a warp's eight-byte stores meet different banks
 constexpr int SCRATCH_BYTES = 16 * 4 * SCRATCH_PITCH;
 constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy

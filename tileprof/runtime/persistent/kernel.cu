@@ -14,6 +14,7 @@
 // "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width of wgmma.
 #include "common.cuh"
 #include "ends.cuh"
+#include "handover.cuh"
 #include "loads.cuh"
 
 // K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, atoms follow each other.
@@ -83,15 +84,19 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     const u32 thread = threadIdx.x - 128;
     Reader reader;
     Sums ends = {arguments, shared, rank, thread};
+    Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int posts = task.posts_end - task.post;
+        const int posts = HANDED ? 0 : task.posts_end - task.post;  // the warps that store post
         const s32 semaphore = thread < posts ? arguments.posts[task.post + thread] : 0;
         const int left = S::M - first_row<S>(task, rank), rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
         multiply<S>(sums, reader, shared, rank, thread);
         delay(arguments, number, rank, 1);
-        ends.passes<S>(sums, task, rows);
+        if constexpr (HANDED)
+            handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
+        else
+            ends.passes<S>(sums, task, rows);
         if (posts > 0) {
             fence_proxy_async_global();
             barrier_sync<1, CONSUMERS>();
@@ -123,8 +128,8 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + B_FREE + 8 * slot, CONSUMER_WARPS * HALVES);
         }
         for (int slot = 0; slot < BUFFERS; ++slot) {
-            mbarrier_init(shared + SUMS_FULL + 8 * slot, CONSUMER_WARPS);
-            mbarrier_init(shared + SUMS_FREE + 8 * slot, CONSUMER_WARPS * PARTS);
+            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : CONSUMER_WARPS);
+            mbarrier_init(shared + SUMS_FREE + 8 * slot, HANDED ? 1 : CONSUMER_WARPS * PARTS);
         }
         fence_mbarrier_init_release_cluster();
     }
@@ -136,11 +141,12 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     cluster_barrier();
     grid_wait();
     if (threadIdx.x < 128) {
-        registers_give<56>();
+        registers_give<HANDED ? 88 : 56>();
         if (threadIdx.x == 0) load_weights(arguments, shared, rank, tasks);
         if (threadIdx.x / 32 == 1) load_activations(arguments, shared, rank, tasks);
+        if (HANDED && threadIdx.x >= 64) store_and_post(arguments, shared, rank, tasks);
     } else {
-        registers_take<224>();
+        registers_take<HANDED ? 208 : 224>();
         consume(arguments, shared, rank, tasks);
     }
     if constexpr (PAIRED) {  // no block ends while the other may still say that a slot is free

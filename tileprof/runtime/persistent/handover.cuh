@@ -1,0 +1,119 @@
+// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; two warps that have nothing else to do store them and post.
+#pragma once
+
+#include "common.cuh"
+#include "ends.cuh"
+
+constexpr int HANDED_COLUMNS = 64;  // of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
+constexpr int HANDED_BUFFERS = BUFFERS / 2;  // of a warpgroup
+
+template <class S>
+constexpr int HANDED_PASSES = (S::TILE_COLUMNS + HANDED_COLUMNS - 1) / HANDED_COLUMNS;
+
+__device__ __forceinline__ u32 handed_buffer(u32 group, u32 slot) { return group * HANDED_BUFFERS + slot; }
+
+// What follows a product, of two neighbouring columns of a row.
+template <class S>
+__device__ __forceinline__ u32 finished(const StageTensors& tensors, const float* sums, long long row, int column, bool stored) {
+    float low = sums[0], high = sums[1];
+    float low_factor = 1.0f, high_factor = 1.0f;
+    if constexpr (S::GATED) low_factor = sums[S::SEGMENT / 2], high_factor = sums[S::SEGMENT / 2 + 1];
+    if constexpr (S::BIAS) {
+        const u32 at = column < S::N ? column : 0;
+        const u32 bias = load_two(tensors.bias, at);
+        low += unpack(bias), high += unpack(bias >> 16);
+        if constexpr (S::GATED) {
+            const u32 more = load_two(tensors.bias, S::N + at);
+            low_factor += unpack(more), high_factor += unpack(more >> 16);
+        }
+    }
+    constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
+    low = activate(EPILOGUE, low) * low_factor, high = activate(EPILOGUE, high) * high_factor;
+    if constexpr (S::RESIDUAL) {
+        const u32 residual = stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0;
+        low += unpack(residual), high += unpack(residual >> 16);
+    }
+    return pack(low, high);
+}
+
+// A warpgroup's side.
+struct Handing {
+    const Arguments& arguments;
+    u32 shared;
+    u32 thread;
+    Ring<HANDED_BUFFERS> ring;
+
+    // All columns of this thread's two rows, pass by pass.
+    template <class S, int PASS = 0>
+    __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int first, int rows) {
+        if constexpr (PASS < HANDED_PASSES<S>) {
+            constexpr int FIRST = PASS * HANDED_COLUMNS;
+            constexpr int LAST = FIRST + HANDED_COLUMNS < S::TILE_COLUMNS ? FIRST + HANDED_COLUMNS : S::TILE_COLUMNS;
+            const StageTensors& tensors = arguments.stage[S::INDEX];
+            const u32 lane = thread % 32, buffer = handed_buffer(thread / 128, ring.slot);
+            const int top = thread / 32 * 16, row = top + lane / 4, across = task.column * S::TILE_COLUMNS + lane % 4 * 2;
+            // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
+            const u32 own = shared + BUFFER_AT + buffer * BUFFER_BYTES + (top % 64 + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
+            wait_cta(shared + SUMS_FREE + 8 * buffer, ring.turn ^ 1);
+#pragma unroll
+            for (int column = FIRST; column < LAST; column += 16) {
+                u32 squares[4] = {};
+#pragma unroll
+                for (int square = 0; square < (LAST - column < 16 ? 2 : 4); ++square) {
+                    const int eight = column + square / 2 * 8, down = square % 2 * 8;
+                    squares[square] =
+                        finished<S>(tensors, sums + eight / 2 + square % 2 * 2, first + row + down, across + eight, row + down < rows);
+                }
+                store_matrices_shared(own ^ (column - FIRST) * 2, squares);
+            }
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive_release_cta(shared + SUMS_FULL + 8 * buffer);
+            ring.advance();
+            passes<S, PASS + 1>(sums, task, first, rows);
+        }
+    }
+};
+
+// The storing warps' side: one for each warpgroup. Four rows at a time, of which each lane holds a chunk.
+template <class S>
+__device__ __forceinline__ void store_handed(void* out, u32 from, long long first, int rows, int column, int columns) {
+    constexpr int AT_ONCE = 4;
+    const int lane = threadIdx.x % 32, chunk = lane % 8, row = lane / 8;
+    const int most = chunk * 8 < columns && column + chunk * 8 < S::N ? rows : 0;
+    unsigned short* to = static_cast<unsigned short*>(out) + (first + row) * S::OUT_ROW + column + chunk * 8;
+    const u32 even = from + row * 128 + ((chunk ^ row) << 4), odd = even ^ 4 << 4;
+#pragma unroll 1
+    for (int begin = 0; begin < 64; begin += 4 * AT_ONCE, to += 4 * AT_ONCE * S::OUT_ROW) {
+        float4 eight[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) eight[i] = load_shared_f32x4((i % 2 ? odd : even) + (begin + 4 * i) * 128);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (begin + 4 * i + row < most) store_global_f32x4(to + 4 * i * S::OUT_ROW, eight[i]);
+    }
+}
+
+__device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+    const u32 thread = threadIdx.x - 64, lane = thread % 32, group = thread / 32;
+    Ring<HANDED_BUFFERS> ring;
+    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int) {
+        using S = decltype(stage);
+        const int first = first_row<S>(task, rank), left = S::M - first, rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
+        for (int column = 0; column < S::TILE_COLUMNS; column += HANDED_COLUMNS, ring.advance()) {
+            const u32 buffer = handed_buffer(group, ring.slot);
+            wait_cta(shared + SUMS_FULL + 8 * buffer, ring.turn);
+            store_handed<S>(arguments.stage[S::INDEX].out, shared + BUFFER_AT + buffer * BUFFER_BYTES, first + group * 64, rows - group * 64,
+                            task.column * S::TILE_COLUMNS + column, S::TILE_COLUMNS - column);
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive_release_cta(shared + SUMS_FREE + 8 * buffer);
+        }
+        const int posts = task.posts_end - task.post;
+        if (posts > 0) {
+            fence_proxy_async_global();
+            barrier_sync<2, 64>();
+#pragma unroll 1
+            for (int post = thread; post < posts; post += 64)
+                add_release_gpu_s32(arguments.flags + arguments.posts[task.post + post] * FLAG_WORDS, 1);
+        }
+    });
+}
