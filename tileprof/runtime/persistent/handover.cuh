@@ -36,6 +36,46 @@ __device__ __forceinline__ u32 finished(const StageTensors& tensors, const float
     return pack(low, high);
 }
 
+// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that adds to the same sums. Lines that say so come first.
+template <class S>
+__device__ __forceinline__ s32* partial_line(unsigned char* partials, int tile, Rank rank) {
+    return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS;
+}
+
+// Of this thread: four at a time, a block's threads side by side.
+template <class S>
+__device__ __forceinline__ float4* partial_sums(unsigned char* partials, int tile, Rank rank, u32 thread) {
+    float4* const sums = reinterpret_cast<float4*>(partials + 2 * S::TILES * FLAG_WORDS * sizeof(s32));
+    return sums + static_cast<long long>(2 * tile + rank.half) * (S::WIDTH / 8 * CONSUMERS) + thread;
+}
+
+template <class S>
+__device__ __forceinline__ void put_partial(const float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread) {
+    float4* const to = partial_sums<S>(partials, tile, rank, thread);
+#pragma unroll
+    for (int i = 0; i < S::WIDTH / 8; ++i)
+        store_global_f32x4(to + i * CONSUMERS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
+    __syncwarp();
+    if (thread % 32 == 0) add_release_gpu_s32(partial_line<S>(partials, tile, rank), 1);
+}
+
+template <class S>
+__device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread, const s32* epoch) {
+    if (thread % 32 == 0) {
+        const s32* const line = partial_line<S>(partials, tile, rank);
+        const s32 expected = static_cast<s32>((load_relaxed_gpu_s32(epoch) + 1u) * CONSUMER_WARPS);
+        until([=] { return load_acquire_gpu_s32(line) - expected >= 0; });
+    }
+    __syncwarp();
+    const float4* const from = partial_sums<S>(partials, tile, rank, thread);
+#pragma unroll
+    for (int i = 0; i < S::WIDTH / 8; ++i) {
+        if (i % 8 == 0) __syncwarp();  // not all of them at once, which takes more registers than there are
+        const float4 part = load_global_f32x4(from + i * CONSUMERS);
+        sums[4 * i] += part.x, sums[4 * i + 1] += part.y, sums[4 * i + 2] += part.z, sums[4 * i + 3] += part.w;
+    }
+}
+
 // A warpgroup's side.
 struct Handing {
     const Arguments& arguments;
@@ -98,6 +138,7 @@ __device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 s
     Ring<HANDED_BUFFERS> ring;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int) {
         using S = decltype(stage);
+        if (S::CUT > 0 && task.early()) return;
         const int first = first_row<S>(task, rank), left = S::M - first, rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         for (int column = 0; column < S::TILE_COLUMNS; column += HANDED_COLUMNS, ring.advance()) {
             const u32 buffer = handed_buffer(group, ring.slot);

@@ -55,11 +55,11 @@ __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Ran
 }
 
 template <class S>
-__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, u32 shared, Rank rank, u32 thread) {
+__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared, Rank rank, u32 thread) {
     const int group = thread / 128;
     const u32 a_at = shared + (ROWS == 128 ? group * 64 * SLOT_COLUMNS * 2 : 0);
     const u32 b_at = shared + B_AT + (ROWS == 64 ? group * S::WIDTH * SLOT_COLUMNS * 2 : 0);
-    const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1);
+    const auto [begin, end] = blocks;
     const u32 lane = thread % 32;
     Reader done = reader;
     int free = begin;
@@ -88,11 +88,18 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const int posts = HANDED ? 0 : task.posts_end - task.post;  // the warps that store post
-        const s32 semaphore = thread < posts ? arguments.posts[task.post + thread] : 0;
+        const s32 semaphore = static_cast<int>(thread) < posts ? arguments.posts[task.post + thread] : 0;
         const int left = S::M - first_row<S>(task, rank), rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
-        multiply<S>(sums, reader, shared, rank, thread);
+        multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
         delay(arguments, number, rank, 1);
+        if constexpr (S::CUT > 0) {
+            if (task.early()) {
+                put_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
+                return;
+            }
+            add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread, arguments.state);
+        }
         if constexpr (HANDED)
             handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
         else
@@ -100,7 +107,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         if (posts > 0) {
             fence_proxy_async_global();
             barrier_sync<1, CONSUMERS>();
-            if (thread < posts) add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+            if (static_cast<int>(thread) < posts) add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
         }
     });
     ends.drain();

@@ -23,7 +23,7 @@ BOUNDARY_US: Final = 2.5
 def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
     """The whole plan in a graph; ``alone_us``: each stage alone likewise, ``gap_us`` between two launches of a graph included in each."""
     fixed = gap_us + BOUNDARY_US
-    rounds = [-(-stage.operator.tiles // plan.clusters) for stage in plan.stages]
+    rounds = [-(-stage.tasks // plan.clusters) for stage in plan.stages]
     tile_us = [max(us - fixed, 0.0) / n for us, n in zip(alone_us, rounds, strict=True)]
     free = np.zeros(plan.clusters)
     posted: list[list[float]] = [[] for _ in range(plan.semaphores)]

@@ -19,6 +19,8 @@ __device__ __forceinline__ void nanosleep(u32 duration_ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns) : "memory");
 }
 
+__device__ __forceinline__ void prefetch_global_l1(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+
 // Semaphores and the record of a wait that gave up.
 
 __device__ __forceinline__ s32 load_acquire_gpu_s32(const s32* address) {
@@ -97,6 +99,13 @@ __device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
                  : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(address)
                  : "memory");
+    return v;
+}
+
+// From L2, where other blocks have put it.
+__device__ __forceinline__ float4 load_global_f32x4(const void* address) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(address) : "memory");
     return v;
 }
 

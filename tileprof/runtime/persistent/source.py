@@ -204,7 +204,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, b_bytes:
         m *= size
     gated = operator.epilogue == GATE
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
         "BLOCK_ROWS": min(operator.tile[0], stage.rows), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": b_bytes // block_bytes,
         "SEGMENTS": passes.segments, "MINE": 2 if passes.segments == 2 and stage.rows == 128 else 1, "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
