@@ -212,7 +212,9 @@ def test_where_k_is_cut_late_tasks_find_the_sums_of_early_ones_and_only_they_pos
     for task in np.flatnonzero(plan.early):
         twin = np.flatnonzero((plan.tasks == plan.tasks[task]).all(axis=1) & (plan.early == 0))
         assert len(twin) == 1
-        assert (plan.part(task, 0)[0], plan.part(task, 0)[1], plan.part(int(twin[0]), 1)[1]) == (0, plan.part(int(twin[0]), 0)[0], [33, 32][plan.tasks[task, 0]])
+        late = plan.part(int(twin[0]), 0)
+        assert plan.part(task, 0) == plan.part(task, 1) == (0, late[0])
+        assert late == plan.part(int(twin[0]), 1) == (16, 33 if plan.tasks[task, 0] == 0 else 32)
     outcome = Machine(plan, ahead=1 + seed % 2).run(at_random(seed))
     assert outcome.clean, (outcome.early[:5], outcome.stuck[:5])
     assert Machine(plan, ahead=1).run(held_back({0, 1, 2})).clean

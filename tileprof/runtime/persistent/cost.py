@@ -100,7 +100,8 @@ def _tile_us(stage: StagePlan, split: int, columns: float) -> float:
     load = mine * 2 * K_BLOCK * (_height(stage) + columns) / BYTES_PER_US
     multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / FLOP_PER_US + finish_us(stage, split)
     if stage.pair:
-        return BEGIN_US + (CUT_US if stage.cut else 0.0) + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
+        begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
+        return begin + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
     limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else BLOCK_US)
     return BEGIN_US + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
 

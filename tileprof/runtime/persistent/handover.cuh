@@ -1,4 +1,4 @@
-// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; two warps that have nothing else to do store them and post.
+// The end of a tile of a pair: the warpgroups that multiply hand over finished halves, and go on; a warp that has nothing else to do stores them and posts.
 #pragma once
 
 #include "common.cuh"
@@ -36,10 +36,11 @@ __device__ __forceinline__ u32 finished(const StageTensors& tensors, const float
     return pack(low, high);
 }
 
-// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that adds to the same sums. Lines that say so come first.
+// Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that adds to the same sums. Lines come first, in
+// which a word for each warp says that its sums are there; who has read them clears it for the next run.
 template <class S>
-__device__ __forceinline__ s32* partial_line(unsigned char* partials, int tile, Rank rank) {
-    return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS;
+__device__ __forceinline__ s32* partial_word(unsigned char* partials, int tile, Rank rank, u32 thread) {
+    return reinterpret_cast<s32*>(partials) + (2 * tile + rank.half) * FLAG_WORDS + thread / 32;
 }
 
 // Of this thread: four at a time, a block's threads side by side.
@@ -56,15 +57,15 @@ __device__ __forceinline__ void put_partial(const float (&sums)[S::WIDTH / 2], u
     for (int i = 0; i < S::WIDTH / 8; ++i)
         store_global_f32x4(to + i * CONSUMERS, make_float4(sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]));
     __syncwarp();
-    if (thread % 32 == 0) add_release_gpu_s32(partial_line<S>(partials, tile, rank), 1);
+    if (thread % 32 == 0) add_release_gpu_s32(partial_word<S>(partials, tile, rank, thread), 1);
 }
 
 template <class S>
-__device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread, const s32* epoch) {
+__device__ __forceinline__ void add_partial(float (&sums)[S::WIDTH / 2], unsigned char* partials, int tile, Rank rank, u32 thread) {
+    s32* const word = partial_word<S>(partials, tile, rank, thread);
     if (thread % 32 == 0) {
-        const s32* const line = partial_line<S>(partials, tile, rank);
-        const s32 expected = static_cast<s32>((load_relaxed_gpu_s32(epoch) + 1u) * CONSUMER_WARPS);
-        until([=] { return load_acquire_gpu_s32(line) - expected >= 0; });
+        until([=] { return load_acquire_gpu_s32(word) != 0; });
+        *word = 0;
     }
     __syncwarp();
     const float4* const from = partial_sums<S>(partials, tile, rank, thread);
@@ -114,10 +115,10 @@ struct Handing {
     }
 };
 
-// The storing warps' side: one for each warpgroup. Four rows at a time, of which each lane holds a chunk.
+// The storing warp's side. Four rows at a time, of which each lane holds a chunk.
 template <class S>
 __device__ __forceinline__ void store_handed(void* out, u32 from, long long first, int rows, int column, int columns) {
-    constexpr int AT_ONCE = 4;
+    constexpr int AT_ONCE = 8;
     const int lane = threadIdx.x % 32, chunk = lane % 8, row = lane / 8;
     const int most = chunk * 8 < columns && column + chunk * 8 < S::N ? rows : 0;
     unsigned short* to = static_cast<unsigned short*>(out) + (first + row) * S::OUT_ROW + column + chunk * 8;
@@ -134,26 +135,29 @@ __device__ __forceinline__ void store_handed(void* out, u32 from, long long firs
 }
 
 __device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
-    const u32 thread = threadIdx.x - 64, lane = thread % 32, group = thread / 32;
+    const u32 lane = threadIdx.x % 32;
     Ring<HANDED_BUFFERS> ring;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int) {
         using S = decltype(stage);
         if (S::CUT > 0 && task.early()) return;
         const int first = first_row<S>(task, rank), left = S::M - first, rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         for (int column = 0; column < S::TILE_COLUMNS; column += HANDED_COLUMNS, ring.advance()) {
-            const u32 buffer = handed_buffer(group, ring.slot);
-            wait_cta(shared + SUMS_FULL + 8 * buffer, ring.turn);
-            store_handed<S>(arguments.stage[S::INDEX].out, shared + BUFFER_AT + buffer * BUFFER_BYTES, first + group * 64, rows - group * 64,
-                            task.column * S::TILE_COLUMNS + column, S::TILE_COLUMNS - column);
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive_release_cta(shared + SUMS_FREE + 8 * buffer);
+#pragma unroll 1
+            for (int group = 0; group < 2; ++group) {
+                const u32 buffer = handed_buffer(group, ring.slot);
+                wait_cta(shared + SUMS_FULL + 8 * buffer, ring.turn);
+                store_handed<S>(arguments.stage[S::INDEX].out, shared + BUFFER_AT + buffer * BUFFER_BYTES, first + group * 64, rows - group * 64,
+                                task.column * S::TILE_COLUMNS + column, S::TILE_COLUMNS - column);
+                __syncwarp();
+                if (lane == 0) mbarrier_arrive_release_cta(shared + SUMS_FREE + 8 * buffer);
+            }
         }
         const int posts = task.posts_end - task.post;
         if (posts > 0) {
             fence_proxy_async_global();
-            barrier_sync<2, 64>();
+            __syncwarp();
 #pragma unroll 1
-            for (int post = thread; post < posts; post += 64)
+            for (int post = lane; post < posts; post += 32)
                 add_release_gpu_s32(arguments.flags + arguments.posts[task.post + post] * FLAG_WORDS, 1);
         }
     });

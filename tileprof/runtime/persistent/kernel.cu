@@ -6,6 +6,7 @@
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for stages.
 //     warp 1  loads activations into a ring. It alone awaits the semaphores of the policy, before the first k-block that needs them.
 //     two warpgroups multiply, add up with the other blocks, finish, store and post.
+//     warp 3  stores and posts for them where blocks are a pair.
 //
 //     weights ---TMA---> [ slot | slot | slot | ... ] --+
 //                                                       +--> wgmma --> registers --> buffers of the blocks that own the rows --> out, semaphores
@@ -87,7 +88,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int posts = HANDED ? 0 : task.posts_end - task.post;  // the warps that store post
+        const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 posts
         const s32 semaphore = static_cast<int>(thread) < posts ? arguments.posts[task.post + thread] : 0;
         const int left = S::M - first_row<S>(task, rank), rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
@@ -98,7 +99,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
                 put_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
                 return;
             }
-            add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread, arguments.state);
+            add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
         }
         if constexpr (HANDED)
             handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
@@ -151,7 +152,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         registers_give<HANDED ? 88 : 56>();
         if (threadIdx.x == 0) load_weights(arguments, shared, rank, tasks);
         if (threadIdx.x / 32 == 1) load_activations(arguments, shared, rank, tasks);
-        if (HANDED && threadIdx.x >= 64) store_and_post(arguments, shared, rank, tasks);
+        if (HANDED && threadIdx.x / 32 == 3) store_and_post(arguments, shared, rank, tasks);
     } else {
         registers_take<HANDED ? 208 : 224>();
         consume(arguments, shared, rank, tasks);

@@ -128,8 +128,8 @@ def _dealt(
     node = 0
     for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
         cost = tile_us(stage, split)
-        pieces = [(early, tile) for early in ((1, 0) if stage.cut else (0,)) for tile in order.tolist()]  # a late one waits for its early one
-        for early, tile in pieces:
+        parts = (1, 0) if stage.cut else (0,)  # all early ones first: late ones wait for them
+        for early, tile in ((early, tile) for early in parts for tile in order.tolist()):
             begin, cluster = free[0]
             at = node + tile
             if links:
@@ -150,7 +150,8 @@ def _assembled(
     """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the order of the tasks."""
     flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 3)
     early = flat[:, 2] == 1
-    place, first = np.zeros(base[-1], np.int64), np.full(base[-1], -1)  # the task of each tile that finishes it, and an early one
+    place = np.zeros(base[-1], np.int64)  # the task that finishes each tile
+    first = np.full(base[-1], -1)  # and its early one, if there is one
     place[base[flat[~early, 0]] + flat[~early, 1]] = np.flatnonzero(~early)
     first[base[flat[early, 0]] + flat[early, 1]] = np.flatnonzero(early)
     tasks = np.empty((len(flat), 4), np.int64)

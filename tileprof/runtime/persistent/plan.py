@@ -29,8 +29,8 @@ _LEAST_CUT: Final = 32
 _WIDEST_CUT: Final = 192
 """Weight rows of the tiles of a chain, above which adding sums up takes more registers than there are."""
 
-_LATER: Final = 48
-"""A forty-eighth of k is moved from the early task to the late one."""
+_LATER: Final = 96
+"""Of k, one part in so many is moved from the early task to the late one."""
 
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""

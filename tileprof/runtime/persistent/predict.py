@@ -45,5 +45,5 @@ def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
 
 def modelled_stage_us(plan: Plan, gap_us: float) -> list[float]:
     """Every stage alone, by the model of `cost`, where nothing has been measured."""
-    busiest = [stage_us(stage, plan.split, min(plan.clusters, stage.operator.tiles)) for stage in plan.stages]
+    busiest = [stage_us(stage, plan.split, min(plan.clusters, stage.tasks)) for stage in plan.stages]
     return [us + gap_us + LAUNCH_US for us in busiest]
