@@ -210,7 +210,7 @@ class Run:
         self.given = given
         self.launchers = [Launcher(p, "cuda", timeout_ns=TIMEOUT_NS, delay_ns=delay_ns, options=options) for p in plans]
         self.seed, self.record = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 8))
-        flags = torch.zeros(max(1, plans[0].semaphores) * 32, dtype=torch.int32, device="cuda")
+        flags = torch.zeros(max(plan.flag_words for plan in plans), dtype=torch.int32, device="cuda")
         self.shared = [
             (self.seed, flags, torch.zeros(32, dtype=torch.int32, device="cuda"), self.record) for _ in plans
         ]

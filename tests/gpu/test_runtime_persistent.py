@@ -79,6 +79,8 @@ CHAINS = {
     "high gated products": gated_mlp(300, (128, 88), (128, 192), 512, 704),
     "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
     "gated pairs": gated_mlp(512, (256, 88), (256, 128), 512, 352),
+    "pairs whose k is cut": gelu_mlp(200, (256, 96), (256, 128), 2112, 2048),
+    "gated pairs whose k is cut": gated_mlp(256, (256, 88), (256, 64), 2048, 2112),
     "bias and residual": biased("float16"),
     "bfloat16": biased("bfloat16"),
     "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),

@@ -29,10 +29,11 @@ _MOST_KNOWN: Final = 256
 """Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""
 
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
+_PARTIALS: Final = 2 * MAP_WORDS + 3  # behind out, bias and residual
 _TAIL_WORDS: Final = 8  # pointers behind the stages
 
 Shared = tuple[Any, Any, Any, Any]
-"""seed [1], flags [semaphores * 32], state [2] and record [8], int32 on the device and zero at first."""
+"""seed [1], flags [`Plan.flag_words`], state [2] and record [8], int32 on the device and zero at first."""
 
 
 class Launcher:
@@ -55,7 +56,8 @@ class Launcher:
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], plan.post_ptr[1:]
+        posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
+        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end
         tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
         self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
         self._known: dict[tuple[int, ...], Arguments] = {}
@@ -76,8 +78,11 @@ class Launcher:
     def _arguments(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> Arguments:
         stages = self.plan.stages
         arguments = Arguments(_STAGE_WORDS * len(stages) + _TAIL_WORDS)
+        partials = shared[1].data_ptr() + self.plan.semaphore_bytes
         for number, (stage, given) in enumerate(zip(stages, tensors, strict=True)):
             _put_stage(arguments, _STAGE_WORDS * number, stage, given, paired(self.plan))
+            arguments.words[_STAGE_WORDS * number + _PARTIALS] = partials
+            partials += stage.partial_bytes
         at = _STAGE_WORDS * len(stages)
         for offset, tensor in enumerate((*self._tables, *shared)):
             arguments.words[at + offset] = tensor.data_ptr()

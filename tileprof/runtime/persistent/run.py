@@ -15,7 +15,6 @@ from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_w
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.schedulers import Scheduler
-from tileprof.runtime.sync.tables import FLAG_BYTES
 
 _STATE_WORDS = 32
 """Runs so far and the ticket of the last block; a cache line, so that no flag shares it."""
@@ -63,7 +62,7 @@ class PersistentKernel:
 
     def counts(self) -> list[Any]:
         """New memory for what tiles count: semaphores, then a state a launch. Zeros make it new again."""
-        words = [max(1, self.plans[0].semaphores) * FLAG_BYTES // 4, *(_STATE_WORDS for _ in self.plans)]
+        words = [max(plan.flag_words for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
         return [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
