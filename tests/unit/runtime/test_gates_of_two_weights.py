@@ -168,7 +168,8 @@ def test_a_policy_for_two_weights_is_used_as_it_is(monkeypatch) -> None:
     (found,) = chains(graph.graph)
     policy = found.chain.policy()
     monkeypatch.setattr(
-        "tileprof.runtime.compile.replace._suited", lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1])
+        "tileprof.runtime.compile.replace._suited",
+        lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1]),
     )
     assert replace_chains(graph, Options(use="always", frozen=True), [policy]) == 1
     (module,) = [m for m in graph.modules() if isinstance(m, ChainModule)]
