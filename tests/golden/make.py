@@ -30,7 +30,7 @@ def raw_selftest(folder: Path) -> None:
     program = selftest.program(folder, gpu.gpus()[0].architecture)
     raw = folder / "selftest-raw"
     shutil.rmtree(raw, ignore_errors=True)
-    log, stdout = os.open(folder / "selftest.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), os.dup(1)
+    log, stdout = os.open(folder / "selftest.txt", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644), os.dup(1)
     os.dup2(log, 1)  # the program prints where its buffers lie
     options = Options(program=(str(program),), output=folder / "selftest.tileprof", force=True)
     recording.record(options, Settings(passes=("accesses",), raw=raw, verify=True))

@@ -1,9 +1,10 @@
 """What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json``.
 
-Modes: plain; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs);
-blocks; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it). GPU time is the median of the last
-four of seven repetitions, by CUDA events inside the program. Then a whole recording of GPT-2 medium: seconds, size of
-the trace, and how much of what it writes is exact.
+Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it); blocks; floor
+(every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one process that runs
+all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the program. Between them
+a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is exact. What matters most
+comes first, and RESULT.json is written after each number: a run that is ended early says what it lacks.
 """
 
 import datetime as dt
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -56,35 +58,53 @@ def gemm_bf16(torch):
     return lambda: a @ a
 
 
+MODES = ("plain", "accesses", "memcheck", "blocks", "floor")
+LONGEST_MODE_S = 120
 PROGRAMS = (gpt2_medium, lstm, convolutions, gemm_fp32, gemm_bf16)
 
 
-def child(name):
+def child(names):
     import torch
 
     torch.manual_seed(0)
-    times = []
     with torch.no_grad():
-        run = {p.__name__: p for p in PROGRAMS}[name](torch)
-        for _ in range(int(os.environ.get("REPEATS", REPEATS))):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            begin.record()
-            out = run()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-    row = {"ms": statistics.median(times[-COUNTED:]), "checksum": out.float().abs().sum().item()}
-    sys.stdout.write(json.dumps(row) + "\n")
+        for name in names:
+            row = gpu_time(torch, {p.__name__: p for p in PROGRAMS}[name](torch))
+            sys.stdout.write(json.dumps({name: row}) + "\n")
+            sys.stdout.flush()
 
 
-def measured(name, environment, prefix=()):
-    command = [*prefix, sys.executable, __file__, "--child", name]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
-    except (subprocess.TimeoutExpired, StopIteration):
-        return None
+def gpu_time(torch, run):
+    times = []
+    for _ in range(int(os.environ.get("REPEATS", REPEATS))):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        out = run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end))
+    return {"ms": statistics.median(times[-COUNTED:]), "checksum": out.float().abs().sum().item()}
+
+
+def measured(environment, prefix=()):
+    """Rows of one mode by program, as they come; those that come within the limit."""
+    command = [*prefix, sys.executable, __file__, "--child", *(p.__name__ for p in PROGRAMS)]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        ender = threading.Timer(LONGEST_MODE_S, end, (process,))
+        ender.start()
+        for line in process.stdout:
+            if line.startswith("{"):
+                yield from json.loads(line).items()
+        ender.cancel()
+
+
+def end(process):
+    """A process and what it started: memcheck starts the program."""
+    subprocess.run(["pkill", "-KILL", "-P", str(process.pid)], check=False)
+    process.kill()
 
 
 def memcheck():
@@ -104,30 +124,37 @@ def ratios(row):
     return found
 
 
-def overheads(names):
+def mode(name, folder):
+    """Environment and prefix of a mode's process; None where it cannot be."""
     from tileprof.record.cuda import build, gpu, locate, program
     from tileprof.record.cuda.settings import Settings
 
+    if name == "plain":
+        return dict(os.environ), ()
+    if name == "memcheck":
+        tool = memcheck()
+        return (dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error")) if tool else None
     built, sanitizer = build.build(gpu.gpus()[0].architecture), locate.sanitizer()
-    rows = {}
+    settings = Settings(hooks=False, replay=False)
+    return program.environment(name, Path(folder), built, sanitizer, settings, skip=0, count=None), ()
+
+
+def overheads(result, names, write):
+    """Add the rows of these modes to ``result["gpu_time"]``, by program."""
+    rows = result["gpu_time"]
     for name in names:
-        row = {"plain": measured(name, dict(os.environ))}
-        for mode in ("floor", "blocks", "accesses"):
-            with tempfile.TemporaryDirectory() as folder:
-                settings = Settings(hooks=False, replay=False)
-                variables = program.environment(mode, Path(folder), built, sanitizer, settings, skip=0, count=None)
-                row[mode] = measured(name, variables)
-        if tool := memcheck():
-            row["memcheck"] = measured(name, dict(os.environ), (tool, "--tool", "memcheck", "--print-level", "error"))
-        rows[name] = row
-        plain = row["plain"]["ms"]
-        text = "  ".join(
-            f"{mode} {r['ms']:.2f} ({r['ms'] / plain:.1f}x)" if r else f"{mode} failed" for mode, r in row.items()
-        )
-        row["ratios"] = ratios(row)
-        sys.stdout.write(f"{name}: {text}\n")
-        sys.stdout.flush()
-    return rows
+        with tempfile.TemporaryDirectory() as folder:
+            ways = mode(name, folder)
+            for program, row in measured(*ways) if ways else ():
+                if name != "plain" and program not in rows:
+                    continue
+                rows.setdefault(program, {})[name] = row
+                rows[program]["ratios"] = ratios({m: r for m, r in rows[program].items() if m != "ratios"})
+                sys.stdout.write(
+                    f"{program}: {name} {row['ms']:.2f} ({row['ms'] / rows[program]['plain']['ms']:.1f}x)\n"
+                )
+                sys.stdout.flush()
+                write()
 
 
 def whole_recording():
@@ -142,6 +169,7 @@ def whole_recording():
         began = time.monotonic()
         recording.record(Options(program=(sys.executable, __file__, "--child", "gpt2_medium"), output=path), Settings())
         seconds = time.monotonic() - began
+        del os.environ["REPEATS"]
         trace = load(path)
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         row = {
@@ -170,21 +198,35 @@ def main(out):
         check=False,
     ).stdout.strip()
     result = {
-        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) of each mode, and of memcheck; one whole recording",
+        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) in each mode, one process a mode; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": found.name,
         "driver": driver,
         "cuda": found.driver,
         "sanitizer": locate.wheel_version(),
         "torch": torch.__version__,
-        "gpu_time": overheads([p.__name__ for p in PROGRAMS]),
-        "recording_gpt2_medium": whole_recording(),
+        "gpu_time": {},
+        "recording_gpt2_medium": {},
     }
-    Path(out).write_text(json.dumps(result, indent=1) + "\n")
+
+    def write():
+        Path(out).write_text(json.dumps(result | {"left_out": left_out(result)}, indent=1) + "\n")
+
+    overheads(result, MODES[:3], write)
+    result["recording_gpt2_medium"] = whole_recording()
+    write()
+    overheads(result, MODES[3:], write)
+
+
+def left_out(result):
+    """What is not in a result: it failed, or there was no time."""
+    names = [p.__name__ for p in PROGRAMS]
+    missing = [f"{n}: {m}" for m in MODES for n in names if m not in result["gpu_time"].get(n, {})]
+    return missing + ([] if result["recording_gpt2_medium"] else ["recording_gpt2_medium"])
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--child":
-        child(sys.argv[2])
+        child(sys.argv[2:])
     else:
         main(sys.argv[1])

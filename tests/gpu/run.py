@@ -1,9 +1,11 @@
 """Everything that needs a GPU, in order of what it is worth: ``python tests/gpu/run.py --out DIR [--budget SECONDS]``.
 
-Each step is a process of its own with a limit; none ends the run. DIR gets ``summary.json`` (steps, seconds, results), what
+Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
+(``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
 the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
 ``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR are
-kept and joined.
+kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as long as
+is left of its budget.
 
 Nothing needs to be installed: tileprof is put on the path from this checkout, and wheels from ``--wheels`` (default: .whl)
 beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks can be fetched elsewhere with::
@@ -15,6 +17,7 @@ beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks 
 
 import argparse
 import datetime as dt
+import itertools
 import json
 import os
 import re
@@ -22,9 +25,11 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -47,16 +52,20 @@ LEAST_S = 20
 
 @dataclass(frozen=True)
 class Step:
-    """``command`` runs from the repository's root; {out} is the results' folder. ``limit_s`` ends it, ``likely_s`` is a guess."""
+    """``command`` runs from the repository's root; {out} is the results' folder, {seconds} what it may take.
+
+    ``limit_s`` ends it; ``likely_s`` is what it took on an H200, by itself. ``alone``: it measures time, or waits for a time.
+    """
 
     name: str
     command: tuple[str, ...]
     likely_s: int
     limit_s: int
+    alone: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def suite(name, *files, likely_s, limit_s, select=""):
+def suite(name, *files, likely_s, limit_s, select="", alone=False):
     command = (
         *PYTHON,
         "-m",
@@ -67,78 +76,49 @@ def suite(name, *files, likely_s, limit_s, select=""):
         ".",
         *(f"tests/gpu/{f}" for f in files),
     )
-    return Step(name, (*command, *(("-k", select) if select else ())), likely_s, limit_s)
+    return Step(name, (*command, *(("-k", select) if select else ())), likely_s, limit_s, alone)
 
 
-def script(name, *words, likely_s, limit_s):
+def script(name, *words, likely_s, limit_s, alone=False):
     python = PYTHON if words[0] == "-m" else (sys.executable,)
-    return Step(name, (*python, *words), likely_s, limit_s)
+    return Step(name, (*python, *words), likely_s, limit_s, alone)
 
+
+SANITIZED = ("tests/gpu/sanitize_runtime.py",)
 
 STEPS = (
-    script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120),
-    suite("known", "test_gpu_known_accesses.py", likely_s=45, limit_s=150),
-    suite("graphs", "test_gpu_graphs.py", likely_s=60, limit_s=150),
-    suite("compiled", "test_gpu_pytorch.py", likely_s=40, limit_s=150, select="compiled or graph"),
+    script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
+    suite("known", "test_gpu_known_accesses.py", likely_s=40, limit_s=150),
+    suite("graphs", "test_gpu_graphs.py", likely_s=55, limit_s=180),
+    suite("compiled", "test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
+    suite("pytorch", "test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
+    suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
+    suite("regions", "test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
+    suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=50, limit_s=180),
+    suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),
+    suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),
+    script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
     script(
-        "golden",
-        "tests/golden/make.py",
-        "{out}/golden",
-        "gpt2_graph",
-        "selftest",
-        "gpt2_compiled",
-        likely_s=60,
-        limit_s=180,
+        "golden", "tests/golden/make.py", "{out}/golden", "gpt2_graph", "selftest", "gpt2_compiled",
+        likely_s=105, limit_s=240, alone=True,
     ),
-    suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=40, limit_s=120),
-    suite("ranges", "test_gpu_ranges.py", likely_s=60, limit_s=180),
-    suite("memory", "test_gpu_memory.py", likely_s=40, limit_s=120),
-    script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=150, limit_s=300),
-    suite("pytorch", "test_gpu_pytorch.py", likely_s=70, limit_s=240, select="not compiled and not graph"),
-    suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=80, limit_s=200),
-    suite("programs", "test_gpu_programs.py", likely_s=55, limit_s=150),
-    script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=30, limit_s=120),
-    suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180),
-    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240),
-    suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200),
-    suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150),
-    script("sanitizer", "tests/gpu/sanitize_runtime.py", likely_s=90, limit_s=300),
+    suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
+    script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
+    suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
+    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240, alone=True),
+    suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
+    suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
+    script("races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True),
     script(
-        "races",
-        "tests/gpu/sanitize_runtime.py",
-        "racecheck",
-        "--under",
-        "cusync",
-        "--replays",
-        "1",
-        likely_s=40,
-        limit_s=150,
+        "barriers", *SANITIZED, "synccheck", "--under", "cusync", "--under", "persistent", "--replays", "1",
+        likely_s=50, limit_s=150, alone=True,
     ),
     script(
-        "barriers",
-        "tests/gpu/sanitize_runtime.py",
-        "synccheck",
-        "--under",
-        "cusync",
-        "--under",
-        "persistent",
-        "--replays",
-        "1",
-        likely_s=50,
-        limit_s=150,
+        "runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", "--missing", "--budget", "{seconds}",
+        likely_s=400, limit_s=540, alone=True,
     ),
-    script(
-        "runtime_measure",
-        "-m",
-        "tileprof.runtime.measure",
-        "{out}/runtime.json",
-        "--missing",
-        "--budget",
-        "480",
-        likely_s=400,
-        limit_s=540,
-    ),
-)
+)  # fmt: skip
 
 
 def path_of_the_checkout(folder, wheels):
@@ -173,7 +153,8 @@ def entry_points():
 
 def run(step, out, environment, limit_s):
     """Run a step; its row of the summary. Whatever it started ends with it."""
-    command = [word.replace("{out}", str(out)) for word in step.command]
+    seconds = str(int(max(1, limit_s - 60)))  # a step that goes by its own clock ends before it is ended
+    command = [word.replace("{out}", str(out)).replace("{seconds}", seconds) for word in step.command]
     log = out / "logs" / f"{step.name}.log"
     began = time.monotonic()
     with log.open("wb") as file:
@@ -247,6 +228,10 @@ def main():
     )
     parser.add_argument("--from", dest="begin", choices=[step.name for step in STEPS])
     parser.add_argument("--only", metavar="STEP,STEP")
+    cores = os.cpu_count() or 1
+    parser.add_argument(
+        "--jobs", type=int, default=max(1, min(6, cores // 2)), help="steps at once (default: %(default)s)"
+    )
     parser.add_argument("--wheels", type=Path, default=ROOT / ".whl")
     given = parser.parse_args()
     ends = time.monotonic() + given.budget
@@ -267,17 +252,26 @@ def main():
     before = json.loads(place.read_text())["steps"] if place.exists() else []
     summary = {"date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), **machine(), "steps": before}
     sys.stdout.write(json.dumps({k: v for k, v in summary.items() if k != "steps"}) + "\n")
-    for step in chosen(given):
+    lock, not_begun = threading.Lock(), []
+
+    def one(step):
         left = ends - time.monotonic()
         if left < LEAST_S:
-            sys.stdout.write(f"no time is left for {step.name} and what follows: go on with --from {step.name}\n")
-            break
+            not_begun.append(step.name)
+            return
         row = run(step, out, environment, min(step.limit_s, left - 5))
-        summary["steps"] = [r for r in summary["steps"] if r["step"] != step.name] + [row]
-        place.write_text(json.dumps(summary, indent=1) + "\n")
-        report({"steps": [row]})
-        pack(out)
+        with lock:
+            summary["steps"] = [r for r in summary["steps"] if r["step"] != step.name] + [row]
+            place.write_text(json.dumps(summary, indent=1) + "\n")
+            report({"steps": [row]})
+            pack(out)
+
+    for _, several in itertools.groupby(chosen(given), lambda step: step.alone and step.name):
+        with ThreadPoolExecutor(given.jobs) as pool:
+            list(pool.map(one, several))
     sys.stdout.write("\n")
+    if not_begun:
+        sys.stdout.write(f"no time was left: go on with --only {','.join(not_begun)}\n")
     report(summary)
 
 

@@ -26,6 +26,13 @@ MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""
 ROUNDING: Final = 511
 """Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
+ARRAY_BYTES: Final = 512
+"""Of the buffer that stands for a CUDA array: any number would do."""
+SINCE: Final = {
+    "tileprof_copy_async": 80, "tileprof_bulk_load": 90, "tileprof_bulk_store": 90, "tileprof_bulk_reduce": 90,
+    "tileprof_tensor_load": 90,
+}  # fmt: skip
+"""Architectures whose code holds instructions of such a kind."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
 
 
@@ -71,7 +78,9 @@ class Decoder:
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
     _footprints: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _streams: dict[str, int] = field(default_factory=dict)
-    _spilled: dict[int, int] = field(default_factory=dict)
+    _spilled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _constants: dict[int, list[list[int]]] = field(default_factory=dict)
+    """By kernel: addresses and sizes of the constant variables that it may read."""
     _changed: dict[int, list[list[int]]] = field(default_factory=dict)
     _marks: dict[str, str] = field(default_factory=dict)
     _captured: list[Captured] = field(default_factory=list)
@@ -94,7 +103,8 @@ class Decoder:
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
         self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
-        self._spilled = {e["launch"]: e["accesses"] for e in self.process.events if e["e"] == "spill"}
+        self._spilled = {e["launch"]: e for e in self.process.events if e["e"] == "spill"}
+        self._constants = {e["kernel"]: e["ranges"] for e in self.process.events if e["e"] == "constants"}
 
     def run(self) -> None:
         """Every event, in order."""
@@ -229,9 +239,33 @@ class Decoder:
         size = event["width"] * event["height"]
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
+    def _on_array_copy(self, event: dict[str, Any]) -> None:
+        """From or to a CUDA array, which has no addresses: a buffer at its handle stands for it.
+
+        Kernels reach arrays through textures and surfaces, and then stand as touching all memory, this among it.
+        """
+        touched, moved = [], event["width"] * event["height"] * event["depth"]
+        for mode, side in ((READ, "from"), (WRITE, "to")):
+            place = event[side]
+            if event[f"{side}_array"]:
+                if not self._is_live(place):
+                    self.lifetimes.allocate(place, ARRAY_BYTES)
+                touched.append((mode, writes.whole([(place, place + ARRAY_BYTES)], 1)))
+            elif event[f"{side}_device"] or self._is_live(place):
+                flat = event["depth"] == 1
+                box = accesses.rectangle(place, event, f"{side}_pitch", moved)
+                touched.append((mode, box if flat else writes.whole([(place, place + event[f"{side}_bytes"])], 1)))
+        doubt = "" if event["depth"] == 1 else "what lies between its rows stands as touched"
+        self._single(event, "memcpy of an array", touched, moved, doubt)
+
+    def _on_value(self, event: dict[str, Any]) -> None:
+        mode, name = (WRITE, "stream write value") if event["writes"] else (READ, "stream wait value")
+        word = writes.whole([(event["to"], event["to"] + event["bytes"])], 1)
+        self._single(event, name, [(mode, word)], event["bytes"])
+
     def _on_opaque(self, event: dict[str, Any]) -> None:
-        """A node that runs other nodes, or writes memory by itself, without a word on where."""
-        name = {12: "batch memory operations", 13: "conditional node"}[event["node"]]
+        """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
+        name = {-1: "memcpy of an array", 12: "batch memory operations", 13: "conditional node"}[event["node"]]
         everything = writes.whole(self.lifetimes.live(), 1)
         self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
 
@@ -261,6 +295,14 @@ class Decoder:
                 "it reads through textures, which no callback reports: every tile stands as reader of all memory"
             )
             parts += self._anything(geometry)[:1]
+        if kernel.get("constants") and event["kernel"] not in self._constants:
+            coverage.append("conservative")
+            notes.append(
+                "it may read constant memory, and where that lies is unknown: every tile stands as reader of all memory"
+            )
+            parts += self._anything(geometry)[:1]
+        elif variables := self._written_constants(event["kernel"]):
+            parts.append((READ, bind.within_buffers(writes.whole(variables, geometry.tiles), self.lifetimes)))
         by_item: Items | None = None
         seen = writes.maps(entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
         loads, unknown = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
@@ -302,9 +344,7 @@ class Decoder:
             if kernel["tensor_load"] or not kernel["scanned"]:  # such loads leave no page
                 parts.append((READ, bind.within_buffers(writes.whole(self.lifetimes.live(), tiles), self.lifetimes)))
             coverage.append("conservative")
-            notes.append(
-                "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
-            )
+            notes += _why_spilled(self._spilled[event["launch"]])
         worst = max(coverage, key=WORST.index)
         written = accesses.union([boxes for mode, boxes in parts if mode != READ])
         self.coverage[worst] += int((written.end - written.start).sum())
@@ -312,6 +352,12 @@ class Decoder:
 
     def _is_live(self, address: int) -> bool:
         return any(base <= address < end for base, end in self.lifetimes.live())
+
+    def _written_constants(self, kernel: int) -> list[tuple[int, int]]:
+        """``[base, end)`` of constant variables that a kernel may read and that something has touched; others have no producer."""
+        live = self.lifetimes.live()
+        variables = ((base, base + size) for base, size in self._constants.get(kernel, []))
+        return [v for v in variables if any(v[0] < end and base < v[1] for base, end in live)]
 
     def _why_nothing(
         self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, told: Told
@@ -325,7 +371,13 @@ class Decoder:
             return "records of this launch were copied while it was made, and some may be missing"
         if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
             return "not every block of it was seen, or more than once"
+        if refused := [name for name in event.get("unpatched", []) if self._has(name)]:
+            return f"the library refused to patch some of its code ({', '.join(refused)})"
         return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
+
+    def _has(self, patch: str) -> bool:
+        """Whether code for this GPU may hold what the patch is for."""
+        return int(self.device.architecture.removeprefix("sm_")) >= SINCE.get(patch, 0)
 
     def _anything(self, geometry: Geometry) -> list[tuple[int, Strided]]:
         everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes, ROUNDING)
@@ -385,6 +437,15 @@ class Decoder:
 
     def _stream(self, event: dict[str, Any]) -> int:
         return self._streams.setdefault(event["stream"], len(self._streams))
+
+
+def _why_spilled(spill: dict[str, Any]) -> list[str]:
+    notes = []
+    if spill["accesses"]:
+        notes.append("the arena was full: what did not fit stands for all tiles and whole pages; give it more memory")
+    if beyond := spill.get("beyond", 0):
+        notes.append(f"{beyond} accesses at addresses of more than 48 bits: memory there is not in the trace")
+    return notes
 
 
 def fused_operators(symbol: str) -> str:

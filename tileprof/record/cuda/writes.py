@@ -124,7 +124,8 @@ class Owners:
     process: raw.Process
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _equal: dict[tuple[Any, ...], tuple[int, int]] = field(default_factory=dict)
+    _equal: dict[tuple[Any, ...], dict[int, int]] = field(default_factory=dict)
+    """By kernel, geometry and map, but for its address: in which results there is such a region, and which it is; -1: several."""
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
     _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
     """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
@@ -172,8 +173,7 @@ class Owners:
                 if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                     return Found(by_item, replayed.coverage, "", split)
                 return replayed
-        equal = [(m, self._equal.get((kernel, geometry, m.shape_words))) for m in _outputs(seen.others, seen)]
-        known = sorted({(*r, m.base) for m, r in equal if r is not None and self._loads_alike(launch, r[0])})
+        known = self._of_an_equal_launch(launch, kernel, geometry, seen)
         if known and (complete or self._all_regions(known)):
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
@@ -201,6 +201,22 @@ class Owners:
         alike = _outputs(_inside(seen.others, lifetimes, shapes), seen)
         return (alike, True) if shapes and {m.shape_words for m in alike} == shapes else (outputs, False)
 
+    def _of_an_equal_launch(
+        self, launch: int, kernel: int, geometry: Geometry, seen: Maps
+    ) -> list[tuple[int, int, int]]:
+        """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces did.
+
+        Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
+        """
+        outputs = _outputs(seen.others, seen)
+        regions = [self._equal.get((kernel, geometry, m.shape_words), {}) for m in outputs]
+        for result in sorted({r for found in regions for r in found}):
+            if self._loads_alike(launch, result) and all(r.get(result, 0) >= 0 for r in regions):
+                return sorted(
+                    {(result, r[result], m.base) for m, r in zip(outputs, regions, strict=True) if result in r}
+                )
+        return []
+
     def _all_regions(self, known: list[tuple[int, int, int]]) -> bool:
         """Whether these are all that the equal launch wrote."""
         ids = {result for result, _, _ in known}
@@ -209,7 +225,7 @@ class Owners:
     def _loads_alike(self, launch: int, result: int) -> bool:
         """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed since."""
         replayed = self._loaded.get(self.results[result]["launch"])
-        return replayed is None or replayed == self._loaded[launch]
+        return replayed == self._loaded[launch]
 
     def learn(
         self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes, loads: list[Loads]
@@ -226,7 +242,8 @@ class Owners:
         for result, index, base in regions:
             for other in seen.others:
                 if other.base == base:
-                    self._equal.setdefault((kernel, geometry, other.shape_words), (result, index))
+                    same = self._equal.setdefault((kernel, geometry, other.shape_words), {})
+                    same[result] = index if same.get(result, index) == index else -1
 
     def _from_replays(self, regions: list[tuple[int, int, int]], geometry: Geometry, coverage: str, note: str) -> Found:
         parts = []

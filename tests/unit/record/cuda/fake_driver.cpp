@@ -28,6 +28,8 @@ struct State {
     int patches = 0, unpatches = 0, waits = 0;
     bool gone = false, faulted = false;
     const void* data = nullptr;  // callback data of the present launch
+    std::string refused;  // the patch function of instructions that are not patched
+    bool capturing = false;
 };
 State& state() {
     static State* s = new State;
@@ -94,7 +96,9 @@ API SanitizerResult sanitizerEnableCallback(uint32_t on, Sanitizer_SubscriberHan
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerAddPatches(const void*, CUcontext) { return SANITIZER_SUCCESS; }
-API SanitizerResult sanitizerPatchInstructions(Sanitizer_InstructionId, CUmodule, const char*) { return SANITIZER_SUCCESS; }
+API SanitizerResult sanitizerPatchInstructions(Sanitizer_InstructionId, CUmodule, const char* function) {
+    return state().refused == function ? SANITIZER_ERROR_UNKNOWN : SANITIZER_SUCCESS;
+}
 API SanitizerResult sanitizerPatchModule(CUmodule m) {
     ++state().patches;
     if (!state().patched.insert(m).second) die("patched twice");
@@ -159,12 +163,28 @@ API CUresult cuDeviceGetCount(int* n) {
     return state().gone ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
-API CUresult cuFuncGetParamInfo(CUfunction, size_t, size_t*, size_t*) { return CUDA_ERROR_INVALID_VALUE; }
+// Every kernel has one parameter, of 8 bytes.
+API CUresult cuFuncGetParamInfo(CUfunction, size_t n, size_t* offset, size_t* bytes) {
+    *offset = 0;
+    *bytes = 8;
+    return n == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+    *status = state().capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, const char* name) {
+    *address = 0xC0000;
+    *bytes = 64;
+    return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
 
 // ---- what a program does, for tests
 
-API void fake_module(CUcontext context, CUmodule module, uint64_t code) {
+API void fake_module(CUcontext context, CUmodule module, uint64_t code, const char* cubin, uint64_t bytes) {
     Sanitizer_ResourceModuleData d{};
+    d.pCubin = cubin;
+    d.cubinSize = bytes;
     d.context = context;
     d.module = module;
     state().code[module] = code;
@@ -202,9 +222,12 @@ API void fake_map(int made, uint64_t address, uint64_t bytes) {
     }
 }
 // `before` is called while the call is under way and the kernel has not run, `after` when it has.
-API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)()) {
+API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)(),
+                         uint64_t parameter) {
+    void* parameters[] = {&parameter};
     struct { CUfunction function; unsigned sizes[7]; CUstream stream; void** parameters; void** extra; } arguments{};
     arguments.function = reinterpret_cast<CUfunction>(0x77);
+    arguments.parameters = parameters;
     Sanitizer_CallbackData api{};
     api.functionParams = &arguments;
     api.callbackSite = SANITIZER_API_ENTER;
@@ -221,8 +244,23 @@ API void fake_launch_and(CUcontext context, CUmodule module, const char* name, u
     api.callbackSite = SANITIZER_API_EXIT;
     say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
 }
-API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks) {
-    fake_launch_and(context, module, name, blocks, nullptr, nullptr);
+API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks, uint64_t parameter) {
+    fake_launch_and(context, module, name, blocks, nullptr, nullptr, parameter);
+}
+API void fake_refuse(const char* function) { state().refused = function; }
+API void fake_capturing(int on) { state().capturing = on != 0; }
+// A stream's memory operation has returned `result`: one value, or where `count` is not 0 a batch.
+API void fake_value(uint32_t cbid, CUdeviceptr address, int result, unsigned count, const CUstreamBatchMemOpParams* operations) {
+    struct { CUstream stream; CUdeviceptr address; uint64_t value; unsigned flags; } one{nullptr, address, 1, 0};
+    struct { CUstream stream; unsigned count; const CUstreamBatchMemOpParams* operations; unsigned flags; } batch{nullptr, count, operations, 0};
+    CUresult returned = static_cast<CUresult>(result);
+    Sanitizer_CallbackData d{};
+    d.functionParams = count != 0 ? static_cast<const void*>(&batch) : &one;
+    d.functionReturnValue = &returned;
+    for (Sanitizer_ApiCallbackSite site : {SANITIZER_API_ENTER, SANITIZER_API_EXIT}) {
+        d.callbackSite = site;
+        say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
+    }
 }
 API void fake_synchronize() { say(SANITIZER_CB_DOMAIN_SYNCHRONIZE, 1, nullptr); }
 // A graph of one node of a type that has no data.
@@ -263,4 +301,30 @@ API void fake_calls_back_at_exit() {
 }
 API void fake_ends_at_exit() {
     atexit([] { state().gone = true; });
+}
+// A copy of 16 rows of 64 bytes, 256 apart, to or from the array 0xA000.
+API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
+    CUDA_MEMCPY2D flat{};
+    CUDA_MEMCPY3D cube{};
+    auto fill = [&](auto& c) {
+        c.srcMemoryType = to_array != 0 ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_ARRAY;
+        c.dstMemoryType = to_array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+        c.srcArray = c.dstArray = reinterpret_cast<CUarray>(0xA000);
+        c.srcDevice = c.dstDevice = 0x100000;
+        c.srcY = c.dstY = 1;
+        c.srcPitch = c.dstPitch = 256;
+        c.WidthInBytes = 64;
+        c.Height = 16;
+    };
+    fill(flat);
+    fill(cube);
+    cube.srcHeight = cube.dstHeight = 20;
+    cube.Depth = 2;
+    struct { const void* copy; CUstream stream; } arguments{deep != 0 ? static_cast<const void*>(&cube) : &flat, nullptr};
+    CUresult worked = CUDA_SUCCESS;
+    Sanitizer_CallbackData d{};
+    d.functionParams = &arguments;
+    d.functionReturnValue = &worked;
+    d.callbackSite = SANITIZER_API_EXIT;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
 }

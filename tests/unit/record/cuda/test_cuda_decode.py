@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cuda_records import KERNEL, access, entry, launch, process, ran
 
+from tileprof.analysis import build_graph
 from tileprof.devices import get
 from tileprof.record.cuda import decode, raw, writes
 from tileprof.record.cuda.decode import Decoder, Timed
@@ -246,6 +247,57 @@ def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_p
     }
 
 
+def lesson(tmp_path, number, launch_id, owners, regions):
+    """A launch outside of what is recorded, and what replays of it told."""
+    np.array(owners, "<i4").tofile(tmp_path / f"owners-{number}.bin")
+    found = {
+        "e": "owners",
+        "id": number,
+        "launch": launch_id,
+        "file": f"owners-{number}.bin",
+        "granule": 16,
+        "clusters": 2,
+    }
+    found |= {"regions": [[112, size] for _, size in regions], "refused": ""}
+    bases = [base for base, _ in regions]
+    return [
+        {**launch(launch_id), "e": "learn"},
+        found,
+        {"e": "owned", "launch": launch_id, "id": number, "bases": bases},
+    ]
+
+
+def loading(number, rows):
+    """Entries of a launch whose blocks load these rows and store through a map at 0x104000 + 0x4000 * number."""
+    entries = map_entries(number, LOADED, 0x100000, loaded=True)
+    entries += map_entries(number, STORED, 0x104000 + 0x4000 * number, loaded=False)
+    entries += [e for b, row in rows for e in load_entries(number, LOADED, b, row)]
+    return entries + [ran(number, b, 1, 2) for b in (0, 1)]
+
+
+def test_of_several_launches_that_taught_the_one_that_loads_alike_is_believed(decoded, tmp_path):
+    """Products of different depth: kernel, grid and the shape of the result are the same."""
+    shallow, deep = [(0, 0), (1, 0)], [(0, 0), (0, 16), (1, 0), (1, 16)]
+    events = lesson(tmp_path, 0, 1, [0] * 128 + [1] * 128, [(0x108000, 0x1000)])
+    events += lesson(tmp_path, 1, 2, [1] * 128 + [0] * 128, [(0x10C000, 0x1000)])
+    entries = loading(1, shallow) + loading(2, deep) + loading(3, deep) + loading(4, [(0, 32), (1, 0)])
+    graph = [{**launch(n), "graph": 0} for n in (3, 4)]
+    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, *graph], entries)
+    assert trace.launches.coverage.tolist() == ["inferred", "conservative"]
+    assert {(t, g - 0x1100) for t, m, g in granules(trace, 0, 256) if m == WRITE} == {
+        (t, (1 - t) * 8 + g) for t in (0, 1) for g in range(8)
+    }
+
+
+def test_two_results_of_the_same_shape_are_not_told_apart_in_a_graph(decoded, tmp_path):
+    events = lesson(tmp_path, 0, 1, [0] * 256 + [1] * 256, [(0x108000, 0x1000), (0x109000, 0x1000)])
+    rows = [(0, 0), (0, 32), (1, 0), (1, 32)]
+    entries = loading(1, rows) + map_entries(1, STORED + 64, 0x109000, loaded=False)
+    entries += loading(3, rows) + map_entries(3, STORED + 64, 0x111000, loaded=False)
+    trace, _ = decoded([{**ALLOC, "bytes": 0x20000}, STORES, *events, {**launch(3), "graph": 0}], entries)
+    assert trace.launches.coverage.tolist() == ["conservative"]
+
+
 def test_bytes_that_several_clusters_wrote_belong_to_all_of_them(decoded, tmp_path):
     np.array([0, raw.SEVERAL, 1, 1], "<i4").tofile(tmp_path / "owners-0.bin")
     found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
@@ -460,3 +512,63 @@ def test_launches_that_were_not_wanted_are_counted(decoded):
     """By --kernel, --exclude or --skip: dependencies through them are not there."""
     trace, _ = decoded([ALLOC, KERNEL, launch(1, ordinal=2), launch(2, ordinal=5)], [])
     assert any(note.startswith("4 launches among these were left out") for note in trace.manifest["notes"])
+
+
+def test_code_that_could_not_be_patched_makes_its_launches_conservative_unless_this_gpu_has_no_such_code(decoded):
+    refused = {**launch(2), "unpatched": ["tileprof_access"]}
+    newer = {**launch(3), "unpatched": ["tileprof_newer"]}
+    with_newer = pytest.MonkeyPatch()
+    with_newer.setitem(decode.SINCE, "tileprof_newer", 100)
+    trace, _ = decoded([ALLOC, KERNEL, launch(1), refused, newer], [access(n, 0, WINDOW, write=1) for n in (1, 2, 3)])
+    with_newer.undo()
+    assert trace.launches.coverage.tolist() == ["exact", "conservative", "exact"]
+    assert "refused to patch some of its code (tileprof_access)" in trace.launches.note[1]
+
+
+def test_accesses_beyond_48_bits_are_counted_and_their_launch_is_not_exact(decoded):
+    spilt = {"e": "spill", "launch": 1, "accesses": 0, "beyond": 7}
+    trace, _ = decoded([ALLOC, KERNEL, launch(1), spilt], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["conservative"]
+    assert "7 accesses at addresses of more than 48 bits" in trace.launches.note[0]
+    assert "arena" not in trace.launches.note[0]
+
+
+def test_constant_variables_are_read_whole_by_every_tile_where_something_wrote_them(decoded):
+    kernel = {**KERNEL, "constants": 2}
+    told = {"e": "constants", "kernel": 0, "ranges": [[0xC00040, 64], [0xF000000, 64]]}
+    copy = {
+        "e": "copy", "from": 0, "to": 0xC00040, "bytes": 64, "width": 64, "height": 1, "depth": 1, "from_pitch": 64,
+        "to_pitch": 64, "direction": 2, "stream": "0x1", "graph": -1, "t": 0,
+    }  # fmt: skip
+    trace, _ = decoded([ALLOC, kernel, told, copy, launch(1)], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["exact", "exact"]
+    reads = {(t, g) for t, m, g in granules(trace, 1, 32) if m == READ}
+    assert reads == {(t, 0xC00040 // 32 + g) for t in (0, 1) for g in (0, 1)}
+    trace, _ = decoded([ALLOC, kernel, launch(1)], [access(1, 0, WINDOW, write=1)])
+    assert trace.launches.coverage.tolist() == ["conservative"], "where they lie was never told"
+
+
+def test_words_of_streams_are_launches_of_one_tile(decoded):
+    word = {"e": "value", "to": 0x100040, "bytes": 4, "stream": "0x1", "graph": -1, "t": 0}
+    trace, _ = decoded([ALLOC, KERNEL, {**word, "writes": 1}, {**word, "writes": 0}], [])
+    assert trace.launches.kernel.tolist() == ["stream write value", "stream wait value"]
+    assert [(m, n) for m, n in zip(trace.accesses["mode"], trace.accesses.length, strict=True)] == [
+        ("write", 4), ("read", 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tensors", [[], [{"e": "tensor", "address": 0x100000, "bytes": 0x4000, "kind": "activation"}]])
+def test_what_is_copied_through_an_array_depends_on_what_went_into_it(decoded, tensors):
+    copy = {"e": "array_copy", "width": 64, "height": 4, "depth": 1, "stream": "0x1", "graph": -1, "t": 0}
+    linear = {"bytes": 3 * 256 + 64, "pitch": 256, "array": 0, "device": 1}
+    array = {"bytes": 0, "pitch": 0, "array": 1, "device": 1}
+    sides = {"from_": linear, "to_": array}
+    into = {**copy, "from": 0x100000, "to": 0x5500A000} | {k + n: v for k, s in sides.items() for n, v in s.items()}
+    sides = {"from_": array, "to_": linear}
+    out = {**copy, "from": 0x5500A000, "to": 0x102000} | {k + n: v for k, s in sides.items() for n, v in s.items()}
+    trace, _ = decoded([ALLOC, *tensors, KERNEL, into, out, {**out, "depth": 2}], [])
+    assert set(trace.launches.kernel) == {"memcpy of an array"}
+    pairs = build_graph(trace).pairs
+    assert (0, 1) in set(zip(pairs.producer, pairs.consumer, strict=True))
+    assert {g for _, m, g in granules(trace, 1, 64) if m == WRITE} == {0x102000 // 64 + 4 * row for row in range(4)}
+    assert trace.launches.coverage.tolist() == ["exact", "exact", "conservative"]

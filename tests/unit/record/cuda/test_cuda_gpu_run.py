@@ -26,7 +26,27 @@ def test_every_file_that_a_step_names_is_there(runner):
     named = [word for step in runner.STEPS for word in step.command if word.endswith(".py")]
     assert named
     assert [word for word in named if not (ROOT / word).is_file()] == []
-    assert sum(step.likely_s for step in runner.STEPS) < 1740, "the budget by default"
+    assert sum(step.likely_s for step in runner.STEPS if step.alone) < 1740 * 0.75, "the budget by default"
+
+
+def test_steps_that_measure_nothing_run_together_and_the_others_by_themselves(runner, tmp_path, monkeypatch, capsys):
+    code = "import time; print(time.monotonic(), flush=True); time.sleep(1); print(time.monotonic())"
+    steps = [
+        runner.Step(n, (sys.executable, "-c", code), 1, 30, n.startswith("alone"))
+        for n in ("a", "b", "alone1", "alone2")
+    ]
+    monkeypatch.setattr(runner, "STEPS", steps)
+    monkeypatch.setattr(runner, "path_of_the_checkout", lambda *_: [])
+    monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--jobs", "2"])
+    runner.main()
+    capsys.readouterr()
+    ran = {
+        n: list(map(float, (tmp_path / "logs" / f"{n}.log").read_text().split()))
+        for n in ("a", "b", "alone1", "alone2")
+    }
+    assert max(ran["a"][0], ran["b"][0]) < min(ran["a"][1], ran["b"][1])
+    assert max(ran["a"][1], ran["b"][1]) < ran["alone1"][0]
+    assert ran["alone1"][1] < ran["alone2"][0]
 
 
 def test_a_step_that_hangs_is_ended_with_all_it_started(runner, tmp_path):
@@ -65,4 +85,4 @@ def test_without_time_nothing_is_begun(runner, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "path_of_the_checkout", lambda *_: [])
     monkeypatch.setattr(sys, "argv", ["run.py", "--out", str(tmp_path), "--budget", "5"])
     runner.main()
-    assert "go on with --from doctor" in capsys.readouterr().out
+    assert f"go on with --only {','.join(step.name for step in runner.STEPS)}\n" in capsys.readouterr().out

@@ -22,8 +22,12 @@ PROGRAM = """
 import ctypes, os, sys
 fake = ctypes.CDLL(os.environ["TILEPROF_SANITIZER"], mode=ctypes.RTLD_GLOBAL)
 C, M = ctypes.c_void_p(1), ctypes.c_void_p(0x10)
-def module(code=0x1000, context=C, handle=M): fake.fake_module(context, handle, ctypes.c_uint64(code))
-def launch(name=b"k", blocks=2, context=C, handle=M): fake.fake_launch(context, handle, name, blocks)
+def module(code=0x1000, context=C, handle=M, cubin=b""):
+    fake.fake_module(context, handle, ctypes.c_uint64(code), cubin or None, ctypes.c_uint64(len(cubin)))
+def launch(name=b"k", blocks=2, context=C, handle=M, parameter=0):
+    fake.fake_launch(context, handle, name, blocks, ctypes.c_uint64(parameter))
+def value(cbid, address=0x100040, result=0, batch=None):
+    fake.fake_value(cbid, ctypes.c_uint64(address), result, len(batch) // 6 if batch else 0, batch)
 def memory(made, address, bytes=4096, context=C): fake.fake_memory(made, context, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
 def mapped(made, address, bytes): fake.fake_map(made, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
 def inject():
@@ -226,7 +230,7 @@ def in_another_thread(function):
         thread.join()
     return ctypes.CFUNCTYPE(None)(run)
 def launch_and(before=None, after=None, name=b"k", blocks=2):
-    fake.fake_launch_and(C, M, name, blocks, before, after)
+    fake.fake_launch_and(C, M, name, blocks, before, after, ctypes.c_uint64(0))
 """
 
 
@@ -283,3 +287,95 @@ def test_entries_that_the_disk_does_not_take_end_the_recording_there(ran):
 def test_nodes_that_run_other_nodes_are_said_to_be_there(ran):
     process, _ = ran("inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 5)")
     assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(13, 0), (12, 1)]
+
+
+@pytest.fixture(scope="module")
+def cubin(tmp_path_factory):
+    """A module whose kernels store through tensor maps, and that has a constant variable."""
+    folder = tmp_path_factory.mktemp("cubin")
+    (folder / "k.cu").write_text(STORES)
+    subprocess.run([locate.nvcc(), "-arch=sm_90", "-cubin", "-o", folder / "k.cubin", folder / "k.cu"], check=True)
+    return str(folder / "k.cubin")
+
+
+STORES = """
+__constant__ int table[16];
+extern "C" __global__ void k(unsigned long long map) {
+    __shared__ char tile[128];
+    tile[threadIdx.x] = table[threadIdx.x & 15];
+    unsigned from = (unsigned)__cvta_generic_to_shared(tile);
+    asm volatile("cp.async.bulk.tensor.1d.global.shared::cta.bulk_group [%0, {%1}], [%2];" :: "l"(map), "r"(0), "r"(from) : "memory");
+}
+"""
+
+
+def test_outside_of_what_is_recorded_a_launch_is_replayed_once_for_each_shape_of_its_parameters(ran, cubin):
+    """Products of different depth share kernel and grid; where their buffers lie does not matter."""
+    process, _ = ran(
+        """
+        inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); memory(1, 0x100000); memory(1, 0x200000)
+        for p in (256, 1024, 256, 1024, 0x100000, 0x200000):
+            launch(parameter=p)
+        """,
+        CUBIN=cubin,
+        TILEPROF_CAPTURE="0",
+    )
+    assert len(events(process, "learn")) == 3
+    assert len(events(process, "owners")) == 3
+
+
+def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ran, cubin):
+    process, _ = ran(
+        """
+        inject(); module(cubin=open(os.environ["CUBIN"], "rb").read())
+        for p in range(1000, 1200):
+            launch(parameter=p)
+        """,
+        CUBIN=cubin,
+        TILEPROF_CAPTURE="0",
+    )
+    assert len(events(process, "learn")) == 64
+
+
+def test_where_constant_variables_lie_is_told_once_for_each_kernel(ran, cubin):
+    process, _ = ran('inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); launch(); launch()', CUBIN=cubin)
+    assert [(e["kernel"], e["ranges"]) for e in events(process, "constants")] == [(0, [[0xC0000, 64]])]
+    assert [k["constants"] for k in events(process, "kernel")] == [1]
+
+
+def test_launches_of_a_module_that_was_not_patched_whole_say_so(ran):
+    process, _ = ran("""
+        inject(); module(); launch(); fake.fake_refuse(b"tileprof_access")
+        module(0x4000, handle=ctypes.c_void_p(0x20)); launch(handle=ctypes.c_void_p(0x20))
+    """)
+    assert [e.get("unpatched", []) for e in events(process, "launch")] == [[], ["tileprof_access"]]
+
+
+def test_words_that_streams_write_and_wait_for_are_events_when_they_happen(ran):
+    process, _ = ran("""
+        write_32, wait_64, batch = 663, 661, 667  # the present versions of the driver's functions
+        inject(); value(write_32); value(wait_64, 0x200000); value(write_32, result=1)
+        fake.fake_capturing(1); value(write_32); fake.fake_capturing(0)
+        words = [5, 0x300000, 7, 0, 0, 0] + [6, 0, 0, 0, 0, 0] + [8, 0x400000, 0, 0, 0, 0]  # a write, a barrier, a reduction
+        value(batch, batch=(ctypes.c_uint64 * 18)(*words))
+    """)
+    assert [(e["to"], e["bytes"], e["writes"]) for e in events(process, "value")] == [
+        (0x100040, 4, 1), (0x200000, 8, 0), (0x300000, 8, 1),
+    ]  # fmt: skip
+    assert len(events(process, "opaque")) == 1
+
+
+def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
+    process, _ = ran("""
+        flat, deep, row = 289, 290, 284  # cuMemcpy2DAsync_v2, cuMemcpy3D_v2, cuMemcpyAtoD_v2
+        inject(); fake.fake_array_copy(flat, 1, 0); fake.fake_array_copy(deep, 0, 1); fake.fake_array_copy(row, 0, 0)
+        fake.fake_capturing(1); fake.fake_array_copy(flat, 1, 0)
+    """)
+    first, second = events(process, "array_copy")
+    assert [first[k] for k in ("from", "from_array", "from_bytes", "from_pitch", "to", "to_array")] == [
+        0x100100, 0, 15 * 256 + 64, 256, 0xA000, 1,
+    ]  # fmt: skip
+    assert [second[k] for k in ("from", "from_array", "to", "to_bytes", "depth")] == [
+        0xA000, 1, 0x100100, 35 * 256 + 64, 2,
+    ]  # fmt: skip
+    assert [e["node"] for e in events(process, "opaque")] == [-1]

@@ -277,3 +277,30 @@ with tileprof.capture():
 """
     said, _ = inside(code, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
     assert [row["name"] for row in said if row.get("e") == "describe"] == ["weight", "bias"] * 2
+
+
+def test_parameters_of_modules_that_a_compiled_function_uses_are_named(inside):
+    """Of its closure, of its script, of the object whose method it is; later ones when a region begins."""
+    pytest.importorskip("torch")
+    code = """
+import torch, tileprof
+torch.nn.Parameter.is_cuda = True  # as far as the hooks can see
+def closed():
+    model = torch.nn.Linear(4, 4, bias=False)
+    return torch.compile(lambda x: model(x), backend="eager")
+@torch.compile(backend="eager")
+def uses_a_global(x):
+    return later(x)
+run = closed()
+whole = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False))
+method = torch.compile(whole.forward, backend="eager")
+len_ = torch.compile(len, backend="eager")
+print("compiled")
+later = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4, bias=False))
+with tileprof.capture():
+    pass
+"""
+    said, _ = inside(code, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
+    names = [row["name"] for row in said if row.get("e") == "describe"]
+    assert names[:2] == ["weight", "0.weight"]
+    assert sorted(names[2:]) == ["0.weight", "1.weight", "weight"]

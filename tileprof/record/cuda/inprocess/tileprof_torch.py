@@ -10,6 +10,7 @@ marked regions are recorded, operators are looked at only inside them. Compiled 
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import os
 import sys
@@ -42,7 +43,7 @@ class _Hooks:
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0"
         self.for_a_graph = False
         self.compiled: list[Any] = []
-        """Modules whose calls are not hooked: their parameters are named when they are compiled, and when a region begins."""
+        """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region begins."""
 
     def install(self) -> None:
         import tileprof_inductor
@@ -62,9 +63,9 @@ class _Hooks:
 
         def compile_after(*arguments: Any, **options: Any) -> Any:
             self.step_aside()
-            if arguments and isinstance(arguments[0], self.torch.nn.Module):
+            if arguments and callable(arguments[0]):
                 self.compiled.append(arguments[0])
-                self.learn(arguments[0])
+                self.learn_of(arguments[0])
             return compile_(*arguments, **options)
 
         self.torch.compile = compile_after
@@ -105,9 +106,8 @@ class _Hooks:
         if not begun:
             self.look_away()
             return
-        running = self.running()
-        for root in (*running[-1:], *self.compiled):
-            self.learn(root)
+        for what in (*self.running()[-1:], *self.compiled):
+            self.learn_of(what)
         self.look()
 
     def follow_profiler(self, tell: Any) -> None:
@@ -201,6 +201,18 @@ class _Hooks:
     def enter(self, module: Any, _: Any) -> None:
         if len(self.running()) == 1:
             self.learn(module)
+
+    def learn_of(self, what: Any) -> None:
+        """Names below a module, or below those that a function uses: of its closure, of its module, its own object's."""
+        seen: list[Any] = [what, getattr(what, "__self__", None)]
+        try:
+            used = inspect.getclosurevars(what)
+            seen += [*used.nonlocals.values(), *used.globals.values()]
+        except TypeError:
+            pass  # no function of Python's
+        for found in seen:
+            if isinstance(found, self.torch.nn.Module):
+                self.learn(found)
 
     def learn(self, root: Any) -> None:
         """Names below a module that is called from outside any other; again each time, parameters may have moved."""

@@ -34,7 +34,9 @@ namespace tileprof {
     X(cuCtxSynchronize)              \
     X(cuDeviceGetCount)              \
     X(cuStreamSynchronize)           \
-    X(cuFuncGetParamInfo)
+    X(cuStreamIsCapturing)           \
+    X(cuFuncGetParamInfo)            \
+    X(cuModuleGetGlobal)
 
 struct Api {
 #define X(name) decltype(&::name) name = nullptr;

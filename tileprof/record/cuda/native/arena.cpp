@@ -35,7 +35,7 @@ bool Arena::allocate() {
     ready_ = device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
              device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
              device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
-             device(&count_, sizeof *count_, "memory for the counter") &&
+             device(&count_, 2 * sizeof *count_, "memory for the counters") &&
              device(&spill_, sizeof(Spill), "memory for spilled pages") &&
              check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory");
     if (ready_) refill();
@@ -87,9 +87,10 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 }
 
 uint64_t Arena::count() {
-    unsigned long long n = 0;
-    if (!check(api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
-    return n;
+    unsigned long long n[2] = {0, 0};
+    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
+    beyond_ = n[1];
+    return n[0];
 }
 
 void Arena::launched(uint64_t kernel, Sanitizer_StreamHandle stream) {
@@ -130,9 +131,9 @@ void Arena::report_spills() {
     check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_, sizeof(Header) * kOff, nullptr), "reading headers");
     bool any = false;
     for (const Header& h : after) {
-        if (h.spilled == 0) continue;
+        if (h.spilled == 0 && h.beyond == 0) continue;
         any = true;
-        log_.event("\"e\":\"spill\",\"launch\":%u,\"accesses\":%u", h.launch, h.spilled);
+        log_.event("\"e\":\"spill\",\"launch\":%u,\"accesses\":%u,\"beyond\":%u", h.launch, h.spilled, h.beyond);
     }
     if (!any) return;
     static Spill host;
@@ -170,10 +171,10 @@ void Arena::drain() {
         log_.entries(staging_, some * sizeof(Entry));
         done += some;
     }
-    if (appended > n) report_spills();
+    if (appended > n || beyond_ > 0) report_spills();
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
-    check(api.sanitizerMemset(count_, 0, sizeof *count_, nullptr), "clearing the record count");
+    check(api.sanitizerMemset(count_, 0, 2 * sizeof *count_, nullptr), "clearing the record count");
     log_.event("\"e\":\"drain\",\"entries\":%llu,\"lost\":%llu", static_cast<unsigned long long>(n),
                static_cast<unsigned long long>(appended - n));
     refill();

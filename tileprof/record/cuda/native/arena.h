@@ -42,8 +42,8 @@ class Arena {
     void drain();
     // The entries that are in the arena now; the caller has waited for what wrote them.
     std::vector<Entry> peek();
-    // Some entries found no room since the last drain.
-    bool full() { return count() > capacity_; }
+    // Some accesses have no entry since the last drain.
+    bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
    private:
@@ -70,6 +70,7 @@ class Arena {
     Spill* spill_ = nullptr;     // device
     void* staging_ = nullptr;    // pinned host
     uint64_t capacity_ = 0;
+    uint64_t beyond_ = 0;  // as of the last count()
     uint32_t used_headers_ = 0, used_in_graphs_ = 0;
     uint32_t first_launch_ = 0;
     std::vector<Header> host_headers_;

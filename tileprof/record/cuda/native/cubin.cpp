@@ -18,7 +18,8 @@ constexpr size_t kInstructionBytes = 16;
 // digits vary with where operands lie; nothing else is between.
 constexpr uint16_t kFirstTexture = 0x160, kLastTexture = 0x16d, kFirstSurface = 0x198, kFirstSurfaceStore = 0x19c, kLastSurface = 0x19f;
 
-constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.";
+constexpr char kText[] = ".text.", kShared[] = ".nv.shared.", kInfo[] = ".nv.info", kConstants[] = ".nv.constant0.",
+               kVariables[] = ".nv.constant3";
 
 // Attributes of a module and of each kernel: records of format (4: with a size), name, size, value. The values of these:
 // a symbol and the registers of a thread; a symbol, the offset and the size of the parameters.
@@ -83,6 +84,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         return s;
     };
     Elf64_Shdr names = section(header.e_shstrndx), symbols{}, strings{}, info{};
+    size_t variables = 0;           // the section of constant variables
     std::set<std::string> entries;  // kernels have parameters, functions that they call have not
     for (size_t i = 0; i < header.e_shnum; ++i) {
         Elf64_Shdr s = section(i);
@@ -93,6 +95,8 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             scan_code(image + s.sh_offset, s.sh_size, &kernel);
         } else if (strncmp(name, kConstants, sizeof kConstants - 1) == 0) {
             entries.insert(name + sizeof kConstants - 1);
+        } else if (strcmp(name, kVariables) == 0) {
+            variables = i;
         } else if (strncmp(name, kShared, sizeof kShared - 1) == 0) {
             kernels[name + sizeof kShared - 1].static_shared_bytes = static_cast<uint32_t>(s.sh_size);
         } else if (strncmp(name, kInfo, sizeof kInfo - 1) == 0 && name[sizeof kInfo - 1] == '.' &&
@@ -115,6 +119,12 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (attribute == kRegisters && value[0] < symbols.sh_size / sizeof(Elf64_Sym))
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
+    std::vector<std::string> constants;
+    for (size_t i = 0; variables != 0 && i < symbols.sh_size / sizeof(Elf64_Sym); ++i)
+        if (symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
+            constants.push_back(image + strings.sh_offset + symbol[i].st_name);
+    for (const std::string& entry : entries)
+        if (kernels.count(entry) != 0) kernels[entry].constants = constants;
     // Which of them calls which function is not looked at: any may call all.
     KernelCode functions;
     for (const auto& [name, code] : kernels)

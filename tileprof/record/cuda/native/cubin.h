@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace tileprof {
 
@@ -20,6 +21,7 @@ struct KernelCode {
     bool tensor_reduce = false;  // likewise
     bool texture = false;        // reads through textures or surfaces, and
     bool surface = false;        // writes through surfaces, likewise
+    std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
     // This code may call that.
     void calls(const KernelCode& other);

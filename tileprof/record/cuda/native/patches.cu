@@ -112,6 +112,14 @@ __device__ void spill(Header* h, uint64_t address, uint64_t bytes, uint32_t mode
     }
 }
 
+// Addresses of the lower half have 47 bits. Others are memory of the host's that the GPU reaches through its page tables,
+// or a program's mistake.
+__device__ __noinline__ void spill_beyond(Header* h, uint64_t address, uint64_t bytes, uint32_t mode) {
+    atomicAdd(&h->beyond, 1u);
+    atomicAdd(h->count + 1, 1ull);
+    spill(h, address, bytes, mode);
+}
+
 // Is entry `at` that of this key? `have`: the bits that it holds.
 __device__ __forceinline__ bool find(const Header* h, uint64_t at, uint64_t key, uint32_t block, uint32_t mode,
                                      uint32_t* have) {
@@ -154,8 +162,7 @@ __device__ __forceinline__ void touch(Header* h, uint64_t address, uint32_t byte
     uint32_t bits = (0xffffffffu >> (31 - (last - first))) << first;
     uint32_t block = linear_block();
 
-    // Addresses of the lower half have 47 bits; anything else is not this GPU's memory.
-    if (address >> kGenerationShift != 0) return spill(h, address, bytes, mode);
+    if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
     uint32_t peers = __match_any_sync(__activemask(), window);
     uint64_t key = key_of(h, kAccess, window);
     uint32_t slot = slot_of(h, key, block);
@@ -186,6 +193,7 @@ __device__ void end_threads(Header* h, unsigned long long leaving) {
 
 __device__ __forceinline__ void bulk(Header* h, uint64_t address, uint32_t bytes, uint32_t mode, uint32_t mask) {
     if (!elected() || bytes == 0) return;
+    if (address >> kGenerationShift != 0) return spill_beyond(h, address, bytes, mode);
     uint64_t at = append(h, 1);
     if (at == kFull) return spill(h, address, bytes, mode);
     write_entry(h, at, key_of(h, kRange, address), linear_block(), bytes, mode, mask, static_cast<uint32_t>(globaltimer()));

@@ -7,9 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <new>
 
+#include "arrays.h"
 #include "log.h"
+#include "streamops.h"
 #include "verify.h"
 
 namespace tileprof {
@@ -52,6 +55,13 @@ GraphLaunch& graph_launch_of_thread() {
     return *present;
 }
 
+// The launching call that this thread is in.
+struct LaunchingCall {
+    uint32_t cbid = 0;
+    const void* arguments = nullptr;
+};
+thread_local LaunchingCall launching_call;
+
 // Blocks of such a launch wait for each other: ending some of them would hang the others.
 bool is_cooperative(const CUlaunchConfig& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i)
@@ -68,6 +78,19 @@ const void* handle_of(uint32_t cbid, const void* arguments) {
     return is_extended(cbid) ? static_cast<const void*>(static_cast<const LaunchKernelEx*>(arguments)->function)
                              : static_cast<const void*>(static_cast<const LaunchKernel*>(arguments)->function);
 }
+
+std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) {
+    if (is_extended(call.cbid)) {
+        const auto* a = static_cast<const LaunchKernelEx*>(call.arguments);
+        return parameter_block(function, a->parameters, a->extra);
+    }
+    const auto* a = static_cast<const LaunchKernel*>(call.arguments);
+    return parameter_block(function, a->parameters, a->extra);
+}
+
+// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter that
+// is new each time (a seed) would make each of them a new one.
+constexpr uint32_t kMostLessons = 64;
 
 // CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and nobody says where.
 constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
@@ -160,6 +183,9 @@ void Recorder::see_launches(bool on) {
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
           SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx, SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz})
         check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    for (const auto* ids : {&memory_operations(), &array_copies()})
+        for (Sanitizer_CallbackId id : *ids)
+            check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
 }
 
 void Recorder::forked() {
@@ -254,8 +280,9 @@ void Recorder::patch(CUmodule handle, Module* module) {
     }
     if (!known->second || module->patched) return;
     if (!module->prepared) {
+        module->unpatched.clear();
         auto prepare = [&](const Patch& p) {
-            check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function);
+            if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function)) module->unpatched.push_back(p.function);
         };
         if (options.pass == Pass::kFloor) {
             for (const Patch& p : kFloorPatches) prepare(p);
@@ -275,12 +302,22 @@ void Recorder::unpatch(CUmodule handle, Module* module) {
     module->patched = module->prepared = false;
 }
 
+// For a launch's event: patches that its module lacks; nothing when it has all.
+std::string Recorder::unpatched(CUmodule handle) const {
+    auto found = modules_.find(handle);
+    if (found == modules_.end() || found->second.unpatched.empty()) return "";
+    std::string list;
+    for (const std::string& name : found->second.unpatched) list += (list.empty() ? "\"" : ",\"") + name + "\"";
+    return ",\"unpatched\":[" + list + "]";
+}
+
 const Kernel& Recorder::kernel(CUmodule module, const char* name) {
     auto [at, fresh] = kernels_.try_emplace({module, name});
     if (fresh) {
         at->second = &all_kernels_.emplace_back();
         Kernel& kernel = *at->second;
         kernel.id = static_cast<uint32_t>(all_kernels_.size() - 1);
+        kernel.module = module;
         bool scanned = false;
         auto found = modules_.find(module);
         if (found != modules_.end()) {
@@ -297,11 +334,12 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
                    "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
-                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"code\":[%llu,%llu]",
+                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
                    kernel.id, quoted(readable.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
                    kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
-                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface, static_cast<u64>(pc), static_cast<u64>(bytes));
+                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface,
+                   kernel.code.constants.size(), static_cast<u64>(pc), static_cast<u64>(bytes));
     }
     return *at->second;
 }
@@ -310,6 +348,12 @@ bool Recorder::wants(const Kernel& kernel) {
     if (!options.capturing || !kernel.wanted) return false;
     uint64_t n = matching_++;
     return n >= options.skip && n - options.skip < options.count;
+}
+
+// Products of different depth may have the same kernel, grid and result: each is a lesson of its own.
+bool Recorder::teaches(const OpenLaunch& launch) {
+    if (launching_call.arguments == nullptr) return false;
+    return !was_replayed(launch, parameters_of(launching_call, launch.function)) && ++lessons_[launch.geometry] <= kMostLessons;
 }
 
 void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
@@ -335,7 +379,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options.pass != Pass::kFloor && wants(k);
     open.learned = !open.recorded && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
-                   (k.code.tensor_store || k.code.tensor_reduce) && learned_.insert(open.geometry).second;
+                   (k.code.tensor_store || k.code.tensor_reduce) && teaches(open);
     Header* header = memory->off();
     uint32_t generation = 0;
     if (graph >= 0 && options.capturing && options.pass != Pass::kFloor) {
@@ -353,11 +397,11 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
     check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
     if (open.recorded || open.learned || options.pass == Pass::kFloor)
         log_.event("\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
-                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu",
+                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"t\":%llu%s",
                    open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
                    data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
                    context_ids_[data.context], static_cast<int>(data.device), graph, generation,
-                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()));
+                   static_cast<u64>(ordinal), static_cast<u64>(now_ns()), unpatched(data.module).c_str());
     open_launch = open;
 }
 
@@ -526,17 +570,39 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
         return;
     }
+    for (auto [ids, handle] : {std::pair{&memory_operations(), &memory_operation}, std::pair{&array_copies(), &array_copy}}) {
+        if (std::find(ids->begin(), ids->end(), cbid) == ids->end()) continue;
+        if (options.capturing) handle(cbid, data);
+        return;
+    }
     if (replaying != nullptr) return;
     if (data.callbackSite == SANITIZER_API_ENTER) {
         open_launch = OpenLaunch{};
         in_launching_call = true;
+        launching_call = {cbid, data.functionParams};
         if (options.verify) remember_memory();
         return;
     }
     launch_returned(cbid, data);
     in_launching_call = false;
+    launching_call = {};
     if (open_launch.arena != nullptr && (open_launch.recorded || open_launch.learned)) open_launch.arena->make_room();
     open_launch = OpenLaunch{};
+}
+
+// Where the constant variables lie that a kernel may read: no callback reports that it does. Asked for when no call of the
+// driver's is under way.
+void Recorder::tell_constants(const Kernel& kernel) {
+    if (kernel.code.constants.empty() || !constants_told_.insert(kernel.id).second) return;
+    std::string ranges;
+    for (const std::string& name : kernel.code.constants) {
+        CUdeviceptr address = 0;
+        size_t bytes = 0;
+        // What the driver does not find by its name, no program can write: a table of the compiler's.
+        if (api.cuModuleGetGlobal(&address, &bytes, kernel.module, name.c_str()) != CUDA_SUCCESS) continue;
+        ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," + std::to_string(bytes) + "]";
+    }
+    log_.event("\"e\":\"constants\",\"kernel\":%u,\"ranges\":[%s]", kernel.id, ranges.c_str());
 }
 
 // A launching call returns: by now the launch has its records.
@@ -545,6 +611,7 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
     const void* handle = handle_of(cbid, data.functionParams);
     if (launch.kernel != nullptr) {
         handles_[handle] = launch.kernel->id;
+        tell_constants(*launch.kernel);
     } else if (launch.arena == nullptr) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
         log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),
@@ -557,21 +624,20 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
     bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses) return;
     if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
+    std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);
     if (is_extended(cbid)) {
-        const auto* call = static_cast<const LaunchKernelEx*>(data.functionParams);
         auto again = [](const void* p) {
             const auto* c = static_cast<const LaunchKernelEx*>(p);
             return api.cuLaunchKernelEx(c->config, c->function, c->parameters, c->extra) == CUDA_SUCCESS;
         };
-        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+        replay(launch, parameters, again, data.functionParams);
     } else {
-        const auto* call = static_cast<const LaunchKernel*>(data.functionParams);
         auto again = [](const void* p) {
             const auto* c = static_cast<const LaunchKernel*>(p);
             return api.cuLaunchKernel(c->function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
                                       c->block[2], c->shared_bytes, c->stream, c->parameters, c->extra) == CUDA_SUCCESS;
         };
-        replay(launch, parameter_block(launch.function, call->parameters, call->extra), again, call);
+        replay(launch, parameters, again, data.functionParams);
     }
 }
 

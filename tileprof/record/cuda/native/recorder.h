@@ -18,6 +18,7 @@ namespace tileprof {
 
 struct Kernel {
     uint32_t id = 0;
+    CUmodule module = nullptr;
     KernelCode code;
     bool wanted = true;  // by --kernel and --exclude
 };
@@ -43,6 +44,7 @@ struct Module {
     std::map<std::string, KernelCode> codes;
     bool patched = false;
     bool prepared = false;  // it is known which instructions to patch
+    std::vector<std::string> unpatched;  // patches that the library refused
 };
 
 class Recorder {
@@ -84,10 +86,13 @@ class Recorder {
     Arena* arena(CUcontext context);
     const Kernel& kernel(CUmodule module, const char* name);
     bool wants(const Kernel& kernel);
+    bool teaches(const OpenLaunch& launch);
+    void tell_constants(const Kernel& kernel);
     bool seeing() const { return options.capturing || !options.patch_in_ranges; }
     void see_launches(bool on);
     void patch(CUmodule handle, Module* module);
     void unpatch(CUmodule handle, Module* module);
+    std::string unpatched(CUmodule handle) const;
 
     Sanitizer_SubscriberHandle subscriber_ = nullptr;
     std::vector<char> patches_;
@@ -101,7 +106,8 @@ class Recorder {
     std::map<uint64_t, CUcontext> owners_;  // of allocations that die with a context
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
     std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
-    std::set<uint64_t> learned_;  // kernels and grids
+    std::map<uint64_t, uint32_t> lessons_;  // launches replayed for what they teach, by kernel and grid
+    std::set<uint32_t> constants_told_;  // kernels
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
@@ -128,6 +134,8 @@ extern thread_local bool in_launching_call;  // its records are looked at before
 // is the header that launches get.
 extern thread_local Header* replaying;
 void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call);
+// Whether a launch of this kernel and grid whose parameters differ in nothing but where buffers lie was replayed before.
+bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters);
 
 // The kernel's parameters as one block of bytes; empty when the driver cannot tell their sizes.
 std::vector<char> parameter_block(CUfunction function, void** parameters, void** extra);

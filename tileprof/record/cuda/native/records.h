@@ -76,7 +76,7 @@ constexpr uint32_t kClaimed = 0xffffffffu;  // a slot of the index whose entry i
 struct alignas(64) Header {
     Entry* arena;
     uint32_t* table;
-    unsigned long long* count;  // entries used, may run past capacity
+    unsigned long long* count;  // entries used, may run past capacity; after it, how often any `beyond` rose
     Spill* spill;
     uint64_t capacity;
     uint32_t table_mask;
@@ -89,7 +89,8 @@ struct alignas(64) Header {
     uint32_t in_graph;
     uint32_t generation;   // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
-    uint32_t unused[8];
+    uint32_t beyond;       // accesses outside of the addresses that keys hold
+    uint32_t unused[7];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");
 
