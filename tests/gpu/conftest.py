@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # what tests of this folder share
+
 from tileprof.errors import UserError
 from tileprof.record.cuda import gpu, locate
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import torch
 
+from tileprof.runtime.alone import instances
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measure import REPEATS, _instances, _roof_us, captured
+from tileprof.runtime.measure import _roof_us
 from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.launch import Launcher, max_clusters
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
@@ -26,6 +27,7 @@ from tileprof.runtime.persistent.source import Options
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
+from tileprof.runtime.timing import REPEATS, captured
 
 TIMEOUT_NS = 200_000_000
 DELAY_NS = 20_000
@@ -208,7 +210,7 @@ class Run:
         self.given = given
         self.launchers = [Launcher(p, "cuda", timeout_ns=TIMEOUT_NS, delay_ns=delay_ns, options=options) for p in plans]
         self.seed, self.record = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 8))
-        flags = torch.zeros(max(1, plans[0].semaphores) * 32, dtype=torch.int32, device="cuda")
+        flags = torch.zeros(max(plan.flag_words for plan in plans), dtype=torch.int32, device="cuda")
         self.shared = [
             (self.seed, flags, torch.zeros(32, dtype=torch.int32, device="cuda"), self.record) for _ in plans
         ]
@@ -289,7 +291,7 @@ def medians(graphs):
 
 
 def measured(case):
-    count = max(8, _instances(case.chain))
+    count = max(8, instances(case.chain))
     flats = [storage(case.chain, seed) for seed in range(min(count, 2))]
     flats += [{n: t.clone() for n, t in flats[0].items()} for _ in range(count - len(flats))]
     plans = plans_of(case)

@@ -84,6 +84,8 @@ def script(name, *words, likely_s, limit_s, alone=False):
     return Step(name, (*python, *words), likely_s, limit_s, alone)
 
 
+SANITIZED = ("tests/gpu/sanitize_runtime.py",)
+
 STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
     suite("known", "test_gpu_known_accesses.py", likely_s=40, limit_s=150),
@@ -106,10 +108,16 @@ STEPS = (
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240, alone=True),
-    suite("runtime_persistent", "test_runtime_persistent.py", likely_s=60, limit_s=180, alone=True),
-    script("sanitizer", "tests/gpu/sanitize_runtime.py", likely_s=90, limit_s=300, alone=True),
+    suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
+    suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
+    script("races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True),
     script(
-        "runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", "--budget", "{seconds}",
+        "barriers", *SANITIZED, "synccheck", "--under", "cusync", "--under", "persistent", "--replays", "1",
+        likely_s=50, limit_s=150, alone=True,
+    ),
+    script(
+        "runtime_measure", "-m", "tileprof.runtime.measure", "{out}/runtime.json", "--missing", "--budget", "{seconds}",
         likely_s=400, limit_s=540, alone=True,
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -15,6 +16,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 import tileprof.runtime.gpu  # noqa: E402, F401 - see above
+from tileprof.runtime.compile.replace import ChainModule  # noqa: E402 - likewise
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
@@ -87,3 +89,35 @@ def test_calls_on_two_streams_do_not_share_semaphores(case) -> None:
                 outs.append(compiled(x))
         torch.cuda.synchronize()
         assert all(close(out, model(x)) for out in outs)
+
+
+@pytest.mark.parametrize("tokens", [16, 64])
+def test_a_llama_mlp_whose_weights_stay_runs_in_the_persistent_kernel_and_follows_them_all_the_same(tokens) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = Gated(4096, 11008).cuda().half().eval()
+    x = torch.randn(tokens, 4096, device="cuda", dtype=torch.float16)
+    compiled = torch.compile(model, backend="tileprof", options={"use": "always", "frozen": True})
+    with torch.no_grad():
+        assert close(compiled(x), model(x))
+        made = [p for m in gc.get_objects() if type(m) is ChainModule for p in m._gpu.values()]
+        (pipeline,) = [p for p in made if p.inputs["x"].shape == (tokens, 4096)]
+        assert pipeline.scheduler.name == "persistent"
+        assert len(pipeline.chain.operators) == 2
+        model.up.weight.mul_(2)
+        assert close(compiled(x), model(x))
+        model.load_state_dict({name: torch.randn_like(w) / 64 for name, w in model.state_dict().items()})
+        assert close(compiled(x), model(x))
+        model.gate.weight = nn.Parameter(torch.randn_like(model.gate.weight) / 64)
+        assert close(compiled(x), model(x))
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            compiled(x)
+            side.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=side):
+                out = compiled(x)
+            x.copy_(torch.randn_like(x))
+            graph.replay()
+            side.synchronize()
+            assert close(out, model(x))

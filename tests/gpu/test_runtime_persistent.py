@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -10,6 +11,8 @@ import torch
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
+
+import replays
 
 from tileprof.policy.expression import parse
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
@@ -26,8 +29,6 @@ from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
 
 pytestmark = pytest.mark.gpu
-
-DELAY_NS = 20_000
 
 
 def view(name, *shape, dtype="float16"):
@@ -78,6 +79,8 @@ CHAINS = {
     "high gated products": gated_mlp(300, (128, 88), (128, 192), 512, 704),
     "pairs": gelu_mlp(700, (256, 96), (256, 128), 512, 384),
     "gated pairs": gated_mlp(512, (256, 88), (256, 128), 512, 352),
+    "pairs whose k is cut": gelu_mlp(200, (256, 96), (256, 128), 2112, 2048),
+    "gated pairs whose k is cut": gated_mlp(256, (256, 88), (256, 64), 2048, 2112),
     "bias and residual": biased("float16"),
     "bfloat16": biased("bfloat16"),
     "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
@@ -92,30 +95,7 @@ def chain(request):
     return CHAINS[request.param]
 
 
-def wrong_replays(policy, *, replays: int, delay_ns: int = DELAY_NS, schedule: str = "persistent") -> int:
-    """How many replays of a captured run, with poison before and delays inside, differ in any bit from the stages one after the other without delays."""
-    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, unchecked=True)
-    given = pipeline.example()
-    wanted = GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**given).clone()
-    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
-
-    def once() -> None:
-        pipeline.seed.add_(1)
-        pipeline.poison()
-        out = pipeline(**given)
-        wrong.add_((~torch.isclose(out, wanted, rtol=0, atol=0)).any().int())
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        once()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        once()
-    for _ in range(replays):
-        graph.replay()
-    pipeline.check()
-    return int(wrong)
+wrong_replays = partial(replays.wrong_replays, schedule="persistent", order="persistent-stages")
 
 
 def test_a_thousand_replays_with_random_delays_are_right(chain) -> None:
@@ -194,6 +174,39 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
     for each in pipelines:
         each.check()
         assert torch.equal(each(**given), wanted)
+
+
+@pytest.mark.parametrize(("priority", "whole"), [(0, False), (-1, True)])
+@pytest.mark.parametrize("splits", [(1, 4), (4, 1)])
+def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_as_a_whole(
+    monkeypatch, splits, priority, whole
+) -> None:
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two priorities and not whole, up to a third of these rounds gave up."""
+    policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
+
+    def made(split, **more):
+        monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
+        return GpuPipeline(policy, schedule="persistent", unchecked=True, whole=whole, **more)
+
+    pipelines = made(2, delay_ns=200_000), *(made(split, timeout_ns=50_000_000) for split in splits)
+    streams = *(torch.cuda.Stream() for _ in splits), torch.cuda.Stream(priority=priority)
+    given = pipelines[0].example()
+    wanted = pipelines[0].reference(given)["y"].double()
+    torch.cuda.synchronize()
+    for number in range(100):
+        pipelines[0].seed.add_(1)
+        torch.cuda.synchronize()
+        for pipeline, stream, pause_us in zip(pipelines, streams, (0, 10 * (number % 64), 0), strict=True):
+            with torch.cuda.stream(stream):
+                pipeline.launch(given)
+            end = time.perf_counter() + pause_us / 1e6
+            while time.perf_counter() < end:
+                pass
+        for pipeline in pipelines:
+            pipeline.check()
+    for pipeline in pipelines:
+        out = pipeline._own["y"].view_as(wanted).double()
+        assert (out - wanted).norm() < 3e-3 * wanted.norm()
 
 
 def test_what_the_kernel_does_not_take_falls_back_with_a_reason() -> None:

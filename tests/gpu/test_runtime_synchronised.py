@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -18,7 +19,9 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 
-from tileprof.policy.expression import parse  # noqa: E402 - see above
+import replays  # noqa: E402 - see above
+
+from tileprof.policy.expression import parse  # noqa: E402 - likewise
 from tileprof.runtime.chain import Chain  # noqa: E402 - likewise
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
 from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise
@@ -117,40 +120,17 @@ def chain(request):
     return CHAINS[request.param]
 
 
-def wrong_replays(policy, *, replays: int, delay_ns: int, ahead: bool = False, schedule: str = "cusync") -> int:
-    """How many replays of a captured run, with poison before and delays inside, differ in any bit from stream order without delays."""
-    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
-    given = pipeline.example()
-    wanted = GpuPipeline(policy, schedule="stream", unchecked=True, ahead=ahead)(**given).clone()
-    wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
-
-    def once() -> None:
-        pipeline.seed.add_(1)
-        pipeline.poison()
-        out = pipeline(**given)
-        wrong.add_((~torch.isclose(out, wanted, rtol=0, atol=0)).any().int())
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        once()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        once()
-    for _ in range(replays):
-        graph.replay()
-    pipeline.check()
-    return int(wrong)
+wrong_replays = partial(replays.wrong_replays, order="stream")
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_thousand_replays_with_random_delays_are_right(chain, ahead) -> None:
-    assert wrong_replays(chain.policy(), replays=1000, delay_ns=20_000, ahead=ahead) == 0
+    assert wrong_replays(chain.policy(), replays=1000, schedule="cusync", ahead=ahead) == 0
 
 
 @pytest.mark.parametrize("schedule", ["pdl", "streams", "cusync-streams", "graph"])
 def test_every_other_scheduler_is_right_under_delays(chain, schedule) -> None:
-    assert wrong_replays(chain.policy(), replays=1000, delay_ns=20_000, schedule=schedule) == 0
+    assert wrong_replays(chain.policy(), replays=1000, schedule=schedule) == 0
 
 
 def test_the_result_is_that_of_pytorch(chain) -> None:
@@ -165,7 +145,7 @@ def test_the_result_is_that_of_pytorch(chain) -> None:
 def test_without_its_waits_the_same_test_fails(name) -> None:
     policy = CHAINS[name].policy()
     weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
-    assert wrong_replays(weak, replays=50, delay_ns=20_000) > 0
+    assert wrong_replays(weak, replays=50, schedule="cusync") > 0
 
 
 def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
@@ -178,7 +158,7 @@ def test_a_wait_that_cannot_end_is_reported_and_the_next_run_is_right() -> None:
         match=r"stage 1 \(down\), tile \d+: semaphore \d+ did not reach its value .* seen \d+, expected 1000",
     ):
         pipeline.check()
-    assert wrong_replays(policy, replays=3, delay_ns=0) == 0
+    assert wrong_replays(policy, replays=3, schedule="cusync", delay_ns=0) == 0
 
 
 def test_an_unsound_policy_runs_in_stream_order_and_says_so() -> None:

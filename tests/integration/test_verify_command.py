@@ -71,6 +71,21 @@ def test_an_unsound_policy_exits_with_1_and_names_tiles_and_bytes(mlp, good, tmp
     assert value["corrected"]["policy_us"] > 0
 
 
+def test_a_policy_whose_waits_never_end_gets_no_time(mlp, good, tmp_path, capsys):
+    def forever(value):
+        value["edges"][0]["value"] = "1000"
+
+    endless = changed(good, tmp_path / "endless.json", forever)
+    assert main(["verify", str(endless), str(mlp)]) == 1
+    said = capsys.readouterr().out
+    assert "waits never end" in said
+    assert "Time, modelled: none under this policy; " in said
+    assert main(["verify", str(endless), str(mlp), "--json"]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["model_us"]["policy"] is None
+    assert value["model_us"]["exact"] > 0
+
+
 @pytest.mark.parametrize("fuse", [[], ["--fuse"]])
 def test_the_command_that_is_proposed_writes_a_policy_that_is_sound(mlp, good, tmp_path, capsys, monkeypatch, fuse):
     monkeypatch.chdir(tmp_path)

@@ -18,8 +18,8 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.policy.format import Policy
+    from tileprof.runtime.alone import StageTime
     from tileprof.runtime.chain import Chain
-    from tileprof.runtime.measure import StageTime
     from tileprof.trace import Trace
 
 PREDICTED: Final = ("graph", "pdl", "streams")
@@ -28,22 +28,24 @@ PREDICTED: Final = ("graph", "pdl", "streams")
 _ALIGNED_BYTES: Final = 512
 
 
-def compare(policies: Sequence[Policy]) -> dict[str, Any]:
+def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[str, Any]:
     """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
 
-    All policies must be sound and for the same stages. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
+    All policies must be sound and for the same stages. ``compile_s``: what torch.compile gets for its row; None: no such row. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
     else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages' tiles.
     """
+    from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime.alone import stage_times  # noqa: PLC0415 - likewise
 
     chain = _common_chain(policies)
-    device = _device(on_gpu.measured_on()["device"])
+    device = of_driver(on_gpu.measured_on()["device"])
     ways = on_gpu.runnable(chain)
     rows: list[dict[str, Any]] = []
     expected: dict[str, float] = {}
     stages: list[dict[str, Any]] = []
     if set(on_gpu.TRITON_ROWS) <= set(ways):
-        times = on_gpu.stage_times(chain, device)
+        times = stage_times(chain, device)
         rows += on_gpu.measure(chain, policies, schedulers=on_gpu.TRITON_ROWS)
         expected |= predict(chain, policies, device, times)
         stages = [
@@ -51,8 +53,10 @@ def compare(policies: Sequence[Policy]) -> dict[str, Any]:
             for name, t in zip(chain.names, times, strict=True)
         ]
     if set(on_gpu.PERSISTENT_ROWS) <= set(ways):
-        rows += on_gpu.measure(chain, policies, schedulers=on_gpu.PERSISTENT_ROWS, torch_rows=not rows)
+        rows += on_gpu.measure(chain, policies, schedulers=on_gpu.PERSISTENT_ROWS, beside_torch=not rows)
         expected |= predict_persistent(policies, device)
+    if compile_s is not None:
+        rows.append(on_gpu.measure_compiled(chain, policies[0], compile_s))
     for row in on_gpu.with_gains(rows):
         if row["row"] in expected and row.get("gain_over") in expected:
             row["predicted_us"] = expected[row["row"]]
@@ -63,8 +67,9 @@ def compare(policies: Sequence[Policy]) -> dict[str, Any]:
 
 def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
     """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream order, their overlap under each policy."""
+    from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measure import persistent_stage_us, row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
 
@@ -145,6 +150,9 @@ def print_table(found: dict[str, Any]) -> None:
     )
     print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}  over")
     for row in found["rows"]:
+        if "us" not in row:
+            print(f"{row['row']:32}{row['said']}")
+            continue
         spread = f"{row['us_10']:.1f} to {row['us_90']:.1f}"
         expected = f"{100 * row['predicted_gain']:.1f}%" if "predicted_gain" in row else ""
         residual = f"{row['residual_points']:+.1f}" if "residual_points" in row else ""
@@ -199,16 +207,3 @@ def _common_chain(policies: Sequence[Policy]) -> Chain:
                 "`tileprof run POLICY`, without --compare, names the races"
             )
     return chains[0]
-
-
-def _device(name: str) -> Device:
-    """The description of the GPU here, by the name that its driver gives."""
-    from tileprof.devices import get, names  # noqa: PLC0415 - not needed for --help
-
-    folded = name.upper().replace(" ", "").replace("-", "")
-    fitting = [known for known in names() if all(word in folded for word in known.upper().split("-"))]
-    if not fitting:
-        raise UserError(
-            f"{name} is not among the known devices ({', '.join(names())}): nothing can be predicted for it"
-        )
-    return get(max(fitting, key=len))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tileprof.runtime import Pipeline
     from tileprof.runtime.executor import Findings
 
+RANDOM: Final = 4
+DELAYED: Final = 64
+"""Random orders, and tiles that are held back, unless told otherwise."""
+
 TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage, PyTorch where it likes."""
 
@@ -52,22 +56,25 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="NAME",
         help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for)",
     )
-    add("--random", type=int, default=4, metavar="N", help="random orders (default 4)")
+    add(
+        "--compile",
+        type=float,
+        metavar="SECONDS",
+        help="with --compare: torch.compile max-autotune too, which gets so long to compile",
+    )
+    add("--random", type=int, metavar="N", help=f"random orders (default {RANDOM})")
     add(
         "--delayed",
         type=int,
-        default=64,
         metavar="N",
-        help="tiles held back as long as the policy allows, one at a time (default 64; 0: all)",
+        help=f"tiles held back as long as the policy allows, one at a time (default {DELAYED}; 0: all)",
     )
-    add("--seed", type=int, default=0, help="seed of orders and inputs (default 0)")
+    add("--seed", type=int, help="seed of orders and inputs (default 0)")
     add("--json", action="store_true", help="for programs")
 
 
 def _run(options: Namespace) -> int:
-    for name in ("random", "delayed", "seed"):
-        if getattr(options, name) < 0:
-            raise UserError(f"--{name} {getattr(options, name)}: give a number from 0")
+    _settle_orders(options)
     if options.scheduler != AUTO and (options.compare or options.trace):
         raise UserError(
             "--scheduler goes with neither --compare, which measures them all, nor --trace, which computes nothing"
@@ -93,12 +100,25 @@ def _run(options: Namespace) -> int:
     return 0 if found["clean"] else 1
 
 
+def _settle_orders(options: Namespace) -> None:
+    """Numbers for the options of orders; raises `UserError` for those that mean nothing, alone or beside --compare."""
+    for name, default in (("random", RANDOM), ("delayed", DELAYED), ("seed", 0)):
+        given = getattr(options, name)
+        if given is not None and options.compare:
+            raise UserError(f"--{name} is about orders in which tiles are executed; --compare measures and executes none")
+        if given is not None and given < 0:
+            raise UserError(f"--{name} {given}: give a number from 0")
+        setattr(options, name, default if given is None else given)
+    if options.compile is not None and not (options.compare and options.compile > 0):
+        raise UserError("--compile SECONDS goes with --compare, and is above 0")
+
+
 def _compare(options: Namespace) -> int:
     from tileprof.cli.compare import compare, report, write_csv  # noqa: PLC0415 - heavy, and not needed for --help
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    found = compare([policies.load(path) for path in options.policy])
+    found = compare([policies.load(path) for path in options.policy], options.compile)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)

@@ -151,10 +151,13 @@ def _print_costs(found: Judgement) -> None:
         f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
         f"together they cover {int(excess['excess_tiles'].sum()):,} tiles beyond the dependencies."
     )
-    print(
-        f"Time, modelled: {found.policy_us:.2f} us; {found.exact_us:.2f} us with one wait a dependency "
-        f"({found.excess_us:+.2f} us for the excess); {found.stream_us:.2f} us in stream order."
-    )
+    exact = f"{found.exact_us:.2f} us with one wait a dependency"
+    if found.policy_us is None or found.excess_us is None:
+        print(f"Time, modelled: none under this policy; {exact}; {found.stream_us:.2f} us in stream order.")
+    else:
+        print(
+            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); {found.stream_us:.2f} us in stream order."
+        )
     if len(verdict.renamable):
         left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"
         print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {left}.")

@@ -32,6 +32,17 @@ def get(name: str | Path) -> Device:
     return _from_file(Path(text)) if text.endswith((".json", ".toml")) else _known(text)
 
 
+def of_driver(name: str) -> Device:
+    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``. Raises `UserError` where none fits."""
+    folded = _fold(name)
+    fitting = [known for known in names() if all(_fold(word) in folded for word in known.split("-"))]
+    if not fitting:
+        raise UserError(
+            f"{name} is not among the known devices ({', '.join(names())}): nothing can be predicted for it"
+        )
+    return get(max(fitting, key=len))
+
+
 def _known(name: str) -> Device:
     spellings = _spellings()
     found = spellings.get(_fold(name))

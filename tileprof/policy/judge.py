@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy, and with
-    one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one. ``remarks``:
+    """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy (None: it cannot run
+    to its end), and with one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one. ``remarks``:
     sentences on how the policy's guard differs from the trace.
     """
 
@@ -30,15 +30,15 @@ class Judgement:
     launches: tuple[int, ...]
     verdict: Verification
     stream_us: float
-    policy_us: float
+    policy_us: float | None
     exact_us: float
     corrected: Policy | None
     remarks: tuple[str, ...] = ()
 
     @property
-    def excess_us(self) -> float:
+    def excess_us(self) -> float | None:
         """What the waits that no dependency asks for cost; negative where fewer, coarser waits are cheaper."""
-        return self.policy_us - self.exact_us
+        return None if self.policy_us is None else self.policy_us - self.exact_us
 
     def missing(self) -> pd.DataFrame:
         """One row a missing dependency: names and grid coordinates of both tiles, hazard, bytes; most bytes first."""
@@ -78,7 +78,7 @@ def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = Non
         tuple(bound),
         verdict,
         modelled.stream_ns / 1000,
-        modelled.policy_ns / 1000,
+        None if verdict.never else modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
         remarks(policy, graph.trace, bound),

@@ -17,21 +17,33 @@ from tileprof.runtime.stages.view import View
 
 TOKENS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048)
 BATCHES: Final = (1, 4, 8, 16, 32)
+PROMPTS: Final = (1, 16, 64, 128, 512, 1024, 2048)
+"""Tokens of an attention block, which attends to itself alone: keys of earlier tokens, as in decoding, would be an input that the step's own are written into, and no
+stage writes what is an input of the pipeline.
+"""
+
 RESNET_38: Final = ((56, 64), (28, 128), (14, 256), (7, 512))
 VGG_19: Final = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512))
 """Side of an image and channels of the 3x3 convolutions."""
 
 _SMS: Final = 132
+_THOROUGH_TOKENS: Final = (1, 64, 512)
+_THOROUGH_LAYERS: Final = ((56, 64, 1), (14, 256, 8), (56, 256, 8))
+"""Side, channels and batch."""
+
 _HEAD: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``chain`` has tiles for Triton's kernels; ``wide`` computes the same in tiles for the persistent kernel, where that takes it."""
+    """``chain`` has tiles for Triton's kernels; ``wide`` computes the same in tiles for the persistent kernel, where that takes it. ``thorough``: of the sizes
+    that stand for the others where a row takes long: Triton's kernels beside the persistent one, and torch.compile.
+    """
 
     name: str
     chain: Chain
     wide: Chain | None = None
+    thorough: bool = False
 
 
 def copy_pair(tiles: int, rows: int = 4) -> Chain:
@@ -64,12 +76,12 @@ def attention_block(tokens: int, width: int, heads: int) -> Chain:
     q, k, v = (View("qkv", (heads, tokens, _HEAD), (_HEAD, 3 * inner, 1), "float16", at * inner) for at in range(3))
     middle = View("o", (heads, tokens, _HEAD), (_HEAD, inner, 1), "float16")
     o, y = View.contiguous("o", (tokens, inner), "float16"), View.contiguous("y", (tokens, width), "float16")
-    tile = min(tokens, 128), 128
+    tile = max(16, min(tokens, 128)), 128
     return Chain(
         ("qkv", "attention", "out"),
         (
             Gemm(x, _weight("w1", width, 3 * inner), qkv, tile=tile),
-            Attention(q, k, v, middle, rows=64, causal=True),
+            Attention(q, k, v, middle, rows=max(16, min(tokens, 64)), causal=True),
             Gemm(o, _weight("w2", inner, width), y, tile=tile),
         ),
     )
@@ -93,24 +105,27 @@ def cases() -> Iterator[Case]:
             yield Case(f"copy pair, {tiles} tiles of {2 * rows} KiB", copy_pair(tiles, rows))
     for tokens in TOKENS:
         height = max(16, min(tokens, 128))
-        yield _both(f"GPT-3 MLP TP8, {tokens} tokens", gelu_mlp(tokens, (height, 128), (height, 128)))
+        chain = gelu_mlp(tokens, (height, 128), (height, 128))
+        yield _both(f"GPT-3 MLP TP8, {tokens} tokens", chain, thorough=tokens in _THOROUGH_TOKENS)
     for name, width, inner in (("LLaMA-65B MLP TP8", 8192, 2752), ("LLaMA-7B MLP", 4096, 11008)):
         for tokens in TOKENS:
             height = max(16, min(tokens, 128))
-            yield _both(f"{name}, {tokens} tokens", gated_mlp(tokens, (height, 64), (height, 128), width, inner))
+            chain = gated_mlp(tokens, (height, 64), (height, 128), width, inner)
+            yield _both(f"{name}, {tokens} tokens", chain, thorough=tokens in _THOROUGH_TOKENS)
     for batch in BATCHES:
         for network, layers in (("ResNet-38", RESNET_38), ("VGG-19", VGG_19)):
             for size, channels in layers:
                 tile = (64, 64) if batch * size * size * channels >= _SMS * 4096 else (16, 64)
                 name = f"{network}, two 3x3 convolutions, {size} x {size} x {channels}, batch {batch}"
-                yield _both(name, convolution_pair(batch, size, channels, tile))
+                thorough = (size, channels, batch) in _THOROUGH_LAYERS
+                yield _both(name, convolution_pair(batch, size, channels, tile), thorough=thorough)
     for name, width, heads in (("GPT-3", 12288, 12), ("LLaMA-65B", 8192, 8)):
-        for tokens in (512, 1024, 2048):
+        for tokens in PROMPTS:
             yield Case(f"{name} attention block TP8, {tokens} tokens", attention_block(tokens, width, heads))
 
 
-def _both(name: str, chain: Chain) -> Case:
-    return Case(name, chain, tiled(chain, clusters_on(_SMS))[0])
+def _both(name: str, chain: Chain, *, thorough: bool) -> Case:
+    return Case(name, chain, tiled(chain, clusters_on(_SMS))[0], thorough)
 
 
 def _weight(name: str, k: int, n: int) -> View:

@@ -75,15 +75,20 @@ class Chain:
         return found
 
     def inputs(self) -> dict[str, View]:
-        """Tensors that a stage reads before any has written them, each as its largest view."""
+        """Tensors that a stage reads before any has written them, each as its largest view; flat, where that does not hold the others."""
         written: set[str] = set()
+        first: dict[str, int] = {}
         found: dict[str, View] = {}
         for operator in self.operators:
             reads = [view for role, view in operator.views().items() if role != "out" and view.tensor not in written]
             for view in reads:
                 known = found.get(view.tensor)
                 found[view.tensor] = view if known is None or view.elements > known.elements else known
+                first[view.tensor] = min(first.get(view.tensor, view.offset), view.offset)
             written.add(operator.out.tensor)
+        for name, view in found.items():
+            if first[name] < view.offset:  # no view begins where another does, and ends where that ends
+                found[name] = View.contiguous(name, (view.elements,), view.dtype)
         return found
 
     def outputs(self) -> dict[str, View]:

@@ -14,7 +14,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
-from tileprof.runtime.pipeline import FellBackWarning, Pipeline
+from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.proof import first_wrong_stage, varies
 from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
 from tileprof.runtime.stages.view import View
@@ -38,6 +38,7 @@ class GpuPipeline:
     What the persistent kernel cannot run runs under ``cusync``, with the same warning. A wait that gave up is reported by the next call outside a capture,
     or by `check`; replays of a graph report nothing by themselves.
     ``schedule``: a name of `tileprof.runtime.schedulers`, or ``auto`` for what `choose` takes; ``scheduler`` is what it runs under, ``reason`` why.
+    ``whole``: for programs with streams of several priorities: the persistent kernel's blocks start once there is room for all, see `PersistentKernel`.
     ``delay_ns``: for tests, blocks sleep up to so long, differently in every run.
     """
 
@@ -51,6 +52,7 @@ class GpuPipeline:
         delay_ns: int = 0,
         timeout_ns: int = TIMEOUT_NS,
         unchecked: bool = False,
+        whole: bool = False,
     ) -> None:
         self._check_device()
         self.device = _numbered(torch.device(device))
@@ -61,7 +63,7 @@ class GpuPipeline:
             schedule, self.reason = self._chosen()
         self.scheduler = self._scheduler(schedule)
         self.inputs, self.outputs = self._plain.inputs, self._plain.outputs
-        self._unchecked, self._delay_ns, self._timeout_ns = unchecked, delay_ns, timeout_ns
+        self._unchecked, self._delay_ns, self._timeout_ns, self._whole = unchecked, delay_ns, timeout_ns, whole
         self._proved = False
         self._wrong: str | None = None
         self._persistent = self._persistent_kernel() if self.scheduler.persistent else None
@@ -81,7 +83,7 @@ class GpuPipeline:
 
         try:
             return PersistentKernel(
-                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns
+                self.policy, self.chain, self.scheduler, self.device, delay_ns=self._delay_ns, timeout_ns=self._timeout_ns, whole=self._whole
             )  # fmt: skip
         except UserError as error:
             other = self._scheduler(INSTEAD[self.scheduler.name])
@@ -118,9 +120,7 @@ class GpuPipeline:
         self._last_stream: torch.cuda.Stream | None = None
         self._streams: list[torch.cuda.Stream] = []
         self._own = {
-            name: torch.full(
-                (max(v.elements for v in views),), float("nan"), dtype=_DTYPES[views[0].dtype], device=self.device
-            )
+            name: self._poisoned(max(views, key=lambda view: view.elements))
             for name, views in self.chain.tensors().items()
             if name not in self.inputs
         }
@@ -297,12 +297,7 @@ class GpuPipeline:
 
     def example(self, seed: int = 0) -> dict[str, Any]:
         """Random inputs on the device; see `Pipeline.example`."""
-        made = {}
-        for name, tensor in self._plain.example(seed).items():
-            flat = torch.empty(self.inputs[name].elements, dtype=tensor.dtype, device=self.device)
-            made[name] = flat.as_strided(tuple(tensor.shape), tuple(tensor.stride()))
-            made[name].copy_(tensor)
-        return made
+        return self._plain.example(seed, self.device)
 
     def reference(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Every stage's result by plain PyTorch."""
@@ -317,9 +312,10 @@ class GpuPipeline:
         self._begin_anew()
         name = self.policy.stages[stage].name
         blocks = 1 if self._persistent is None else self._persistent.plans[0].split  # each of a tile's blocks posts
-        raise WaitTimeoutError(
-            gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
-        )
+        told = gave_up(stage, name, tile, semaphore, seen // blocks, expected // blocks, self._timeout_ns)
+        if self._persistent is not None and not self._whole:
+            told += " If it finds nothing, kernels on streams of higher priority may have kept blocks from the GPU: GpuPipeline(..., whole=True)."
+        raise WaitTimeoutError(told)
 
     def _begin_anew(self) -> None:
         """Once the device is done, make the semaphores and what tiles count new, for the next run on whatever stream."""
@@ -351,6 +347,10 @@ class GpuPipeline:
         tiles = self.policy.stages[before].tiles
         entry = [self._hooks[before].STARTED, tiles, tiles]
         return torch.tensor(entry, dtype=torch.int32, device=self.device)
+
+    def _poisoned(self, view: View) -> torch.Tensor:
+        with room_for(view):
+            return torch.full((view.elements,), float("nan"), dtype=_DTYPES[view.dtype], device=self.device)
 
     def _zeros(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int32, device=self.device)

@@ -1,9 +1,13 @@
 """How long chains take on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
 
-``python -m tileprof.runtime.measure OUT.json [POLICIES]`` measures the chains of `tileprof.runtime.cases` and writes rows with device, versions and date; rows of
-other chains that OUT.json already holds, from the same device, stay. ``--only PATTERN`` chooses chains by a part of their name, ``--budget SECONDS`` begins none
-after that and says which are left, ``--triton`` adds Triton's kernels where the persistent kernel runs, ``--compile`` torch.compile.
-``--prepare POLICIES`` writes the policies first, on a machine without a GPU.
+``python -m tileprof.runtime.measure OUT.json`` measures the chains of `tileprof.runtime.cases` and writes rows with device, versions and date, what is worth most first: the
+persistent kernel with PyTorch beside it; Triton's kernels where that one takes no chain; then, for a choice of sizes, Triton's kernels and torch.compile's.
+Rows that OUT.json already holds, from the same device, stay. ``--missing`` measures only what it lacks, so that a run that was cut short goes on; ``--only PATTERN`` chooses
+chains by a part of their name, ``--budget SECONDS`` begins none after that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS``
+is what torch.compile gets a chain. What cannot be measured is said, and the rest goes on.
+
+The persistent kernel is compiled beside the measurement, a chain ahead; ``--prepare`` compiles it for all chains, into $TILEPROF_CACHE, on a machine without a GPU.
+``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows, afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`. A graph holds several instances of a chain, each
 with tensors of its own, so that weights do not stay in L2 from one to the next; clocks are as found.
@@ -13,12 +17,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import statistics
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -26,25 +32,26 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.devices import Device, occupancy
+from tileprof.devices import of_driver
 from tileprof.errors import UserError
-from tileprof.policy.format import Policy, Stage, load_policy
+from tileprof.policy.format import Policy
+from tileprof.runtime.alone import instances, launch_all, persistent_stage_us, pipelines_of, rotated, stage_times
 from tileprof.runtime.cases import Case, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: F401 - also for those who measure others
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.kernels.launch import kernel_of
-from tileprof.runtime.persistent.cost import GRAPH_GAP_US
+from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
+from tileprof.runtime.persistent.plan import SPLITS
 from tileprof.runtime.persistent.predict import predicted_us
+from tileprof.runtime.persistent.run import compile_for
 from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.rivals import COMPILED, GRAPH, compiled_times, torch_rows
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.operator import Operator
 from tileprof.runtime.stages.view import View
-
-REPEATS: Final = 30
-_ROTATED_BYTES: Final = 200 * 2**20
-"""Bytes that the instances of a graph touch together: far above an L2 of 60 MB."""
+from tileprof.runtime.timing import REPEATS, time_graph
 
 PEAK_FLOPS: Final = 790e12
 PEAK_BYTES_PER_S: Final = 4.3e12
@@ -54,7 +61,11 @@ TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
 """Schedulers that a chain is measured under, where its tiles fit Triton's kernels and where they fit the persistent one."""
 
-_TORCH: Final = "PyTorch in a graph"
+_CORES_LEFT: Final = 3
+"""That compile nothing while the others do: PyTorch without a graph is timed beside them."""
+
+_PREPARED_SMS: Final = 132
+"""Of the GPU for which kernels are prepared: an H200."""
 
 _WITH_POLICY: Final = ("cusync", "persistent")
 """Schedulers that are measured once a policy."""
@@ -84,47 +95,6 @@ def _fits(attempt: Callable[[], Any]) -> bool:
     return True
 
 
-def captured(work: Callable[[], Any]) -> Any:
-    """A CUDA graph of what ``work`` launches, which runs once before it is captured."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        work()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        work()
-    return graph
-
-
-def time_graph(work: Callable[[], Any]) -> list[float]:
-    """Microseconds of `REPEATS` replays of what ``work`` launches."""
-    graph = captured(work)
-    times = []
-    for number in range(REPEATS + 5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        if number >= 5:
-            times.append(1000 * begin.elapsed_time(end))
-    return times
-
-
-def time_eager(work: Callable[[], Any]) -> list[float]:
-    """Microseconds of `REPEATS` runs of what ``work`` launches, without a graph."""
-    times = []
-    for number in range(REPEATS + 5):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        if number >= 5:
-            times.append(1000 * begin.elapsed_time(end))
-    return times
-
-
 def row_name(schedule: str, number: int, policies: int) -> str:
     """What a row is called; a policy is named by its place where there are several."""
     return schedule if policies == 1 or schedule not in _WITH_POLICY else f"{schedule}, policy {number + 1}"
@@ -136,63 +106,59 @@ def measure(
     *,
     schedulers: Sequence[str] = TRITON_ROWS,
     ahead: bool = False,
-    torch_rows: bool = True,
-    compiled: bool = False,
+    beside_torch: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, those that wait with each policy.
 
-    ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has overwritten in time. ``compiled``:
-    torch.compile too, which takes minutes.
+    ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has overwritten in time.
     """
-    instances = _instances(chain)
-    roof = _roof_us(chain)
-    found: list[dict[str, Any]] = []
-
-    def row(name: str, times: list[float], error: float | None, *, correct: bool = True) -> None:
-        each = sorted(t / instances for t in times)
-        median = statistics.median(each)
-        found.append({
-            "row": name, "us": round(median, 3), "us_10": round(each[len(each) // 10], 3), "us_90": round(each[-1 - len(each) // 10], 3),
-            "over_roof": round(median / roof, 3), "roof_us": round(roof, 3), "instances": instances, "relative_error": error,
-            "correct": correct,
-        })  # fmt: skip
-
+    count = instances(chain)
     first = GpuPipeline(policies[0], schedule=schedulers[0], unchecked=True)
-    given = _rotated(first, instances)
+    given = rotated(first, count)
     wanted = first.reference(given[0])[next(iter(first.outputs))].double()
-    if torch_rows:
-        for name, times in _torch_rows(first, given, compiled=compiled):
-            row(name, times, None)
+    found = [_row(chain, name, times) for name, times in torch_rows(first.reference, given)] if beside_torch else []
     for name in schedulers:
         for number, policy in enumerate(policies if name in _WITH_POLICY else policies[:1]):
-            pipelines = _pipelines(policy, name, instances, ahead=ahead)
-            times = time_graph(partial(_launch_all, pipelines, given))
+            pipelines = pipelines_of(policy, name, count, ahead=ahead)
+            times = time_graph(partial(launch_all, pipelines, given))
             for pipeline in pipelines:
                 pipeline.check()
-            row(
-                row_name(name, number, len(policies)),
-                times,
-                _error(pipelines[0], given[0], wanted),
-                correct=scheduler(name).correct,
-            )
+            row = _row(chain, row_name(name, number, len(policies)), times)
+            row["relative_error"] = _error(pipelines[0], given[0], wanted)
+            found.append(row | {"correct": scheduler(name).correct})
     return with_gains(found)
+
+
+def measure_compiled(chain: Chain, policy: Policy, limit_s: float) -> dict[str, Any]:
+    """The row of torch.compile; without ``us`` and with ``said`` where it has none to show in ``limit_s`` seconds."""
+    pipeline = GpuPipeline(policy, schedule="graph", unchecked=True)
+    times = compiled_times(pipeline.reference, rotated(pipeline, instances(chain)), limit_s)
+    if isinstance(times, str):
+        return {"row": COMPILED, "roof_us": round(_roof_us(chain), 3), "correct": True, "said": times}
+    return _row(chain, COMPILED, times)
+
+
+def _row(chain: Chain, name: str, times: Sequence[float]) -> dict[str, Any]:
+    """``times``: of all instances together."""
+    count, roof = instances(chain), _roof_us(chain)
+    each = sorted(t / count for t in times)
+    median = statistics.median(each)
+    return {
+        "row": name, "us": round(median, 3), "us_10": round(each[len(each) // 10], 3), "us_90": round(each[-1 - len(each) // 10], 3),
+        "over_roof": round(median / roof, 3), "roof_us": round(roof, 3), "instances": count, "relative_error": None, "correct": True,
+    }  # fmt: skip
 
 
 def with_gains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows, each with ``gain`` over the row named in ``gain_over``: the same kernels in stream order in a graph. Rows without such a one stay as they are."""
-    us = {row["row"]: row["us"] for row in rows}
-    for row in rows:
+    us = {row["row"]: row["us"] for row in rows if "us" in row}
+    for row in (row for row in rows if "us" in row):
         over = "persistent-stages" if row["row"].startswith("persistent") or "graph" not in us else "graph"
         if over in us:
             row["gain"], row["gain_over"] = 1 - row["us"] / us[over], over
-        if _TORCH in us:
-            row["of_torch"] = round(row["us"] / us[_TORCH], 3)
+        if GRAPH in us:
+            row["of_torch"] = round(row["us"] / us[GRAPH], 3)
     return rows
-
-
-def _pipelines(policy: Policy, schedule: str, instances: int, *, ahead: bool = False) -> list[GpuPipeline]:
-    first = GpuPipeline(policy, schedule=schedule, ahead=ahead, unchecked=True)
-    return [first, *(first.twin() for _ in range(instances - 1))]
 
 
 def _error(pipeline: GpuPipeline, given: dict[str, Any], wanted: Any) -> float | None:
@@ -203,93 +169,6 @@ def _error(pipeline: GpuPipeline, given: dict[str, Any], wanted: Any) -> float |
     out = out[0] if isinstance(out, tuple) else out
     error = float((out.double() - wanted).norm() / wanted.norm())
     return error if isfinite(error) else None
-
-
-def _torch_rows(
-    pipeline: GpuPipeline, given: list[dict[str, Any]], *, compiled: bool
-) -> Iterator[tuple[str, list[float]]]:
-    """PyTorch's own kernels: one after the other, in a graph, and compiled where that works."""
-
-    def all_of_them() -> list[Any]:
-        return [pipeline.reference(g) for g in given]
-
-    yield "PyTorch eager", time_eager(all_of_them)
-    yield _TORCH, time_graph(all_of_them)
-    if not compiled:
-        return
-    try:
-        function = torch.compile(pipeline.reference, mode="max-autotune-no-cudagraphs", dynamic=False)
-        times = time_graph(lambda: [function(g) for g in given])
-    except Exception as error:  # noqa: BLE001 - a compiler fails in ways of its own; the row is left out and the reader told
-        sys.stderr.write(f"torch.compile max-autotune does not run here: {str(error).splitlines()[0][:200]}\n")
-    else:
-        yield "torch.compile max-autotune", times
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """A stage's kernel alone: microseconds in a graph, one after the other, and what a block takes."""
-
-    us: float
-    blocks_per_sm: int
-    threads: int
-    registers: int
-    shared_bytes: int
-
-
-def stage_times(chain: Chain, device: Device) -> list[StageTime]:
-    """Every stage of a chain by itself on the GPU here, weights rotated out of L2."""
-    found = []
-    for name, operator in zip(chain.names, chain.operators, strict=True):
-        alone = Chain((name,), (operator,))
-        policy = Policy(
-            (Stage(name, operator.grid, op=operator.NAME, operator=operator.describe()),),
-            (),
-            (),
-            guard={"renamed": True},
-        )
-        instances = _instances(alone)
-        pipelines = _pipelines(policy, "graph", instances)
-        given = _rotated(pipelines[0], instances)
-        us = statistics.median(time_graph(partial(_launch_all, pipelines, given))) / instances
-        (kernel,) = pipelines[0].compiled(given[0])
-        threads, registers, shared = 32 * kernel.metadata.num_warps, int(kernel.n_regs), int(kernel.metadata.shared)
-        blocks = occupancy(device, threads, registers, shared).blocks_per_sm
-        found.append(StageTime(us, max(1, blocks), threads, registers, shared))
-    return found
-
-
-def persistent_stage_us(policy: Policy) -> list[float]:
-    """Every stage of the persistent kernel alone, in a graph, one launch after the other: what `predicted_us` starts from."""
-    chain = Chain.of_policy(policy)
-    instances = _instances(chain)
-    pipelines = _pipelines(policy, "persistent-stages", instances)
-    given = _rotated(pipelines[0], instances)
-    _launch_all(pipelines, given)  # stages then read numbers, not poison: arithmetic on these takes less power
-    found = []
-    for number in range(len(chain.operators)):
-        work = partial(_launch_all, pipelines, given, number)
-        found.append(statistics.median(time_graph(work)) / instances)
-    return found
-
-
-def _instances(chain: Chain) -> int:
-    """Copies of the chain in one graph, so that what they touch together is far above L2."""
-    bytes_ = sum(max(v.elements for v in views) * views[0].item_bytes for views in chain.tensors().values())
-    return max(2, -(-_ROTATED_BYTES // bytes_))
-
-
-def _rotated(pipeline: GpuPipeline, instances: int) -> list[dict[str, Any]]:
-    given = [pipeline.example()]
-    return given + [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(instances - 1)]
-
-
-def _launch_all(pipelines: list[GpuPipeline], given: list[dict[str, Any]], stage: int | None = None) -> None:
-    for pipeline, tensors in zip(pipelines, given, strict=True):
-        if stage is None:
-            pipeline.launch(tensors)
-        else:
-            pipeline.launch_stage(stage, tensors)
 
 
 def _roof_us(chain: Chain) -> float:
@@ -318,19 +197,6 @@ def _numel(view: View) -> int:
     return total
 
 
-def prepare(folder: Path) -> None:
-    """Write the policies of every case, checked against what its tiles touch."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, case in enumerate(cases()):
-        for chain, path in zip((case.chain, case.wide), _files(folder, number), strict=True):
-            if chain is not None:
-                _policy(chain).save(path, force=True)
-
-
-def _files(folder: Path, number: int) -> tuple[Path, Path]:
-    return folder / f"{number}.json", folder / f"{number}-wide.json"
-
-
 def _policy(chain: Chain) -> Policy:
     memory = chain.memory()
     policy = chain.policy(memory)
@@ -339,20 +205,53 @@ def _policy(chain: Chain) -> Policy:
     return policy
 
 
-def measure_case(case: Case, files: tuple[Path, Path] | None, options: Namespace) -> list[dict[str, Any]]:
-    """Rows of a case under what its chains fit; ``files``: where `prepare` has put its policies."""
-    rows: list[dict[str, Any]] = []
-    capability = torch.cuda.get_device_capability()
-    if case.wide is not None and capability == (9, 0):
-        policy = _policy(case.wide) if files is None else load_policy(files[1])
-        rows += measure(case.wide, [policy], schedulers=PERSISTENT_ROWS, compiled=options.compile)
-        _predict(rows, policy)
-    if not rows or options.triton:
-        policy = _policy(case.chain) if files is None else load_policy(files[0])
-        rows += measure(
-            case.chain, [policy], schedulers=TRITON_ROWS, torch_rows=not rows and not case.name.startswith("copy"), compiled=options.compile
-        )  # fmt: skip
-    return rows
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is measured in one go: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``: nothing else measures this case, so that PyTorch stands beside it."""
+
+    case: Case
+    kind: str
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name} ({self.kind})"
+
+    @property
+    def row(self) -> str:
+        """One that is there if the job has been done."""
+        return {"persistent": "persistent", "triton": "graph", "compiled": COMPILED}[self.kind]
+
+    def run(self, limit_s: float) -> list[dict[str, Any]]:
+        """Its rows; raises `UserError` where a kernel does not take the case."""
+        if self.kind == "persistent":
+            assert self.case.wide is not None
+            policy = _policy(self.case.wide)
+            rows = measure(self.case.wide, [policy], schedulers=PERSISTENT_ROWS)
+            _predict(rows, policy)
+            return rows
+        policy = _policy(self.case.chain)
+        if self.kind == "compiled":
+            return [measure_compiled(self.case.chain, policy, limit_s)]
+        copies = self.case.name.startswith("copy")
+        names = (
+            TRITON_ROWS if copies else [name for name in TRITON_ROWS if name != "hooks"]
+        )  # what these cost, copies say
+        rows = measure(self.case.chain, [policy], schedulers=names, beside_torch=self.alone and not copies)
+        times = stage_times(self.case.chain, of_driver(torch.cuda.get_device_name()))
+        return [row | {"stages": [asdict(t) for t in times]} if row["row"] == "cusync" else row for row in rows]
+
+
+def jobs(chosen: Sequence[Case], capability: tuple[int, int], options: Namespace) -> list[Job]:
+    """What is measured, what is worth most first."""
+    wide = [case for case in chosen if case.wide is not None and capability == (9, 0)]
+    others = [case for case in chosen if case not in wide]
+    return [
+        *(Job(case, "persistent", alone=True) for case in wide),
+        *(Job(case, "triton", alone=True) for case in others),
+        *(Job(case, "triton") for case in wide if case.thorough or options.triton),
+        *(Job(case, "compiled") for case in chosen if case.thorough or options.compile),
+    ]
 
 
 def _predict(rows: list[dict[str, Any]], policy: Policy) -> None:
@@ -371,42 +270,96 @@ def _predict(rows: list[dict[str, Any]], policy: Policy) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
-    options = _options(arguments)
-    if options.prepare:
-        prepare(options.prepare)
-        return
     begun = time.monotonic()
-    rows = _known(options.out)
-    chosen = [(n, case) for n, case in enumerate(cases()) if any(word in case.name for word in options.only or [""])]
-    for place, (number, case) in enumerate(chosen):
-        if time.monotonic() - begun > options.budget:
-            left = ", ".join(f"'{c.name}'" for _, c in chosen[place:])
-            sys.stderr.write(f"{options.budget:g} s are over; left: {left}\n")
+    options = _options(arguments)
+    chosen = [case for case in cases() if any(word in case.name for word in options.only or [""])]
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - _CORES_LEFT)) as pool:
+        if options.prepare:
+            kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
+            failed = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
+            sys.stderr.writelines([*failed, f"{len(kernels) - len(failed)} chains are compiled\n"])
             return
-        found = measure_case(case, _files(options.policies, number) if options.policies else None, options)
-        rows = [row for row in rows if row["chain"] != case.name] + [{"chain": case.name, **row} for row in found]
+        rows = _known(options.out)
+        wanted = jobs(chosen, torch.cuda.get_device_capability(), options)
+        if options.missing:
+            there = {(row["chain"], row["row"]) for row in rows}
+            wanted = [job for job in wanted if (job.case.name, job.row) not in there]
+        persistent = [job.case for job in wanted if job.kind == "persistent"]
+        kernels = _compiling(pool, persistent, _clusters_here()) if persistent else {}
+        for place, job in enumerate(wanted):
+            if time.monotonic() - begun > options.budget:
+                left = ", ".join(f"'{other.name}'" for other in wanted[place:])
+                sys.stderr.write(f"{options.budget:g} s are over; left: {left}\n")
+                pool.shutdown(wait=False, cancel_futures=True)
+                return
+            rows = _joined(rows, job, _rows(job, kernels, options.limit))
+            _write(options.out, rows)
+
+
+def _clusters_here() -> Callable[[int], int]:
+    """How many clusters of a size the GPU holds, asked now."""
+    from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+
+    return {split: max_clusters(split) for split in SPLITS}.__getitem__
+
+
+def _compiling(
+    pool: ThreadPoolExecutor, chosen: Sequence[Case], clusters: Callable[[int], int]
+) -> dict[str, Future[None]]:
+    """The persistent kernel of every case that it takes, being compiled, by the case's name."""
+
+    def make(chain: Chain) -> None:
+        compile_for(chain.policy(), chain, map(scheduler, PERSISTENT_ROWS), clusters)
+
+    return {case.name: pool.submit(make, case.wide) for case in chosen if case.wide is not None}
+
+
+def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[dict[str, Any]]:
+    """What a job measures; nothing, and a sentence, where it cannot."""
+    begun = time.monotonic()
+    try:
+        if job.kind == "persistent":
+            kernels[job.case.name].result()
+        found = job.run(limit_s)
+    except (UserError, torch.OutOfMemoryError) as error:
+        sys.stderr.write(f"{job.name} is left out: {str(error).splitlines()[0]}\n")
+        return []
+    finally:
         torch.cuda.empty_cache()
-        for row in found:
-            gain = f"{100 * row['gain']:6.1f}%" if "gain" in row else ""
-            sys.stderr.write(
-                f"{case.name:60} {row['row']:28} {row['us']:9.2f} us  {row['over_roof']:.2f} x roof {gain}\n"
-            )
-        _write(options.out, rows)
+    for row in found:
+        gain = f"{100 * row['gain']:6.1f}%" if "gain" in row else ""
+        told = f"{row['us']:9.2f} us  {row['over_roof']:.2f} x roof {gain}" if "us" in row else row["said"]
+        sys.stderr.write(f"{job.case.name:60} {row['row']:28} {told}\n")
+    sys.stderr.write(f"{'':60} {time.monotonic() - begun:.1f} s\n")
+    return found
+
+
+def _joined(rows: list[dict[str, Any]], job: Job, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those of a job: in the place of rows of the same names, and with gains over what is there now."""
+    if not found:
+        return rows
+    chain, names = job.case.name, {row["row"] for row in found}
+    kept = [row for row in rows if row["chain"] == chain and row["row"] not in names]
+    mine = with_gains([*kept, *({"chain": chain, **row} for row in found)])
+    others = [row for row in rows if row["chain"] != chain]
+    place = next((n for n, row in enumerate(rows) if row["chain"] == chain), len(rows))
+    return others[:place] + mine + others[place:]
 
 
 def _options(arguments: Sequence[str]) -> Namespace:
     parser = ArgumentParser(prog="python -m tileprof.runtime.measure", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("out", type=Path, nargs="?", metavar="OUT.json", help="where the rows go")
-    add("policies", type=Path, nargs="?", metavar="POLICIES", help="the folder that --prepare has written")
-    add("--prepare", type=Path, metavar="POLICIES", help="write the policies and measure nothing")
+    add("--prepare", action="store_true", help="compile the persistent kernel for every chain and measure nothing")
     add("--only", action="append", metavar="PATTERN", help="chains whose name contains this; may be repeated")
+    add("--missing", action="store_true", help="only what OUT.json lacks")
     add("--budget", type=float, default=float("inf"), metavar="SECONDS", help="begin no chain after so long")
-    add("--triton", action="store_true", help="Triton's kernels too where the persistent kernel runs")
-    add("--compile", action="store_true", help="torch.compile too, which takes minutes a chain")
+    add("--triton", action="store_true", help="Triton's kernels wherever the persistent kernel runs")
+    add("--compile", action="store_true", help="torch.compile for every chain, which takes minutes")
+    add("--limit", type=float, default=45.0, metavar="SECONDS", help="what torch.compile gets a chain (default 45)")
     options = parser.parse_args(arguments)
-    if options.out is None and options.prepare is None:
-        parser.error("give OUT.json, or --prepare POLICIES")
+    if options.out is None and not options.prepare:
+        parser.error("give OUT.json, or --prepare")
     return options
 
 

@@ -114,9 +114,9 @@ class Pipeline:
             known[operator.out.tensor], layouts[operator.out.tensor] = value, operator.out
         return known
 
-    def example(self, seed: int = 0) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size."""
-        generator = torch.Generator().manual_seed(seed)
+    def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
+        """Random inputs whose products stay near 1 in size. Another device has other random numbers."""
+        generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
         for operator in self.chain.operators:
             for role, view in operator.views().items():
@@ -126,8 +126,8 @@ class Pipeline:
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
         made = {}
         for name, view in self.inputs.items():
-            with _room_for(view):
-                flat = torch.randn(view.elements, generator=generator) * scales[name]
+            with room_for(view):
+                flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 
@@ -172,13 +172,13 @@ class Pipeline:
                 storage[name] = tensor.as_strided((self.inputs[name].elements - self.inputs[name].offset,), (1,))
             else:
                 largest = max(views, key=lambda view: view.elements)
-                with _room_for(largest):
+                with room_for(largest):
                     storage[name] = torch.full((largest.elements,), float("nan"), dtype=_DTYPES[largest.dtype])
         return storage
 
 
 @contextmanager
-def _room_for(view: View) -> Iterator[None]:
+def room_for(view: View) -> Iterator[None]:
     """Raises `UserError` where what is allocated inside does not fit."""
     try:
         yield

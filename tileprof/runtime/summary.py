@@ -18,6 +18,9 @@ _KERNELS: Final = (
 )
 """Stream order, programmatic launch, synchronised, without waits: of the persistent kernel, and of Triton's."""
 
+_TORCH: Final = "PyTorch in a graph"
+_COMPILED: Final = "torch.compile max-autotune"
+
 _HEAD: Final = (
     "chain", "roof", "PyTorch", "stream order", "PDL", "synchronised", "no waits", "gain", "predicted", "PyTorch / sync.", "sync. / roof",
 )  # fmt: skip
@@ -41,9 +44,18 @@ def markdown(found: Mapping[str, Any]) -> str:
     """A table a kind of chain, each with its means below."""
     kinds: dict[str, dict[str, Rows]] = {}
     for name, chain in by_chain(found["rows"]).items():
-        kinds.setdefault(_kind(name, chain), {})[name] = chain
+        for rows in _by_kernel(chain):
+            kinds.setdefault(_kind(name, rows), {})[name] = rows
     parts = [f"{kind}\n\n{_table(chains)}{_means(list(chains.values()))}" for kind, chains in kinds.items()]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_kernel(chain: Rows) -> list[Rows]:
+    """The chain's rows with the persistent kernel's alone, and with Triton's alone, if it has both."""
+    ours = [name for names in _KERNELS for name in names]
+    others = {name: row for name, row in chain.items() if name not in ours}
+    parts = [{n: chain[n] for n in names if n in chain} for names in _KERNELS]
+    return [others | part for part in parts if part] or [chain]
 
 
 def _kind(name: str, chain: Rows) -> str:
@@ -57,13 +69,17 @@ def _of(chain: Rows) -> tuple[Row | None, ...]:
 
 
 def _table(chains: Mapping[str, Rows]) -> str:
-    lines = [f"| {' | '.join(_HEAD)} |", f"|{'---|' * len(_HEAD)}"]
-    lines += [f"| {' | '.join(_cells(name, chain))} |" for name, chain in chains.items()]
+    more = any(_COMPILED in chain for chain in chains.values())
+    head = [*_HEAD[:3], *(["torch.compile"] if more else []), *_HEAD[3:]]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name, chain in chains.items():
+        cells = _cells(name, chain)
+        lines.append(f"| {' | '.join([*cells[:3], *([_us(chain.get(_COMPILED))] if more else []), *cells[3:]])} |")
     return "\n".join(lines)
 
 
 def _cells(name: str, chain: Rows) -> list[str]:
-    torch, found = chain.get("PyTorch in a graph"), _of(chain)
+    torch, found = chain.get(_TORCH), _of(chain)
     synchronised = found[2] or next(iter(chain.values()))
     share, expected = gain(chain), synchronised.get("predicted_gain")
     return [
@@ -76,6 +92,8 @@ def _cells(name: str, chain: Rows) -> list[str]:
 def _us(row: Row | None) -> str:
     if row is None:
         return ""
+    if "us" not in row:
+        return str(row["said"])
     wrong = row["correct"] is False and "unsynchronised" not in row["row"]
     return f"{row['us']:.1f}{' (wrong)' if wrong else ''}"
 
@@ -86,11 +104,16 @@ def _means(chains: Sequence[Rows]) -> str:
     torch = [
         row["us"] / synchronised["us"]
         for chain in chains
-        if (row := chain.get("PyTorch in a graph")) and (synchronised := _of(chain)[2])
+        if (row := chain.get(_TORCH)) and (synchronised := _of(chain)[2])
+    ]
+    compiled = [
+        row["us"] / synchronised["us"]
+        for chain in chains
+        if "us" in (row := chain.get(_COMPILED, {})) and (synchronised := _of(chain)[2])
     ]
     said = [
         f"{len(values)} {what}: {mean(values):.3f}x (geometric mean; {min(values):.2f} to {max(values):.2f})"
-        for values, what in ((ratios, "gains"), (torch, "against PyTorch"))
+        for values, what in ((ratios, "gains"), (torch, "against PyTorch"), (compiled, "against torch.compile"))
         if len(values) > 1
     ]
     return "\n\n" + "; ".join(said) + "." if said else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from argparse import ArgumentParser
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -13,10 +13,13 @@ import torch
 pytest.importorskip("triton")
 
 from tileprof.cli import compare as comparing
+from tileprof.cli import compared
 from tileprof.cli.run import VERB
-from tileprof.devices import get
+from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.measure import StageTime, convolution_pair, gelu_mlp
+from tileprof.runtime.alone import StageTime
+from tileprof.runtime.cases import Case
+from tileprof.runtime.measure import convolution_pair, gelu_mlp
 from tileprof.trace import validate
 
 H200 = get("H200")
@@ -121,12 +124,12 @@ def test_without_a_gpu_nothing_is_measured_and_it_says_so(tmp_path, mlp) -> None
     [("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"), ("NVIDIA H100 80GB HBM3", "H100")],
 )
 def test_the_drivers_name_finds_the_device(said, wanted) -> None:
-    assert comparing._device(said).name == get(wanted).name
+    assert of_driver(said).name == get(wanted).name
 
 
 def test_an_unknown_gpu_is_named() -> None:
     with pytest.raises(UserError, match="Foo 1 is not among the known devices"):
-        comparing._device("Foo 1")
+        of_driver("Foo 1")
 
 
 def test_a_policy_that_waits_for_too_little_is_not_measured(mlp) -> None:
@@ -141,3 +144,35 @@ def test_a_trace_and_a_comparison_exclude_each_other(tmp_path) -> None:
     options = parser.parse_args([str(tmp_path / "p.json"), "--compare", "--trace", "t.tileprof"])
     with pytest.raises(UserError, match="give one of them"):
         VERB.run(options)
+
+
+def test_predictions_are_put_beside_what_was_measured_elsewhere(monkeypatch, tmp_path, mlp) -> None:
+    """The stages' times come from the file; a chain that is no case, or whose stages were not timed, stays as it is."""
+    monkeypatch.setattr(compared, "cases", lambda: iter([Case("an MLP", mlp), Case("another", mlp)]))
+    times = [asdict(alone(us)) for us in (200.0, 150.0)]
+    rows = [
+        {
+            "chain": chain,
+            "row": name,
+            "us": 1.0,
+            **({"stages": times} if name == "cusync" and chain != "another" else {}),
+        }
+        for chain in ("an MLP", "another", "no case")
+        for name in ("PyTorch in a graph", "graph", "pdl", "cusync", "hooks")
+    ]
+    (tmp_path / "out.json").write_text(json.dumps({"device": "NVIDIA H200", "rows": rows}))
+    compared.main([str(tmp_path / "out.json")])
+    found = json.loads((tmp_path / "out.json").read_text())["rows"]
+    told = {row["row"]: row["predicted_us"] for row in found if "predicted_us" in row}
+    assert told == pytest.approx(
+        {
+            n: v
+            for n, v in comparing.predict(mlp, [mlp.policy()], H200, [alone(200.0), alone(150.0)]).items()
+            if n in told
+        },
+        abs=1e-3,
+    )
+    assert set(told) == {"graph", "pdl", "cusync"}
+    assert {row["chain"] for row in found if "predicted_us" in row} == {"an MLP"}
+    (cusync,) = [row for row in found if row["row"] == "cusync" and "predicted_gain" in row]
+    assert cusync["predicted_gain"] == pytest.approx(1 - told["cusync"] / told["graph"], abs=1e-4)

@@ -69,6 +69,7 @@ class Machine:
         self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
         self.eating = dict(self.first)  # task that the consumer is at
         self.met = dict.fromkeys(blocks, False)
+        self.partials: set[tuple[int, int, int]] = set()
         self.outcome = Outcome()
 
     def run(self, choose: Callable[[list[Actor]], Actor]) -> Outcome:
@@ -91,7 +92,7 @@ class Machine:
         (self._load if actor[2] else self._eat)(block)
 
     def _part(self, task: int, rank: int) -> tuple[int, int]:
-        return self.plan.part(int(self.plan.tasks[task, 0]), rank) if task < len(self.plan.tasks) else (0, 0)
+        return self.plan.part(task, rank) if task < len(self.plan.tasks) else (0, 0)
 
     def _over(self, block, at) -> bool:
         return at[block] >= self.plan.task_ptr[block[0] + 1]
@@ -150,11 +151,22 @@ class Machine:
             return False
         task = self.eating[block]
         cluster = [(block[0], r) for r in range(self.plan.split)]
+        if not self._partial_there(task, block[1]):
+            return False
         return all(self.loading[b] > task and self.eating[b] >= task for b in cluster)
+
+    def _partial_there(self, task: int, rank: int) -> bool:
+        """Where k is cut, the late task of a tile adds what the same block of the early one has summed."""
+        stage, tile = int(self.plan.tasks[task, 0]), int(self.plan.tasks[task, 3])
+        return not self.plan.stages[stage].cut or bool(self.plan.early[task]) or (stage, tile, rank) in self.partials
 
     def _eat(self, block) -> None:
         task, rank = self.eating[block], block[1]
         stage, down, across, tile = (int(n) for n in self.plan.tasks[task])
+        if self.plan.early[task]:
+            self.partials.add((stage, tile, rank))
+            self.eating[block] += 1
+            return
         operator = self.plan.stages[stage].operator
         x, y, _ = operator.place(tile)
         assert (down, across) == ((y, x) if operator.rows_along == "y" else (x, y))

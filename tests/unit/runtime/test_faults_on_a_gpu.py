@@ -29,7 +29,7 @@ class Launcher:
     launched = 0
     wrong = False
 
-    def __init__(self, plan, device, *, delay_ns, timeout_ns, options) -> None:
+    def __init__(self, plan, device, *, delay_ns, timeout_ns, options, whole) -> None:
         self.stages = [stage.operator for stage in plan.stages]
 
     def launch(self, tensors, shared) -> None:

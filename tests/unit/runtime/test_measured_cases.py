@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +16,15 @@ pytest.importorskip("triton")
 from tileprof.errors import UserError
 from tileprof.runtime import measure
 from tileprof.runtime.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
-from tileprof.runtime.kernels.launch import kernel_of
-from tileprof.runtime.persistent.cost import POST_US, SIGNAL_US
+from tileprof.runtime.kernels.launch import TIMEOUT_NS, kernel_of
+from tileprof.runtime.persistent import run
+from tileprof.runtime.persistent.cost import POST_US, SIGNAL_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.predict import BOUNDARY_US, predicted_us
+from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.rivals import COMPILED
+from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 
 GAP_US = 1.0
@@ -75,35 +81,122 @@ def test_a_row_gains_over_its_own_kernels_in_stream_order() -> None:
     assert "gain" not in measure.with_gains([{"row": "PyTorch eager", "us": 5.0}])[0]
 
 
-def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(monkeypatch, tmp_path, capsys) -> None:
-    clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(measure, "measured_on", lambda: {"device": "H200"})
-    row = {"row": "persistent", "us": 1.0, "over_roof": 1.0, "gain": 0.1}
-    monkeypatch.setattr(measure, "measure_case", lambda case, *_: [dict(row)])
-    out = tmp_path / "o.json"
-    measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "25"])
-    assert [r["chain"] for r in json.loads(out.read_text())["rows"]] == [f"GPT-3 MLP TP8, {n} tokens" for n in (1, 16)]
-    assert "25 s are over; left: 'GPT-3 MLP TP8, 64 tokens', " in capsys.readouterr().err
+@pytest.fixture
+def pretended(monkeypatch, tmp_path, every_case):
+    """A GPU on which nothing is compiled and every job takes no time; what was compiled, and the clock."""
+    compiled, clock = [], [0.0]
+    for place, name, value in (
+        (measure, "cases", lambda: iter(every_case)), (torch.cuda, "get_device_name", lambda: "H200"), (torch.cuda, "empty_cache", lambda: None),
+        (torch.cuda, "get_device_capability", lambda: (9, 0)), (measure, "measured_on", lambda: {"device": "H200"}),
+        (measure, "_clusters_here", lambda: clusters_on(132)), (measure.time, "monotonic", lambda: clock[0]),
+        (measure, "compile_for", lambda policy, chain, chosen, clusters: compiled.append(chain)),
+    ):  # fmt: skip
+        monkeypatch.setattr(place, name, value)
+
+    def work(job, limit_s):
+        clock[0] += 10.0
+        return [{"row": job.row, "us": 1.0, "over_roof": 1.0}]
+
+    monkeypatch.setattr(measure.Job, "run", work)
+    return compiled, tmp_path / "o.json"
+
+
+def chains_in(path):
+    return [r["chain"] for r in json.loads(path.read_text())["rows"]]
+
+
+def test_the_budget_ends_it_says_what_is_left_and_a_later_call_goes_on(pretended, capsys) -> None:
+    compiled, out = pretended
+    gpt = ["GPT-3 MLP TP8, 1 tokens", "GPT-3 MLP TP8, 16 tokens"]
+    measure.main([str(out), "--only", "GPT-3 MLP", "--budget", "15"])
+    assert chains_in(out) == gpt
+    assert "15 s are over; left: 'GPT-3 MLP TP8, 64 tokens (persistent)', " in capsys.readouterr().err
     measure.main([str(out), "--only", "GPT-3 MLP TP8, 16 tokens", "--only", "MLP TP8, 64"])
-    chains = [r["chain"] for r in json.loads(out.read_text())["rows"]]
-    assert chains == [
-        "GPT-3 MLP TP8, 1 tokens",
-        "GPT-3 MLP TP8, 16 tokens",
+    assert list(dict.fromkeys(chains_in(out))) == [
+        *gpt,
         "GPT-3 MLP TP8, 64 tokens",
         "LLaMA-65B MLP TP8, 64 tokens",
     ]
+    assert len(compiled) >= 3
     with pytest.raises(SystemExit):
         measure.main([])
 
 
-def test_policies_are_prepared_for_both_kernels(monkeypatch, tmp_path, every_case) -> None:
-    monkeypatch.setattr(measure, "cases", lambda: iter([*every_case[:3], *every_case[9:11]]))
-    measure.prepare(tmp_path)
-    made = sorted(path.name for path in tmp_path.iterdir())
-    assert made == ["0.json", "1.json", "2.json", "3-wide.json", "3.json", "4-wide.json", "4.json"]
+def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(pretended, monkeypatch, capsys) -> None:
+    _, out = pretended
+    measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--budget", "15"])  # all but torch.compile
+    before = json.loads(out.read_text())["rows"]
+    assert [row["row"] for row in before] == ["persistent", "graph"]
+    capsys.readouterr()
+    measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens", "--missing"])
+    assert [row["row"] for row in json.loads(out.read_text())["rows"]] == ["persistent", "graph", COMPILED]
+    said = capsys.readouterr().err
+    assert COMPILED in said
+    assert "persistent" not in said
+
+    def fail(job, limit_s):
+        raise UserError("no kernel takes it\nat all")
+
+    monkeypatch.setattr(measure.Job, "run", fail)
+    measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens"])
+    assert "GPT-3 MLP TP8, 1 tokens (persistent) is left out: no kernel takes it\n" in capsys.readouterr().err
+    assert len(json.loads(out.read_text())["rows"]) == 3
+
+
+def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_takes_long(every_case) -> None:
+    options = Namespace(triton=False, compile=False)
+    found = measure.jobs(every_case, (9, 0), options)
+    kinds = [(kind, len(list(group))) for kind, group in groupby(job.kind + " alone" * job.alone for job in found)]
+    thorough = [case for case in every_case if case.thorough]
+    wide = [case for case in every_case if case.wide is not None]
+    assert kinds == [
+        ("persistent alone", len(wide)), ("triton alone", len(every_case) - len(wide)),
+        ("triton", sum(case.wide is not None for case in thorough)), ("compiled", len(thorough)),
+    ]  # fmt: skip
+    assert sum("MLP" in case.name for case in thorough) == 9
+    assert sum("convolutions" in case.name for case in thorough) == 3
+    assert len({job.name for job in found}) == len(found)
+    everything = measure.jobs(every_case, (9, 0), Namespace(triton=True, compile=True))
+    assert [sum(job.kind == kind for job in everything) for kind in ("persistent", "triton", "compiled")] == [
+        len(wide), len(every_case), len(every_case),
+    ]  # fmt: skip
+    elsewhere = measure.jobs(every_case, (8, 0), options)
+    assert {(job.kind, job.alone) for job in elsewhere} == {("triton", True), ("compiled", False)}
+
+
+def test_rows_of_a_later_job_gain_over_what_was_measured_before() -> None:
+    rows = [{"chain": "c", "row": "graph", "us": 10.0}, {"chain": "d", "row": "graph", "us": 1.0}]
+    job = measure.Job(SimpleNamespace(name="c"), "compiled")
+    late = measure._joined(rows, job, [{"row": COMPILED, "us": 8.0}])
+    assert [(row["chain"], row["row"], row.get("gain")) for row in late] == [
+        ("c", "graph", 0.0), ("c", COMPILED, pytest.approx(0.2)), ("d", "graph", None),
+    ]  # fmt: skip
+    failed = measure._joined(late, job, [{"row": COMPILED, "said": "not compiled in 9 s"}])
+    assert [row.get("said") for row in failed] == [None, "not compiled in 9 s", None]
+    assert "gain" not in failed[1]
+    assert [
+        row["chain"]
+        for row in measure._joined(
+            failed, measure.Job(SimpleNamespace(name="e"), "triton"), [{"row": "graph", "us": 1.0}]
+        )
+    ] == ["c", "c", "d", "e"]
+    assert measure._joined(rows, job, []) == rows
+
+
+def test_the_kernels_that_are_prepared_are_those_that_are_launched(monkeypatch) -> None:
+    """By their headers: what is compiled for a plan beforehand, and what a launcher asks for."""
+    chain = gelu_mlp(64, (64, 48), (64, 96), 1024, 512)
+    made = []
+    monkeypatch.setattr(run, "compiled", lambda plan, options: made.append(header(plan, options)))
+    run.compile_for(chain.policy(), chain, map(scheduler, measure.PERSISTENT_ROWS), clusters_on(132))
+    plan = plan_of(chain.policy(), chain, clusters=clusters_on(132))
+    asked = {
+        header(part, replace(Options(programmatic=chosen.overlapped), timeout_ns=TIMEOUT_NS))
+        for chosen in map(scheduler, measure.PERSISTENT_ROWS)
+        for part in run._plans(plan, chosen, clusters_on(132)(plan.split))
+    }
+    assert set(made) == asked
+    assert len(made) == len(asked)
 
 
 def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:

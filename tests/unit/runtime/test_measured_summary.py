@@ -50,3 +50,29 @@ def test_losses_wrong_rows_and_missing_rows_are_shown() -> None:
 def test_a_prediction_that_auto_does_not_follow_is_marked() -> None:
     rows = [row("persistent-stages", 20.0), row("persistent", 19.0, predicted_gain=-0.01)]
     assert "| -1.0% * |" in markdown({"rows": rows})
+
+
+def test_a_chain_with_rows_of_both_kernels_stands_in_both_tables_beside_torch_compile() -> None:
+    ours = [row("persistent-stages", 20.0), row("persistent", 15.0)]
+    triton = [row("graph", 30.0), row("cusync", 24.0, predicted_gain=0.15)]
+    torch = [row("PyTorch in a graph", 18.0), row("torch.compile max-autotune", 12.0)]
+    said = markdown({"rows": [*torch, *ours, *triton]})
+    assert "### a chain, the persistent kernel" in said
+    assert "### a chain, Triton's kernels" in said
+    lines = [text for text in said.splitlines() if text.startswith("| a chain")]
+    assert [line.split("|")[3:6] for line in lines] == [[" 18.0 ", " 12.0 ", " 20.0 "], [" 18.0 ", " 12.0 ", " 30.0 "]]
+    assert "+15.0%" in lines[1]
+    two = [{**r, "chain": name} for r in [*torch, *ours] for name in ("a chain, 1", "a chain, 2")]
+    assert "2 against torch.compile: 0.800x" in markdown({"rows": two})
+
+
+def test_what_did_not_compile_says_so_in_its_place() -> None:
+    late = {
+        "chain": "a chain",
+        "row": "torch.compile max-autotune",
+        "roof_us": 10.0,
+        "correct": True,
+        "said": "not compiled in 9 s",
+    }
+    said = markdown({"rows": [row("persistent-stages", 20.0), row("persistent", 15.0), late]})
+    assert "|  | not compiled in 9 s | 20.0 |" in said

@@ -23,7 +23,7 @@ except UserError:
 def plan(chain, split) -> Plan:
     """What is compiled in depends on stages and split alone."""
     none = np.zeros(1, np.int32)
-    return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0)
+    return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0, none)
 
 
 PLANS = {

@@ -10,7 +10,7 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent import launch
+from tileprof.runtime.persistent import driver, launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
 from tileprof.runtime.persistent.launch import Launcher, _put_stage, max_clusters
 from tileprof.runtime.persistent.takes import stage_plans
@@ -89,8 +89,8 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
     made, launched = [], []
     launcher = object.__new__(Launcher)
     launcher.plan, launcher.device = SimpleNamespace(clusters=2, split=2), torch.device("cpu")
-    launcher.options, launcher._known = SimpleNamespace(programmatic=False), {}
-    launcher._function = SimpleNamespace(launch=lambda *given, programmatic: launched.append(given[3]))
+    launcher.options, launcher._known, launcher._whole = SimpleNamespace(programmatic=False), {}, False
+    launcher._function = SimpleNamespace(launch=lambda *given, **_: launched.append(given[3]))
     monkeypatch.setattr(Launcher, "_arguments", lambda *_: made.append(len(made)) or made[-1])
     shared = (torch.zeros(1),) * 4
     inputs = [torch.zeros(8) for _ in range(launch._MOST_KNOWN + 2)]
@@ -98,6 +98,24 @@ def test_arguments_are_made_once_for_each_set_of_addresses_and_the_oldest_forgot
         launcher.launch([{"a": tensor}], shared)
     assert launched == [*range(len(inputs)), len(inputs) - 1, len(inputs)]
     assert len(launcher._known) == launch._MOST_KNOWN
+
+
+def test_what_a_launch_asks_for_is_told_to_the_driver(monkeypatch) -> None:
+    seen = []
+
+    def call(name, config, *_):
+        made = config._obj
+        attributes = (driver._Attribute * made.count).from_address(made.attributes) if made.count else ()
+        seen.append((name, list(made.sizes), [(a.id, a.value[0]) for a in attributes]))
+
+    monkeypatch.setattr(driver, "_call", call)
+    function = object.__new__(driver.Function)
+    function._handle, function._shared_bytes = None, 9
+    for programmatic, cooperative in ((False, False), (True, False), (False, True), (True, True)):
+        function.launch(4, 384, 0, driver.Arguments(8), programmatic=programmatic, cooperative=cooperative)
+    assert {name for name, _, _ in seen} == {"cuLaunchKernelEx"}
+    assert seen[0][1] == [4, 1, 1, 384, 1, 1, 9]
+    assert [told for _, _, told in seen] == [[], [(6, 1)], [(2, 1)], [(6, 1), (2, 1)]]
 
 
 def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch, tmp_path) -> None:

@@ -31,8 +31,8 @@ class Launcher:
 
     launched: ClassVar[list] = []
 
-    def __init__(self, plan, device, *, delay_ns, timeout_ns, options) -> None:
-        self.plan, self.options = plan, options
+    def __init__(self, plan, device, *, delay_ns, timeout_ns, options, whole) -> None:
+        self.plan, self.options, self.whole = plan, options, whole
 
     def launch(self, tensors, shared) -> None:
         self.launched.append(self.plan)
@@ -88,6 +88,14 @@ def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -
     assert bool(len(Launcher.launched[0].waits)) == (schedule == "persistent")
 
 
+def test_a_launch_starts_as_a_whole_where_it_is_asked_for_and_has_something_to_wait_for() -> None:
+    for schedule, launches, whole in (("persistent", 1, True), ("persistent-stages", 2, False)):
+        for asked in (True, False):
+            Launcher.launched.clear()
+            pipeline = GpuPipeline(PRODUCTS.policy(), schedule=schedule, device="cpu", unchecked=True, whole=asked)
+            assert [made.whole for made in pipeline._persistent._launchers] == [asked and whole] * launches
+
+
 def test_a_twin_shares_the_kernel_and_nothing_that_is_written() -> None:
     first = GpuPipeline(PRODUCTS.policy(), schedule="persistent", device="cpu")
     second = first.twin()
@@ -123,7 +131,9 @@ def test_a_wait_that_gave_up_is_reported_once_and_everything_counts_from_nought_
     pipeline(**given)
     blocks = pipeline.plan.split
     pipeline._record.copy_(torch.tensor([1, 1, 3, 0, 2 * blocks, 5 * blocks, 0, 0], dtype=torch.int32))
-    with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile 3: semaphore 0 .* seen 2, expected 5"):
+    with pytest.raises(
+        WaitTimeoutError, match=r"stage 1 \(down\), tile 3: semaphore 0 .* seen 2, expected 5.* whole=True"
+    ):
         pipeline.check()
     pipeline.check()
     assert all(not tensor.any() for tensor in pipeline._counts)
@@ -180,7 +190,7 @@ def run(*words: object) -> int:
 
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.runtime.measure.persistent_stage_us", lambda _: [30.0, 20.0])
+    monkeypatch.setattr("tileprof.runtime.alone.persistent_stage_us", lambda _: [30.0, 20.0])
     found = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
     assert found["persistent-stages"] == 50.0
     assert found["persistent, policy 1"] == found["persistent, policy 2"] <= 50.0
@@ -196,15 +206,15 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
         "persistent-unsynchronised": 35.0,
     }
 
-    def measured(chain, policies, *, schedulers, torch_rows):
-        names = [*(["PyTorch in a graph"] if torch_rows else []), *schedulers]
+    def measured(chain, policies, *, schedulers, beside_torch):
+        names = [*(["PyTorch in a graph"] if beside_torch else []), *schedulers]
         return [{"row": name, "us": us[name], "correct": True} for name in names]
 
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
-        "measure": measured, "measured_on": lambda: {"device": "NVIDIA H200"}, "persistent_stage_us": lambda _: [30.0, 30.0],
+        "measure.measure": measured, "measure.measured_on": lambda: {"device": "NVIDIA H200"}, "alone.persistent_stage_us": lambda _: [30.0, 30.0],
     }.items():  # fmt: skip
-        monkeypatch.setattr(f"tileprof.runtime.measure.{name}", value)
+        monkeypatch.setattr(f"tileprof.runtime.{name}", value)
     found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
     assert list(found) == list(us)
     assert found["persistent"]["gain_over"] == "persistent-stages"

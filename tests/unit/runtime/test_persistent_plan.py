@@ -191,13 +191,37 @@ def test_a_block_awaits_only_the_tiles_that_write_its_part_of_k() -> None:
         [
             n
             for n, (low, high, *_) in enumerate(waits.tolist())
-            if low < plan.part(1, r)[1] and high > plan.part(1, r)[0]
+            if low < plan.part(task, r)[1] and high > plan.part(task, r)[0]
         ]
         for r in range(4)
     ]
     assert reached == [[0], [0, 1], [1], [2]]
     rows = plan_of(policy_of(chain, "row"), chain, clusters=8, split=4).waits
     assert {tuple(w) for w in rows[:, :2].tolist()} == {(0, 8)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_k_is_cut_late_tasks_find_the_sums_of_early_ones_and_only_they_post(seed) -> None:
+    chain = gelu_mlp(200, (256, 96), (256, 128), 2112, 2048)
+    plan = plan_of(chain.policy(), chain, clusters=66, split=2)
+    assert [stage.cut for stage in plan.stages] == [16, 16]
+    tiles = [stage.operator.tiles for stage in plan.stages]
+    assert np.bincount(plan.tasks[:, 0]).tolist() == [2 * n for n in tiles]
+    assert [int(plan.early[plan.tasks[:, 0] == s].sum()) for s in (0, 1)] == tiles
+    assert not np.diff(plan.post_ptr)[plan.early == 1].any()
+    for task in np.flatnonzero(plan.early):
+        twin = np.flatnonzero((plan.tasks == plan.tasks[task]).all(axis=1) & (plan.early == 0))
+        assert len(twin) == 1
+        late = plan.part(int(twin[0]), 0)
+        assert plan.part(task, 0) == plan.part(task, 1) == (0, late[0])
+        assert late == plan.part(int(twin[0]), 1) == (16, 33 if plan.tasks[task, 0] == 0 else 32)
+    outcome = Machine(plan, ahead=1 + seed % 2).run(at_random(seed))
+    assert outcome.clean, (outcome.early[:5], outcome.stuck[:5])
+    assert Machine(plan, ahead=1).run(held_back({0, 1, 2})).clean
+    few = plan_of(chain.policy(), chain, clusters=8, split=2)
+    assert not any(stage.cut for stage in few.stages)
+    for alone in plans_by_stage(plan, 66):
+        assert alone.early.sum() * 2 == len(alone.tasks)
 
 
 def test_blocks_of_a_pair_share_rows_and_each_takes_all_of_k() -> None:

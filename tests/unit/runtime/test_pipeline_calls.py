@@ -11,7 +11,10 @@ from chains import attention, gated, mlp, rows
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, Stage
 from tileprof.runtime import Pipeline
+from tileprof.runtime.chain import Chain
 from tileprof.runtime.pipeline import FellBackWarning
+from tileprof.runtime.stages.attention import Attention
+from tileprof.runtime.stages.view import View
 
 
 @pytest.fixture
@@ -144,3 +147,17 @@ def test_an_operator_of_another_grid_is_refused() -> None:
     stage = replace(policy.stages[0], grid=(6, 1, 1))
     with pytest.raises(UserError, match=r"the operator has a grid of \(7, 1, 1\) tiles, the stage \(6, 1, 1\)"):
         Pipeline(Policy((stage, *policy.stages[1:]), (), ()))
+
+
+def test_views_of_one_input_that_none_of_them_holds_are_taken_from_it_flat() -> None:
+    heads, tokens, d = 2, 5, 16
+    width = 3 * heads * d
+    q, k, v = (View("qkv", (heads, tokens, d), (d, width, 1), "float32", at * heads * d) for at in range(3))
+    out = View.contiguous("o", (heads, tokens, d), "float32")
+    pipeline = Pipeline(Chain(("attend",), (Attention(q, k, v, out, rows=2, causal=True),)).policy())
+    assert {name: view.shape for name, view in pipeline.inputs.items()} == {"qkv": (tokens * width,)}
+    given = pipeline.example()
+    parts = given["qkv"].view(tokens, 3, heads, d).permute(1, 2, 0, 3)
+    wanted = torch.nn.functional.scaled_dot_product_attention(*parts[:, None], is_causal=True)[0]
+    assert torch.allclose(pipeline(**given), wanted, atol=1e-5)
+    assert torch.allclose(pipeline.reference(given)["o"], wanted, atol=1e-5)

@@ -60,6 +60,18 @@ def test_negative_counts_are_refused(tmp_path, words) -> None:
         run(tmp_path / "p.json", *words)
 
 
+@pytest.mark.parametrize("words", [["--random", "4"], ["--delayed", "64"], ["--seed", "0"]])
+def test_orders_mean_nothing_to_a_comparison(tmp_path, words) -> None:
+    with pytest.raises(UserError, match=rf"^{words[0]} is about orders .* --compare measures and executes none"):
+        run(tmp_path / "p.json", "--compare", *words)
+
+
+@pytest.mark.parametrize("words", [["--compile", "9"], ["--compare", "--compile", "0"]])
+def test_a_time_to_compile_is_for_comparisons_and_above_nought(tmp_path, words) -> None:
+    with pytest.raises(UserError, match="--compile SECONDS goes with --compare"):
+        run(tmp_path / "p.json", *words)
+
+
 class Terminal(StringIO):
     def isatty(self) -> bool:
         return True

@@ -199,6 +199,7 @@ def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path) -> None:
         ({"scheduler": "unsynchronised"}, "wrong results"),
         ({"policies": 3}, "a list of policy files"),
         ({"policies": [3]}, "a list of policy files"),
+        ({"frozen": 1}, "frozen is 1; it is True or False"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(given, said) -> None:
@@ -234,7 +235,10 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
             (found, wanted),
             (single, "cusync" if name == "auto" else name),
         ):  # float32 is nothing for that kernel
-            made, way = _suited(SimpleNamespace(chain=each.chain, stages=each.stages, last=last), name)
+            made, way, pairs = _suited(
+                SimpleNamespace(chain=each.chain, stages=each.stages, last=last), Options(scheduler=name)
+            )
+            assert pairs == {}
             assert way == taken
             assert [o.out for o in made.operators] == [o.out for o in each.chain.operators]
             assert (made == each.chain) == (way != "persistent" or each is single)
@@ -251,7 +255,7 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch, caplog) -
     monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", missing)
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
-        made, way = _suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), "auto")
+        made, way, _ = _suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), Options())
     assert (made, way) == (found.chain, "cusync")
     assert "there is no nvcc" in caplog.text
 
@@ -300,7 +304,7 @@ def test_the_runtimes_way_is_kept_where_it_is_right_and_faster_and_zeros_decide_
     module, monkeypatch, caplog, played, scale, wanted, said
 ) -> None:
     times = iter([[1.0], [2.0]])
-    monkeypatch.setattr("tileprof.runtime.measure.time_graph", lambda _: next(times))
+    monkeypatch.setattr("tileprof.runtime.timing.time_graph", lambda _: next(times))
     monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain, **played))
     inputs = [torch.full(v.shape, scale) if scale != 1.0 else torch.randn(v.shape) for v in module.cpu.inputs.values()]
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
@@ -312,7 +316,7 @@ def test_a_race_that_cannot_be_timed_is_pytorchs(module, monkeypatch, caplog) ->
     def fail(_) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory while capturing")
 
-    monkeypatch.setattr("tileprof.runtime.measure.time_graph", fail)
+    monkeypatch.setattr("tileprof.runtime.timing.time_graph", fail)
     monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain))
     inputs = tuple(torch.randn(v.shape) for v in module.cpu.inputs.values())
     assert module._worth_it(torch.device("cpu"), inputs) is False

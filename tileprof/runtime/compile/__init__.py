@@ -11,6 +11,10 @@ inference only. Options, given as ``torch.compile(..., options={...})``:
 ``scheduler``  a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with tiles for it, where the GPU and the chain are ones
                that it takes, otherwise ``"cusync"``.
 ``policies``   policy files to prefer where the stages are the chain's; other chains get one that is made from what their tiles touch.
+``frozen``     ``True``: weights do not change while the compiled model is used (default: ``False``). On a GPU that the persistent kernel runs on, the two weights of a gate are
+               then kept side by side as one, which that kernel takes; without, such a chain gets Triton's kernels. The copy is as large as both (LLaMA-7B: 180 MB a
+               layer). It is made again when an operation of PyTorch has changed a weight or put another in its place; writes through ``.data``, or by kernels that
+               PyTorch knows nothing of, are not seen, and a captured graph keeps the copy that it was captured with. Hence a promise, and not a default.
 
 What was taken and what was not, with the reason, is logged by ``tileprof.runtime.compile`` at level INFO.
 """

@@ -16,6 +16,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.compile.gates import Pair, Pairs, joined
 from tileprof.runtime.persistent.build import nvcc
 from tileprof.runtime.persistent.cost import clusters_on
 from tileprof.runtime.persistent.takes import stage_plans
@@ -39,6 +40,7 @@ class Options:
     use: str = "measured"
     scheduler: str = "auto"
     policies: tuple[Path, ...] = ()
+    frozen: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -50,7 +52,12 @@ class Options:
         paths = [policies] if isinstance(policies, str | Path) else policies
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
             raise UserError(f"policies is {policies!r}; it is a list of policy files")
-        options = cls(given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths))
+        frozen = given.get("frozen", False)
+        if not isinstance(frozen, bool):
+            raise UserError(f"frozen is {frozen!r}; it is True or False")
+        options = cls(
+            given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths), frozen
+        )
         if options.use not in ("measured", "always", "never"):
             raise UserError(f"use is {options.use!r}; it is measured, always or never")
         if options.scheduler != "auto" and not scheduler(options.scheduler).correct:
@@ -88,15 +95,18 @@ def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[P
     """Put a `ChainModule` in the place of every chain that is found; how many."""
     count = 0
     for found in list(chains(graph.graph)) if options.use != "never" else ():
-        chain, way = _suited(found, options.scheduler)
+        chain, way, pairs = _suited(found, options)
         try:
-            policy = next((p for p in policies if _same(p, chain) or _same(p, found.chain)), None) or chain.policy()
+            policy = next((p for p in policies if _same(p, chain)), None)
+            if policy is None and (policy := next((p for p in policies if _same(p, found.chain)), None)) is not None:
+                pairs = Pairs()
+            policy = policy or chain.policy()
         except UserError as error:
             LOG.info("a chain of %d stages stays PyTorch's: %s", len(found.stages), error)
             continue
         name = f"tileprof_chain_{count}"
         graph.add_submodule(
-            name, ChainModule(policy, _plain(graph, found), tuple(found.inputs), replace(options, scheduler=way))
+            name, ChainModule(policy, _plain(graph, found), tuple(found.inputs), replace(options, scheduler=way), pairs)
         )
         with graph.graph.inserting_before(found.last):
             node = graph.graph.call_module(name, tuple(found.inputs.values()))
@@ -109,21 +119,25 @@ def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[P
     return count
 
 
-def _suited(found: Found, name: str) -> tuple[Chain, str]:
-    """The chain in tiles for the scheduler asked for, and its name: of itself the persistent kernel where it can compute the chain, otherwise ``cusync``."""
-    chain = found.chain
+def _suited(found: Found, options: Options) -> tuple[Chain, str, Pairs]:
+    """The chain in tiles for the scheduler asked for, its name, and which of its tensors are made of two: of itself the persistent kernel where it can compute the
+    chain, otherwise ``cusync``.
+    """
+    chain, name = found.chain, options.scheduler
     device = found.last.meta["val"].device
     fits = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-    if fits and name in ("auto", "persistent"):
+    for wanted, pairs in [joined(chain), (chain, Pairs())] if options.frozen else [(chain, Pairs())]:
+        if not fits or name not in ("auto", "persistent"):
+            break
         try:
-            made, _ = tiled(chain, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
+            made, _ = tiled(wanted, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
             stage_plans(made)
             nvcc()  # these tiles are for that kernel alone, which is compiled at first use
         except UserError as error:
             LOG.info("a chain of %d stages is not for the persistent kernel: %s", len(found.stages), error)
         else:
-            return made, "persistent"
-    return chain, "cusync" if name == "auto" else name
+            return made, "persistent", pairs
+    return chain, "cusync" if name == "auto" else name, Pairs()
 
 
 def _same(policy: Policy, chain: Chain) -> bool:
@@ -168,21 +182,27 @@ def _plain(graph: fx.GraphModule, found: Found) -> fx.GraphModule:
 class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not followed
     """A chain that runs by the runtime, or by PyTorch, whichever the options and the first call have chosen."""
 
-    def __init__(self, policy: Policy, plain: fx.GraphModule, names: tuple[str, ...], options: Options) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        plain: fx.GraphModule,
+        names: tuple[str, ...],
+        options: Options,
+        pairs: Pairs | None = None,
+    ) -> None:
         super().__init__()
         self.plain, self.names, self.options = plain, names, options
         self.cpu = Pipeline(policy)
         self._choice: dict[torch.device, bool] = {}
         self._gpu: dict[tuple[int, int], Any] = {}
+        self._pairs = [(Pair(), *parts) for parts in (pairs or {}).values()]
 
     def forward(self, *tensors: Any) -> Any:
         """The chain's result; a tensor of its own at every call."""
         device = tensors[0].device
         if device.type != "cuda":
-            if self.options.use != "always":
-                return self.plain(*tensors)
-            named = dict(zip(self._inputs(), tensors, strict=True))
-            return self.cpu(**named)
+            named = self._named(tensors) if self.options.use == "always" else None
+            return self.plain(*tensors) if named is None else self.cpu(**named)
         if device not in self._choice:
             if torch.cuda.is_current_stream_capturing():
                 return self.plain(*tensors)  # nothing can be compiled or timed now; the next call outside decides
@@ -191,10 +211,21 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
                 return self.plain(*tensors)
             self._choice[device] = choice
         pipeline = self._pipeline(device) if self._choice[device] else None
-        if pipeline is None:
+        named = None if pipeline is None else self._named(tensors)
+        if pipeline is None or named is None:
             return self.plain(*tensors)
-        out = pipeline(**dict(zip(self._inputs(), tensors, strict=True)))
+        out = pipeline(**named)
         return out.clone()  # the pipeline's own memory is overwritten by its next call
+
+    def _named(self, tensors: tuple[Any, ...]) -> dict[str, Any] | None:
+        """The pipeline's inputs; None where two of the tensors cannot be had as one now."""
+        given: dict[str, Any] = dict(zip(self.names, tensors, strict=True))
+        for pair, first, second in self._pairs:
+            whole = pair.of(given[first], given.pop(second))
+            if whole is None:
+                return None
+            given[first] = whole
+        return dict(zip(self._inputs(), given.values(), strict=True))
 
     def _inputs(self) -> list[str]:
         """The policy's names of the chain's inputs, in the chain's order: a policy file may use others."""
@@ -222,7 +253,9 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
         )
         try:
             pipeline = self._pipeline(device)
-            named = dict(zip(self._inputs(), tensors, strict=True))
+            named = self._named(tensors)
+            if named is None:
+                return None
             out, wanted = pipeline(**named).float(), self.plain(*tensors).float()
             pipeline.check()
             if pipeline.refused:
@@ -241,7 +274,7 @@ class ChainModule(torch.nn.Module):  # type: ignore[misc]  # PyTorch is not foll
             return False
 
     def _faster(self, what: str, pipeline: Any, named: Mapping[str, Any], tensors: tuple[Any, ...]) -> bool:
-        from tileprof.runtime.measure import time_graph  # noqa: PLC0415 - imports Triton
+        from tileprof.runtime.timing import time_graph  # noqa: PLC0415 - only where there is a race
 
         ours = median(time_graph(lambda: pipeline.launch(named)))
         theirs = median(time_graph(lambda: self.plain(*tensors)))

@@ -10,6 +10,7 @@ constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int SLOT_COLUMNS = 64;  // of k
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
+constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
 constexpr int SCRATCH_PITCH = 24;  // floats; rows of a warp's eight-byte stores meet different banks
 constexpr int SCRATCH_BYTES = 16 * 4 * SCRATCH_PITCH;
 constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
@@ -19,7 +20,8 @@ struct StageTensors {
     void* out;
     const void* bias;
     const void* residual;
-    u64 unused[5];
+    unsigned char* partials;  // where k is cut: a line for each block of each tile, then sums
+    u64 unused[4];
 };
 static_assert(sizeof(StageTensors) == 320);
 
@@ -69,6 +71,9 @@ struct Rank {
 // A row of the task table: where its waits and posts stand, too.
 struct alignas(16) Task {
     int stage, row, column, tile, wait, waits_end, post, posts_end;
+
+    // Whether it hands its sums to the tile's other task, where k is cut. It posts nothing.
+    __device__ bool early() const { return posts_end < 0; }
 };
 
 template <class Try>
@@ -118,7 +123,8 @@ struct Tasks {
         const int cluster = blockIdx.x / SPLIT;
         begin = arguments.task_ptr[cluster];
         end = arguments.task_ptr[cluster + 1];
-        first = begin < end ? arguments.tasks[begin] : Task();
+        if (HANDED && begin < end) prefetch_global_l1(arguments.tasks + begin);
+        if (!HANDED) first = begin < end ? arguments.tasks[begin] : Task();
     }
 };
 
@@ -127,8 +133,9 @@ template <class Work>
 __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
     Task next = tasks.first;
     for (int number = tasks.begin; number < tasks.end; ++number) {
-        const Task task = next;
-        if (number + 1 < tasks.end) next = arguments.tasks[number + 1];
+        const Task task = HANDED ? arguments.tasks[number] : next;
+        if (HANDED && number + 1 < tasks.end) prefetch_global_l1(arguments.tasks + number + 1);  // in registers, the next row makes ptxas spill
+        if (!HANDED && number + 1 < tasks.end) next = arguments.tasks[number + 1];
         with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
     }
 }
@@ -147,6 +154,17 @@ __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank
 template <class S>
 __device__ __forceinline__ int k_begin(u32 part) {
     return S::K_BLOCKS * part / PARTS;
+}
+
+// The blocks of k of a task in this block.
+struct Blocks {
+    int begin, end;
+};
+
+template <class S>
+__device__ __forceinline__ Blocks blocks_of(const Task& task, Rank rank) {
+    if constexpr (S::CUT > 0) return task.early() ? Blocks{0, S::CUT} : Blocks{S::CUT, S::K_BLOCKS};
+    return {k_begin<S>(rank.part), k_begin<S>(rank.part + 1)};
 }
 
 // The first row of the result that this block holds of a tile.

@@ -26,6 +26,16 @@ FLOP_PER_US: Final = 5_760_000.0
 BLOCK_US: Final = 0.21
 """A k-block at least, however narrow: barriers of both rings and the latency of a product."""
 
+SHARED_BYTES_PER_US: Final = 180_000.0
+"""Into and out of an SM's shared memory: 128 bytes a clock. It is what limits pairs whose tiles are less than 256 wide."""
+
+CUT_US: Final = 2.5
+"""Sums of an early task through memory, where k is cut."""
+
+HANDED_US: Final = 0.3
+HANDED_PER_US: Final = 30_000.0
+"""Sums that a pair's block hands to the warps that store."""
+
 BEGIN_US: Final = 1.0
 """Of a tile, before its first product."""
 
@@ -72,23 +82,34 @@ def clusters_on(sms: int) -> Callable[[int], int]:
 def finish_us(stage: StagePlan, split: int) -> float:
     """From the last product of a tile to its post."""
     sums = _height(stage) * stage.columns
-    if stage.pair or split == 1:
+    if stage.pair:
+        return HANDED_US + sums / HANDED_PER_US
+    if split == 1:
         return FINISH_US + 2 * sums / STORED_BYTES_PER_US
     return FINISH_US + 4 * sums * (split - 1) / split / SENT_BYTES_PER_US
 
 
 def tile_us(stage: StagePlan, split: int) -> float:
-    """A tile that is shared by ``split`` blocks, among others."""
+    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks, among others."""
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns)
 
 
 def _tile_us(stage: StagePlan, split: int, columns: float) -> float:
     """A tile for which so many weight rows are loaded."""
-    mine = -(-stage.k_blocks // (1 if stage.pair else split))
+    mine = -(-stage.longest // (1 if stage.pair else split))
     load = mine * 2 * K_BLOCK * (_height(stage) + columns) / BYTES_PER_US
     multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / FLOP_PER_US + finish_us(stage, split)
-    limits = load, multiply, mine * BLOCK_US
+    if stage.pair:
+        begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
+        return begin + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
+    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else BLOCK_US)
     return BEGIN_US + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
+
+
+def shared_us(stage: StagePlan) -> float:
+    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and all of that has come from L2 before."""
+    read = 2 * 2 * K_BLOCK * (stage.rows // 2 + stage.columns)
+    return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
 
 def paced_us(stage: StagePlan, split: int, clusters: int) -> float:
@@ -97,34 +118,34 @@ def paced_us(stage: StagePlan, split: int, clusters: int) -> float:
     bytes_ = weight.item_bytes
     for size in weight.shape:
         bytes_ *= size
-    rounds = -(-stage.operator.tiles // clusters)
-    drawn = min(1.0, split * min(clusters, stage.operator.tiles) / _STREAMING) * DRAM_BYTES_PER_US
+    rounds = -(-stage.tasks // clusters)
+    drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * DRAM_BYTES_PER_US
     return max(tile_us(stage, split), BEGIN_US + bytes_ / drawn / rounds)
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int) -> float:
     """A stage alone, without what a launch costs."""
-    rounds = -(-stage.operator.tiles // clusters)
+    rounds = -(-stage.tasks // clusters)
     return rounds * paced_us(stage, split, clusters) + LAG_US + finish_us(stage, split)
 
 
 def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
     """What is left of a tile's life when its activations are there, after its loader has waited for them with what the ring holds of the weights."""
-    mine = -(-stage.k_blocks // (1 if stage.pair else split)) * stage.columns * K_BLOCK * 2
+    mine = -(-stage.longest // (1 if stage.pair else split)) * stage.columns * K_BLOCK * 2
     fetched = min(waited_us, life_us * min(1.0, RING_BYTES / mine))
     return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
     """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows of the stage before that it reads."""
-    free = [0.0] * min(clusters, sum(stage.operator.tiles for stage in stages))
+    free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
     before: list[float] = []  # when each row of tiles of the stage before was done
     height_before = 1
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = paced_us(stage, split, clusters), finish_us(stage, split)
         down = -(-matrix // height)
-        across = stage.operator.tiles // down
+        across = stage.tasks // down
         ends: list[float] = []
         for row in range(down):
             ready = 0.0
@@ -157,6 +178,11 @@ def _rows(stage: StagePlan) -> int:
     for size in stage.operator.out.shape[:-1]:
         total *= size
     return total
+
+
+def _tall(stage: StagePlan) -> bool:
+    """Whether a product has more rows than a block multiplies."""
+    return isinstance(stage.operator, Gemm) and stage.rows < stage.operator.out.shape[0]
 
 
 def _height(stage: StagePlan) -> int:

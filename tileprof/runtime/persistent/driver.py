@@ -10,6 +10,7 @@ from typing import Any, Final
 from tileprof.errors import UserError
 
 _SHARED_BYTES: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_COOPERATIVE: Final = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _CLUSTER_DIMENSION: Final = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _PROGRAMMATIC: Final = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _DTYPES: Final = {"float16": 6, "bfloat16": 9}  # CUtensorMapDataType
@@ -56,14 +57,17 @@ class Function:
         _call("cuModuleGetFunction", ctypes.byref(self._handle), self._module, name.encode())
         _call("cuFuncSetAttribute", self._handle, _SHARED_BYTES, shared_bytes)
 
-    def launch(self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool) -> None:
+    def launch(
+        self, blocks: int, threads: int, stream: int, arguments: Arguments, *, programmatic: bool, cooperative: bool
+    ) -> None:
         """One launch with one parameter, a struct, which is copied before the call returns.
 
-        ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that.
+        ``programmatic``: blocks may start before the kernel in front has ended, if it too allows that. ``cooperative``: none starts before there is room for all.
         """
-        attribute = _Attribute(_PROGRAMMATIC, 0, (ctypes.c_uint * 16)(1))
+        kinds = [kind for kind, asked in ((_PROGRAMMATIC, programmatic), (_COOPERATIVE, cooperative)) if asked]
+        attributes = (_Attribute * 2)(*(_Attribute(kind, 0, (ctypes.c_uint * 16)(1)) for kind in kinds))
         sizes = (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, self._shared_bytes)
-        config = _Config(sizes, stream, ctypes.addressof(attribute), int(programmatic))
+        config = _Config(sizes, stream, ctypes.addressof(attributes), len(kinds))
         _call("cuLaunchKernelEx", ctypes.byref(config), self._handle, arguments.pointers, None)
 
     def clusters(self, blocks: int, threads: int) -> int:

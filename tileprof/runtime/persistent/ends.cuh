@@ -3,12 +3,26 @@
 
 #include "common.cuh"
 
+// v times the normal distribution function. What is missing from v, or from 0, is |v| / 2 * erfc(|v| / sqrt(2)); the polynomial is log2 of erfc(x / sqrt(2)),
+// fitted for x up to 6.5, where what is left is below 1e-9, and falls beyond: off by 6e-6 of the value, where erff takes three times as many instructions.
+__device__ __forceinline__ float gelu(float v) {
+    const float x = fminf(fabsf(v), 16.0f);
+    float log = fmaf(x, -1.775018859e-6f, 6.039289656e-5f);
+    log = fmaf(x, log, -9.209402488e-4f);
+    log = fmaf(x, log, 8.469634689e-3f);
+    log = fmaf(x, log, -5.387961864e-2f);
+    log = fmaf(x, log, -4.585494399e-1f);
+    log = fmaf(x, log, -1.1512126923f);
+    const float limit = v <= 0.0f ? 0.0f : v;  // what is no number stays none
+    return fmaf(-0.5f * x, power_of_two(x * log), limit);
+}
+
 __device__ __forceinline__ float activate(int epilogue, float v) {
     switch (epilogue) {
         case RELU: return fmaxf(v, 0.0f);
-        case GELU: return 0.5f * v * (1.0f + erff(v * 0.70710678f));
+        case GELU: return gelu(v);
         case GELU_TANH: return 0.5f * v * (1.0f + tanhf(0.79788456f * (v + 0.044715f * v * v * v)));
-        case SILU: return v / (1.0f + __expf(-v));
+        case SILU: return __fdividef(v, 1.0f + __expf(-v));
         default: return v;
     }
 }
@@ -53,6 +67,11 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
     Halves halves;
     halves.all = *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(base) + at);
     return halves;
+}
+
+// Two neighbours; the first is at an even place.
+__device__ __forceinline__ u32 load_two(const void* base, long long at) {
+    return *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(base) + at);
 }
 
 __device__ __forceinline__ void add(Eight& to, const Halves& halves) {

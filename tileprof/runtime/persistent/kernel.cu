@@ -6,6 +6,7 @@
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for stages.
 //     warp 1  loads activations into a ring. It alone awaits the semaphores of the policy, before the first k-block that needs them.
 //     two warpgroups multiply, add up with the other blocks, finish, store and post.
+//     warp 3  stores and posts for them where blocks are a pair.
 //
 //     weights ---TMA---> [ slot | slot | slot | ... ] --+
 //                                                       +--> wgmma --> registers --> buffers of the blocks that own the rows --> out, semaphores
@@ -14,6 +15,7 @@
 // "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width of wgmma.
 #include "common.cuh"
 #include "ends.cuh"
+#include "handover.cuh"
 #include "loads.cuh"
 
 // K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, atoms follow each other.
@@ -54,11 +56,11 @@ __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Ran
 }
 
 template <class S>
-__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, u32 shared, Rank rank, u32 thread) {
+__device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared, Rank rank, u32 thread) {
     const int group = thread / 128;
     const u32 a_at = shared + (ROWS == 128 ? group * 64 * SLOT_COLUMNS * 2 : 0);
     const u32 b_at = shared + B_AT + (ROWS == 64 ? group * S::WIDTH * SLOT_COLUMNS * 2 : 0);
-    const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1);
+    const auto [begin, end] = blocks;
     const u32 lane = thread % 32;
     Reader done = reader;
     int free = begin;
@@ -83,19 +85,30 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     const u32 thread = threadIdx.x - 128;
     Reader reader;
     Sums ends = {arguments, shared, rank, thread};
+    Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int posts = task.posts_end - task.post;
-        const s32 semaphore = thread < posts ? arguments.posts[task.post + thread] : 0;
+        const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 posts
+        const s32 semaphore = static_cast<int>(thread) < posts ? arguments.posts[task.post + thread] : 0;
         const int left = S::M - first_row<S>(task, rank), rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
-        multiply<S>(sums, reader, shared, rank, thread);
+        multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
         delay(arguments, number, rank, 1);
-        ends.passes<S>(sums, task, rows);
+        if constexpr (S::CUT > 0) {
+            if (task.early()) {
+                put_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
+                return;
+            }
+            add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
+        }
+        if constexpr (HANDED)
+            handing.passes<S>(sums, task, first_row<S>(task, rank), rows);
+        else
+            ends.passes<S>(sums, task, rows);
         if (posts > 0) {
             fence_proxy_async_global();
             barrier_sync<1, CONSUMERS>();
-            if (thread < posts) add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+            if (static_cast<int>(thread) < posts) add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
         }
     });
     ends.drain();
@@ -123,8 +136,8 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + B_FREE + 8 * slot, CONSUMER_WARPS * HALVES);
         }
         for (int slot = 0; slot < BUFFERS; ++slot) {
-            mbarrier_init(shared + SUMS_FULL + 8 * slot, CONSUMER_WARPS);
-            mbarrier_init(shared + SUMS_FREE + 8 * slot, CONSUMER_WARPS * PARTS);
+            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : CONSUMER_WARPS);
+            mbarrier_init(shared + SUMS_FREE + 8 * slot, HANDED ? 1 : CONSUMER_WARPS * PARTS);
         }
         fence_mbarrier_init_release_cluster();
     }
@@ -136,11 +149,12 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     cluster_barrier();
     grid_wait();
     if (threadIdx.x < 128) {
-        registers_give<56>();
+        registers_give<HANDED ? 88 : 56>();
         if (threadIdx.x == 0) load_weights(arguments, shared, rank, tasks);
         if (threadIdx.x / 32 == 1) load_activations(arguments, shared, rank, tasks);
+        if (HANDED && threadIdx.x / 32 == 3) store_and_post(arguments, shared, rank, tasks);
     } else {
-        registers_take<224>();
+        registers_take<HANDED ? 208 : 224>();
         consume(arguments, shared, rank, tasks);
     }
     if constexpr (PAIRED) {  // no block ends while the other may still say that a slot is free

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,32 +29,35 @@ _MOST_KNOWN: Final = 256
 """Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""
 
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
+_PARTIALS: Final = 2 * MAP_WORDS + 3  # behind out, bias and residual
 _TAIL_WORDS: Final = 8  # pointers behind the stages
 
 Shared = tuple[Any, Any, Any, Any]
-"""seed [1], flags [semaphores * 32], state [2] and record [8], int32 on the device and zero at first."""
+"""seed [1], flags [`Plan.flag_words`], state [2] and record [8], int32 on the device and zero at first."""
 
 
 class Launcher:
     """A plan's kernel, compiled and with its task lists on the device. Raises `UserError` where it cannot be.
 
     ``delay_ns``: for tests, tasks sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up. ``options``: how shared memory is used.
+    ``whole``: blocks start once there is room for all.
     """
 
     def __init__(
-        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None
+        self, plan: Plan, device: Any, *, delay_ns: int = 0, timeout_ns: int = 2_000_000_000, options: Options | None = None, whole: bool = False
     ) -> None:  # fmt: skip
         if int((plan.post_ptr[1:] - plan.post_ptr[:-1]).max(initial=0)) > MOST_POSTS:
             raise UserError(
                 f"a tile posts more than {MOST_POSTS} semaphores; take a coarser policy (row, strided or grid)"
             )
-        self.plan, self.device = plan, torch.device(device)
+        self.plan, self.device, self._whole = plan, torch.device(device), whole
         self.options = replace(options or Options(), delay_ns=delay_ns, timeout_ns=timeout_ns)
         folder = compiled(plan, self.options)
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = Function((folder / CUBIN).read_bytes(), ENTRY, SHARED_BYTES)
-        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], plan.post_ptr[1:]
+            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
+        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end
         tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
         self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
         self._known: dict[tuple[int, ...], Arguments] = {}
@@ -66,14 +70,19 @@ class Launcher:
                 del self._known[next(iter(self._known))]  # the oldest; launches have copied what they were given
             self._known[key] = self._arguments(tensors, shared)
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        blocks, programmatic = self.plan.clusters * self.plan.split, self.options.programmatic
-        self._function.launch(blocks, THREADS, stream, self._known[key], programmatic=programmatic)
+        self._function.launch(
+            self.plan.clusters * self.plan.split, THREADS, stream, self._known[key],
+            programmatic=self.options.programmatic, cooperative=self._whole,
+        )  # fmt: skip
 
     def _arguments(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> Arguments:
         stages = self.plan.stages
         arguments = Arguments(_STAGE_WORDS * len(stages) + _TAIL_WORDS)
+        partials = shared[1].data_ptr() + self.plan.semaphore_bytes
         for number, (stage, given) in enumerate(zip(stages, tensors, strict=True)):
             _put_stage(arguments, _STAGE_WORDS * number, stage, given, paired(self.plan))
+            arguments.words[_STAGE_WORDS * number + _PARTIALS] = partials
+            partials += stage.partial_bytes
         at = _STAGE_WORDS * len(stages)
         for offset, tensor in enumerate((*self._tables, *shared)):
             arguments.words[at + offset] = tensor.data_ptr()
@@ -137,3 +146,11 @@ def _max_clusters(split: int, _device: int) -> int:
     cubin = (build(SOURCES / RESIDENT) / CUBIN).read_bytes()
     torch.cuda.current_stream().synchronize()
     return Function(cubin, RESIDENT.removesuffix(".cu"), SHARED_BYTES).clusters(split, THREADS)
+
+
+@cache
+def _loaded(cubin: Path, _device: int) -> Function:
+    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when every pipeline is gone, so that nobody can
+    say when it may be unloaded; a process has as many as it has chains of different shapes.
+    """
+    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

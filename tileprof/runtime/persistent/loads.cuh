@@ -24,8 +24,8 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const TensorMap* map = &arguments.stage[S::INDEX].weights;
-        const int end = k_begin<S>(rank.part + 1);
-        for (int k = k_begin<S>(rank.part); k < end; k += S::PACK, ring.advance()) {
+        const auto [begin, end] = blocks_of<S>(task, rank);
+        for (int k = begin; k < end; k += S::PACK, ring.advance()) {
             const u32 full = shared + B_FULL + 8 * ring.slot, to = shared + B_AT + ring.slot * B_BYTES;
             const int blocks = end - k < S::PACK ? end - k : S::PACK;
             wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);
@@ -128,7 +128,8 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const TensorMap* map = &arguments.stage[S::INDEX].activations;
-        const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1), first = first_row<S>(task, rank);
+        const auto [begin, end] = blocks_of<S>(task, rank);
+        const int first = first_row<S>(task, rank);
         Waits waits(arguments, task, lane, epoch, begin);
         delay(arguments, number, rank, 0);
         for (int k = begin; k < end; ++k, ring.advance()) {

@@ -14,12 +14,15 @@ from tileprof.policy.format import Policy
 from tileprof.policy.lower import Waits, lower
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, tile_us
-from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan
+from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, with_cuts
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import preferred
 from tileprof.runtime.stages.gemm import Gemm
 
 I64 = NDArray[np.int64]
+
+Piece = tuple[int, int, int]
+"""Stage, tile, and 1 for the early task of a tile whose k is cut."""
 
 
 def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | int, split: int | None = None) -> Plan:
@@ -38,8 +41,10 @@ def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | in
             f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at most as many as a stage has "
             f"blocks of {K_BLOCK} along k, and only what fits the device"
         )
+    stages = with_cuts(stages, fitting(chosen))
     orders = [
-        np.arange(stage.tiles) if stage.order is None else np.asarray(stage.order, np.int64) for stage in policy.stages
+        _order(plan) if stage.order is None else np.asarray(stage.order, np.int64)
+        for stage, plan in zip(policy.stages, stages, strict=True)
     ]
     lowered = lower(policy)
     used = sorted({w.edge.semaphores for w in lowered})
@@ -50,6 +55,16 @@ def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | in
     links = _Links(*_csr(waits[:, [0, 3]], base[-1]), *_csr(posts, base[-1]), sum(counts))
     lists = _dealt(stages, orders, chosen, fitting(chosen), links)
     return _assembled(stages, chosen, lists, base, waits, posts, sum(counts))
+
+
+def _order(stage: StagePlan) -> I64:
+    """Tiles in order of their numbers; those of pairs by two rows of tiles at a time, column by column, so that memory gives the weights half as often."""
+    gx, gy, _ = stage.operator.grid
+    tile = np.arange(stage.operator.tiles, dtype=np.int64)
+    if not stage.pair or stage.operator.rows_along != "y":
+        return tile
+    x, y = tile % gx, tile // gx % gy
+    return np.lexsort((y, x, y // 2))
 
 
 def without_waits(plan: Plan) -> Plan:
@@ -66,7 +81,8 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
     found = []
     for number in range(len(plan.stages)):
         orders = [np.empty(0, np.int64)] * len(plan.stages)
-        orders[number] = plan.tasks[turn][plan.tasks[turn, 0] == number, 3].astype(np.int64)
+        mine = (plan.tasks[turn, 0] == number) & (plan.early[turn] == 0)
+        orders[number] = plan.tasks[turn][mine, 3].astype(np.int64)
         lists = _dealt(plan.stages, orders, plan.split, clusters, None)
         found.append(_assembled(plan.stages, plan.split, lists, base, nothing, nothing[:, :2], 0))
     return found
@@ -101,52 +117,58 @@ def _csr(rows: I64, tiles: int) -> tuple[list[int], list[int]]:
 
 def _dealt(
     stages: Sequence[StagePlan], orders: Sequence[I64], split: int, clusters: int, links: _Links | None
-) -> list[list[tuple[int, int]]]:
-    """The (stage, tile) of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first by the model; of equals to
+) -> list[list[Piece]]:
+    """The tasks of every cluster. In stage order and the stage's own, each tile goes to the cluster that is free first by the model; of equals to
     the lowest. A cluster that has to wait for what its tile awaits is free so much later: idle clusters do not collect the tiles of a stage that cannot begin.
     """
-    clusters = min(clusters, sum(len(order) for order in orders))
+    clusters = min(clusters, sum(len(o) * (2 if s.cut else 1) for o, s in zip(orders, stages, strict=True)))
     free = [(0.0, cluster) for cluster in range(clusters)]
-    lists: list[list[tuple[int, int]]] = [[] for _ in range(clusters)]
+    lists: list[list[Piece]] = [[] for _ in range(clusters)]
     posted = [0.0] * (links.semaphores if links else 0)
     node = 0
     for number, (stage, order) in enumerate(zip(stages, orders, strict=True)):
         cost = tile_us(stage, split)
-        for tile in order.tolist():
+        parts = (1, 0) if stage.cut else (0,)  # all early ones first: late ones wait for them
+        for early, tile in ((early, tile) for early in parts for tile in order.tolist()):
             begin, cluster = free[0]
             at = node + tile
             if links:
                 begin = max([begin, *(posted[m] for m in links.waits[links.wait_ptr[at] : links.wait_ptr[at + 1]])])
             end = round(begin + cost, 6)  # equal sums stay equal
-            if links:
+            if links and not early:
                 for semaphore in links.posts[links.post_ptr[at] : links.post_ptr[at + 1]]:
                     posted[semaphore] = max(posted[semaphore], end)
             heapq.heapreplace(free, (end, cluster))
-            lists[cluster].append((number, tile))
+            lists[cluster].append((number, tile, early))
         node += stage.operator.tiles
     return lists
 
 
 def _assembled(
-    stages: Sequence[StagePlan], split: int, lists: list[list[tuple[int, int]]], base: I64, waits: I64, posts: I64, semaphores: int
+    stages: Sequence[StagePlan], split: int, lists: list[list[Piece]], base: I64, waits: I64, posts: I64, semaphores: int
 ) -> Plan:  # fmt: skip
     """``waits`` (tile of all stages, and the columns of `Plan.waits`) and ``posts`` (tile, semaphore) put into the order of the tasks."""
-    flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 2)
-    place = np.zeros(base[-1], np.int64)  # the task of each tile
-    place[base[flat[:, 0]] + flat[:, 1]] = np.arange(len(flat))
+    flat = np.array([task for tasks in lists for task in tasks], np.int64).reshape(-1, 3)
+    early = flat[:, 2] == 1
+    place = np.zeros(base[-1], np.int64)  # the task that finishes each tile
+    first = np.full(base[-1], -1)  # and its early one, if there is one
+    place[base[flat[~early, 0]] + flat[~early, 1]] = np.flatnonzero(~early)
+    first[base[flat[early, 0]] + flat[early, 1]] = np.flatnonzero(early)
     tasks = np.empty((len(flat), 4), np.int64)
     for number, stage in enumerate(stages):
         mine = flat[:, 0] == number
         tasks[mine] = _rows(number, stage, flat[mine, 1])
-    waits, posts = waits.copy(), posts.copy()
-    waits[:, 0], posts[:, 0] = place[waits[:, 0]], place[posts[:, 0]]
+    more = waits[first[waits[:, 0]] >= 0]  # of early tasks: those of the same tile
+    waits, posts = np.concatenate([waits, more]), posts.copy()
+    whole = len(waits) - len(more)
+    waits[:whole, 0], waits[whole:, 0], posts[:, 0] = place[waits[:whole, 0]], first[more[:, 0]], place[posts[:, 0]]
     waits = waits[np.lexsort((waits[:, 3], waits[:, 2], waits[:, 1], waits[:, 0]))]
     posts = posts[np.argsort(posts[:, 0], kind="stable")]
     ends = np.arange(len(flat) + 1)
     wait_ptr, post_ptr = np.searchsorted(waits[:, 0], ends), np.searchsorted(posts[:, 0], ends)
     task_ptr = np.cumsum([0, *(len(tasks) for tasks in lists)])
     return Plan(
-        split, len(lists), tuple(stages), _i32(task_ptr), _i32(tasks), _i32(wait_ptr), _i32(waits[:, 1:]), _i32(post_ptr), _i32(posts[:, 1]), semaphores
+        split, len(lists), tuple(stages), _i32(task_ptr), _i32(tasks), _i32(wait_ptr), _i32(waits[:, 1:]), _i32(post_ptr), _i32(posts[:, 1]), semaphores, _i32(early)
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ and posts here are ``split`` times those of the policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,11 +16,21 @@ from numpy.typing import NDArray
 
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
+from tileprof.runtime.sync.tables import FLAG_BYTES
 
 I32 = NDArray[np.int32]
 
 K_BLOCK: Final = 64
 """Elements of k that one slot of the rings holds: 128 bytes of halves, the width of TMA's widest swizzle."""
+
+_LEAST_CUT: Final = 32
+"""Blocks of k below which a cut costs more than it gains."""
+
+_WIDEST_CUT: Final = 192
+"""Weight rows of the tiles of a chain, above which adding sums up takes more registers than there are."""
+
+_LATER: Final = 96
+"""Of k, one part in so many is moved from the early task to the late one."""
 
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""
@@ -32,17 +43,47 @@ class StagePlan:
     ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many. ``columns``: weight rows that a tile multiplies, two for each
     of its columns with a gate. ``k_blocks``: blocks of `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over taps, then channels, of which
     there are then whole blocks. All stages of a plan have the same ``rows``.
+    ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums to the late one through memory, which finishes the tile;
+    0 where it is not. Then half as many tiles, twice as wide, read less into shared memory for the same products.
     """
 
     operator: Gemm | Conv2d
     rows: int
     columns: int
     k_blocks: int
+    cut: int = 0
+
+    @property
+    def tasks(self) -> int:
+        """Of clusters, in all tiles."""
+        return self.operator.tiles * (2 if self.cut else 1)
+
+    @property
+    def longest(self) -> int:
+        """Blocks of k of a tile's longest task, before the blocks of a cluster share them."""
+        return self.k_blocks - self.cut
+
+    @property
+    def partial_bytes(self) -> int:
+        """Of memory through which early tasks hand sums over: for each block of each tile a line to say so, then single precision."""
+        return self.operator.tiles * 2 * (FLAG_BYTES + 4 * self.rows * self.columns) if self.cut else 0
 
     @property
     def pair(self) -> bool:
         """Whether a tile takes a pair of blocks."""
         return self.operator.tile[0] > self.rows
+
+
+def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ...]:
+    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a little more: the early one's sums take time to arrive."""
+    if max(stage.columns for stage in stages) > _WIDEST_CUT:
+        return tuple(replace(stage, cut=0) for stage in stages)
+    return tuple(
+        replace(stage, cut=stage.k_blocks // 2 - stage.k_blocks // _LATER)
+        if stage.pair and 2 * stage.operator.tiles <= clusters and stage.k_blocks >= _LEAST_CUT
+        else replace(stage, cut=0)
+        for stage in stages
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +119,7 @@ class Plan:
     ``task_ptr`` ``[clusters+1]`` and ``tasks`` ``[T, 4]``: stage, row tile, column tile, tile number in the policy's grid; cluster ``c`` takes
     ``tasks[task_ptr[c]:task_ptr[c+1]]`` in order. ``wait_ptr`` ``[T+1]`` and ``waits`` ``[W, 5]``: k_from, k_to (k-blocks, half-open: what lies in them must not be
     loaded before), semaphore, value, posts a run; sorted by k_from. ``post_ptr`` ``[T+1]`` and ``posts`` ``[P]``: semaphores to which each block adds 1.
+    ``early`` ``[T]``: 1 for the early task of a tile whose k is cut.
     """
 
     split: int
@@ -90,15 +132,27 @@ class Plan:
     post_ptr: I32
     posts: I32
     semaphores: int
+    early: I32
+
+    @property
+    def semaphore_bytes(self) -> int:
+        """Of semaphores in device memory, a cache line each."""
+        return max(1, self.semaphores) * FLAG_BYTES
+
+    @property
+    def flag_words(self) -> int:
+        """Of the semaphores, and of memory behind them, through which tasks hand over sums."""
+        return (self.semaphore_bytes + sum(stage.partial_bytes for stage in self.stages)) // 4
 
     @property
     def paired(self) -> bool:
         """Whether blocks share the rows of a tile instead of its k."""
         return self.stages[0].pair
 
-    def part(self, stage: int, rank: int) -> tuple[int, int]:
-        """The k-blocks that block ``rank`` of a cluster sums for a tile of a stage."""
-        k_blocks = self.stages[stage].k_blocks
+    def part(self, task: int, rank: int) -> tuple[int, int]:
+        """The k-blocks that block ``rank`` of a cluster sums for a task."""
+        stage = self.stages[int(self.tasks[task, 0])]
+        k_blocks = stage.k_blocks
         if self.paired:
-            return 0, k_blocks
+            return (0, stage.cut) if self.early[task] else (stage.cut, k_blocks)
         return k_blocks * rank // self.split, k_blocks * (rank + 1) // self.split

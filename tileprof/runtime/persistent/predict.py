@@ -23,7 +23,7 @@ BOUNDARY_US: Final = 2.5
 def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
     """The whole plan in a graph; ``alone_us``: each stage alone likewise, ``gap_us`` between two launches of a graph included in each."""
     fixed = gap_us + BOUNDARY_US
-    rounds = [-(-stage.operator.tiles // plan.clusters) for stage in plan.stages]
+    rounds = [-(-stage.tasks // plan.clusters) for stage in plan.stages]
     tile_us = [max(us - fixed, 0.0) / n for us, n in zip(alone_us, rounds, strict=True)]
     free = np.zeros(plan.clusters)
     posted: list[list[float]] = [[] for _ in range(plan.semaphores)]
@@ -45,5 +45,5 @@ def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
 
 def modelled_stage_us(plan: Plan, gap_us: float) -> list[float]:
     """Every stage alone, by the model of `cost`, where nothing has been measured."""
-    busiest = [stage_us(stage, plan.split, min(plan.clusters, stage.operator.tiles)) for stage in plan.stages]
+    busiest = [stage_us(stage, plan.split, min(plan.clusters, stage.tasks)) for stage in plan.stages]
     return [us + gap_us + LAUNCH_US for us in busiest]

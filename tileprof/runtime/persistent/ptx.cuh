@@ -19,6 +19,8 @@ __device__ __forceinline__ void nanosleep(u32 duration_ns) {
     asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns) : "memory");
 }
 
+__device__ __forceinline__ void prefetch_global_l1(const void* address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(address)); }
+
 // Semaphores and the record of a wait that gave up.
 
 __device__ __forceinline__ s32 load_acquire_gpu_s32(const s32* address) {
@@ -100,8 +102,26 @@ __device__ __forceinline__ float4 load_shared_f32x4(u32 address) {
     return v;
 }
 
+// From L2, where other blocks have put it.
+__device__ __forceinline__ float4 load_global_f32x4(const void* address) {
+    float4 v;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_global_f32x4(void* address, const float4& v) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_f32x2(u32 address, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
+}
+
+// Four squares of eight by eight halves, as wgmma leaves them; lane l says where row l % 8 of square l / 8 goes.
+__device__ __forceinline__ void store_matrices_shared(u32 address, const u32 (&squares)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]), "r"(squares[1]),
+                 "r"(squares[2]), "r"(squares[3])
+                 : "memory");
 }
 
 // Barriers in shared memory.
@@ -216,6 +236,13 @@ __device__ __forceinline__ void registers_take() {
 template <int BARRIER, int THREADS>
 __device__ __forceinline__ void barrier_sync() {
     asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "n"(THREADS) : "memory");
+}
+
+// 2 to the power of x. Volatile keeps a tile's values in order, where they would all be computed at once, and spilled.
+__device__ __forceinline__ float power_of_two(float x) {
+    float power;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
 }
 
 // Halves.

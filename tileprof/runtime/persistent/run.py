@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,11 @@ import torch
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.build import compiled
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.plan import Plan
-from tileprof.runtime.persistent.source import Options
+from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.schedulers import Scheduler
-from tileprof.runtime.sync.tables import FLAG_BYTES
 
 _STATE_WORDS = 32
 """Runs so far and the ticket of the last block; a cache line, so that no flag shares it."""
@@ -23,11 +23,23 @@ _STATE_WORDS = 32
 class PersistentKernel:
     """A policy's chain, planned and compiled for one device under a scheduler; counts and tensors are the caller's, so that pipelines can share it.
 
+    In one launch blocks wait for others of the same launch, all of which have to get an SM. Beside kernels on streams of equal priority they do: the GPU hands out all blocks of one
+    launch before those of the next. One on a stream of higher priority comes first even if others have but half of theirs, and may then wait for SMs that these hold
+    (seen on an H200; `NOTES.md`). ``whole``: no block starts before there is room for all, at up to a microsecond a launch.
+
     Raises `UserError` where the device or the kernel cannot run the chain.
     """
 
     def __init__(
-        self, policy: Policy, chain: Chain, chosen: Scheduler, device: Any, *, delay_ns: int, timeout_ns: int
+        self,
+        policy: Policy,
+        chain: Chain,
+        chosen: Scheduler,
+        device: Any,
+        *,
+        delay_ns: int,
+        timeout_ns: int,
+        whole: bool = False,
     ) -> None:
         from tileprof.runtime.persistent.launch import Launcher, max_clusters  # noqa: PLC0415 - talks to the driver
 
@@ -42,12 +54,15 @@ class PersistentKernel:
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
             options = Options(programmatic=chosen.overlapped)
             self._launchers = [
-                Launcher(p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options) for p in self.plans
+                Launcher(
+                    p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options, whole=whole and chosen.waits
+                )
+                for p in self.plans
             ]
 
     def counts(self) -> list[Any]:
         """New memory for what tiles count: semaphores, then a state a launch. Zeros make it new again."""
-        words = [max(1, self.plans[0].semaphores) * FLAG_BYTES // 4, *(_STATE_WORDS for _ in self.plans)]
+        words = [max(plan.flag_words for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
         return [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
@@ -62,6 +77,14 @@ class PersistentKernel:
         """Put one stage on the current stream, where each is a launch of its own."""
         flags, *states = counts
         self._launchers[number].launch(tensors, (seed, flags, states[number], record))
+
+
+def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
+    """Compile what `PersistentKernel` takes under some schedulers, without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
+    plan = plan_of(policy, chain, clusters=clusters)
+    plans = [part for each in chosen for part in _plans(plan, each, clusters(plan.split))]
+    for part in {header(part, Options()): part for part in plans}.values():
+        compiled(part, Options())
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:

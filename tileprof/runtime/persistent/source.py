@@ -25,6 +25,10 @@ _SCRATCH_BYTES: Final = 8 * 16 * 4 * 24
 _ALONE_BYTES: Final = 20 * 1024
 """Of the buffer where warps are alone: 32 columns of 128 rows, enough for sixteen bytes a thread."""
 
+_HANDED_BUFFERS: Final = 4
+_HANDED_BYTES: Final = 64 * 2 * 64
+"""Of a pair's blocks: two for each warpgroup, of 64 rows of 64 halves."""
+
 _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -64,6 +68,8 @@ class Layout:
         b_bytes = max(widths) * _ROW_BYTES
         buffers = 1 if alone(plan) else options.buffers
         buffer_bytes = max(_passes(stage, plan, options).buffer_bytes for stage in plan.stages)
+        if paired(plan):
+            buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
         left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - (_SCRATCH_BYTES if parts_of(plan) > 1 else 0)
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
         spare = max(0, plan.stages[0].rows * _ROW_BYTES - a_bytes - 2 * b_bytes)
@@ -198,7 +204,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, b_bytes:
         m *= size
     gated = operator.epilogue == GATE
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
         "BLOCK_ROWS": min(operator.tile[0], stage.rows), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": b_bytes // block_bytes,
         "SEGMENTS": passes.segments, "MINE": 2 if passes.segments == 2 and stage.rows == 128 else 1, "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,

@@ -10,7 +10,7 @@ from typing import Final
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, stage_us
-from tileprof.runtime.persistent.plan import SPLITS, Box, StagePlan
+from tileprof.runtime.persistent.plan import SPLITS, Box, StagePlan, with_cuts
 from tileprof.runtime.persistent.takes import MOST_COLUMNS, MOST_ROWS, k_blocks, weight_rows
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
@@ -64,14 +64,15 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
     def alone(stage: StagePlan) -> tuple[float, int]:
         return stage_us(stage, split, clusters), stage.operator.tiles
 
-    def together(stages: Sequence[StagePlan]) -> float:
+    def together(given: Sequence[StagePlan]) -> float:
+        stages = with_cuts(given, clusters)
         if sum(stage.operator.tiles for stage in stages) > _MOST_TILES:
             return sum(stage_us(stage, split, clusters) for stage in stages)
         return chain_us(stages, split, clusters)
 
     near = []
     for operator in operators:
-        tilings = sorted(_tilings(operator, height), key=alone)
+        tilings = sorted((with_cuts([t], clusters)[0] for t in _tilings(operator, height)), key=alone)
         limit = _NEAR * alone(tilings[0])[0]
         near.append([stage for stage in tilings if alone(stage)[0] <= limit])
     stages = min((list(each) for each in zip(*near, strict=False)), key=together)

@@ -1,0 +1,78 @@
+"""Rows of PyTorch's own ways: what is timed, and what is said where there is nothing to time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from tileprof.runtime import rivals
+from tileprof.runtime.pipeline import Pipeline
+from tileprof.runtime.stages.attention import Attention
+from tileprof.runtime.stages.view import View
+
+pytest.importorskip("triton")
+
+from tileprof.runtime.cases import gated_mlp
+
+CHAIN = gated_mlp(16, (16, 16), (16, 32), 64, 48)
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """A chain's reference and inputs; times are how often the work ran, and torch.compile hands back what it is given."""
+    compiled = []
+    monkeypatch.setattr(rivals, "time_graph", lambda work: [float(len(work()))])
+    monkeypatch.setattr(torch, "compile", lambda graph, **how: compiled.append((graph, how)) or graph)
+    pipeline = Pipeline(CHAIN.policy())
+    return pipeline, [pipeline.example(seed) for seed in range(3)], compiled
+
+
+def test_what_is_compiled_computes_the_chain_from_operators_alone(plain) -> None:
+    pipeline, given, compiled = plain
+    assert rivals.compiled_times(pipeline.reference, given, 60) == [3.0]
+    ((graph, how),) = compiled
+    assert how == {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
+    assert {node.op for node in graph.graph.nodes} == {"placeholder", "call_function", "output"}
+    (out,) = [value for value in [graph(*given[1].values())] if isinstance(value, torch.Tensor)]
+    assert torch.equal(out, pipeline.reference(given[1])["y"])
+
+
+def test_a_compiler_that_takes_too_long_is_ended_whatever_it_catches(plain, monkeypatch) -> None:
+    pipeline, given, _ = plain
+
+    def slow(graph, **_):
+        try:
+            time.sleep(20)
+        except Exception:  # noqa: BLE001 - as compilers do
+            return graph
+
+    monkeypatch.setattr(torch, "compile", slow)
+    begun = time.monotonic()
+    assert rivals.compiled_times(pipeline.reference, given, 0.5) == "not compiled in 0.5 s"
+    assert time.monotonic() - begun < 10
+    with rivals.limited(0.05):
+        pass
+    time.sleep(0.1)  # nothing is left to ring
+
+
+def test_a_compiler_that_fails_says_why(plain, monkeypatch) -> None:
+    pipeline, given, _ = plain
+
+    def fail(graph, **_):
+        raise RuntimeError("no backend\nhere")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    assert rivals.compiled_times(pipeline.reference, given, 60) == "fails: no backend"
+
+
+def test_attention_is_given_to_pytorch_in_the_four_dimensions_of_its_fused_kernels(monkeypatch) -> None:
+    seen = []
+    real = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention", lambda *q, **how: seen.append(q) or real(*q, **how)
+    )
+    q, k, v, out = (View.contiguous(name, (2, 8, 16), "float16") for name in ("q", "k", "v", "o"))
+    Attention(q, k, v, out, causal=True).reference({n: torch.randn(2, 8, 16) for n in "qkv"})
+    assert [[t.dim() for t in tensors] for tensors in seen] == [[4, 4, 4]]

@@ -1,0 +1,52 @@
+"""Predictions beside the rows that were measured: ``python -m tileprof.cli.compared OUT.json``, on any machine.
+
+`tileprof.runtime.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks hold of an SM. From that ``tileprof run --compare`` predicts the
+schedulers' rows while the GPU waits; here the same is done afterwards, for every chain of the file, which is written again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tileprof.cli.compare import predict
+from tileprof.devices import of_driver
+from tileprof.runtime.alone import StageTime
+from tileprof.runtime.cases import cases
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.summary import by_chain
+
+
+def add_predictions(found: dict[str, Any]) -> int:
+    """Put ``predicted_us`` and ``predicted_gain`` into the rows of a result whose stages were timed; how many chains got them."""
+    device = of_driver(found["device"])
+    chains: dict[str, Chain] = {case.name: case.chain for case in cases()}
+    count = 0
+    for name, rows in by_chain(found["rows"]).items():
+        stages = rows.get("cusync", {}).get("stages")
+        if stages is None or name not in chains:
+            continue
+        chain = chains[name]
+        expected = predict(chain, [chain.policy()], device, [StageTime(**stage) for stage in stages])
+        for row in rows.values():
+            if row["row"] in expected:
+                row["predicted_us"] = round(expected[row["row"]], 3)  # type: ignore[index]  # the rows of `found` itself
+                row["predicted_gain"] = round(1 - expected[row["row"]] / expected["graph"], 4)  # type: ignore[index]
+        count += 1
+    return count
+
+
+def main(arguments: Sequence[str]) -> None:
+    """See the module."""
+    path = Path(arguments[0])
+    found = json.loads(path.read_text(encoding="utf-8"))
+    count = add_predictions(found)
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    sys.stderr.write(f"{count} chains are predicted\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
