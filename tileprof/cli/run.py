@@ -105,7 +105,9 @@ def _settle_orders(options: Namespace) -> None:
     for name, default in (("random", RANDOM), ("delayed", DELAYED), ("seed", 0)):
         given = getattr(options, name)
         if given is not None and options.compare:
-            raise UserError(f"--{name} is about orders in which tiles are executed; --compare measures and executes none")
+            raise UserError(
+                f"--{name} is about orders in which tiles are executed; --compare measures and executes none"
+            )
         if given is not None and given < 0:
             raise UserError(f"--{name} {given}: give a number from 0")
         setattr(options, name, default if given is None else given)
