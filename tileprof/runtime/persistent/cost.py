@@ -77,9 +77,6 @@ GRAPH_GAP_US: Final = 0.8
 SIGNAL_US: Final = 0.7
 """From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
-POST_US: Final = 0.5
-"""From the last store of a tile to its post, which a stage on its own does not make: stores have to be out first. Median of clocks read inside the kernel."""
-
 RING_BYTES: Final = 100 * 1024
 """Of weights, that a loader fetches ahead of its activations."""
 
