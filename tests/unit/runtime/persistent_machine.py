@@ -1,8 +1,8 @@
 """The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and whether anybody is stuck.
 
-Every block of every cluster is two actors, as in the kernel. The loader takes the k-blocks of its part, task by task, each behind the waits that reach into it; it runs up
-to ``ahead`` tasks before the consumer. The consumer meets those of its cluster once their loads are done, writes its share of the tile and posts. In which order actors
-step is the test's to choose.
+Every block of every cluster is four actors, as in the kernel. One awaits what reaches into the k-blocks of its part, task by task, up to `MOST_AHEAD` tasks before the loader; that
+takes what has been awaited, up to ``ahead`` tasks before the consumer. The consumer meets those of its cluster once their loads are done, and writes its share of the tile; one posts
+it, at most `POST_SLOTS` tasks later. In pairs the loader awaits and the consumer posts. In which order actors step is the test's to choose.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tileprof.runtime.persistent.plan import K_BLOCK, Plan
+from tileprof.runtime.persistent.plan import K_BLOCK, Plan, taps_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
-Actor = tuple[int, int, bool]
-"""Cluster, rank, and whether it is the loader."""
+MOST_AHEAD = 2
+POST_SLOTS = 4
+
+Actor = tuple[int, int, str]
+"""Cluster, rank, and what it does: await, load, eat or post."""
 
 
 @dataclass
@@ -68,28 +71,26 @@ class Machine:
         self.loading = dict(self.first)  # task that the loader is at
         self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
         self.eating = dict(self.first)  # task that the consumer is at
-        self.met = dict.fromkeys(blocks, False)
         self.partials: set[tuple[int, int, int]] = set()
+        self.awaiting = dict(self.first)  # task of which so many k-blocks may be loaded, and all before it
+        self.awaited = dict(self.k)
+        self.posting = dict(self.first)  # task that will be posted next
         self.outcome = Outcome()
 
     def run(self, choose: Callable[[list[Actor]], Actor]) -> Outcome:
         while ready := self.ready():
             self.step(choose(ready))
-        self.outcome.stuck = [
-            (*b, loads)
-            for loads, at in ((True, self.loading), (False, self.eating))
-            for b in at
-            if not self._over(b, at)
-        ]
+        places = {"await": self.awaiting, "load": self.loading, "eat": self.eating, "post": self.posting}
+        self.outcome.stuck = [(*b, role) for role, at in places.items() for b in at if not self._over(b, at)]
         return self.outcome
 
     def ready(self) -> list[Actor]:
-        loaders = [(*b, True) for b in self.loading if self._may_load(b)]
-        return loaders + [(*b, False) for b in self.eating if self._may_eat(b)]
+        may = {"await": self._may_await, "load": self._may_load, "eat": self._may_eat, "post": self._may_post}
+        return [(*b, role) for role, ask in may.items() for b in self.first if ask(b)]
 
     def step(self, actor: Actor) -> None:
         block = actor[:2]
-        (self._load if actor[2] else self._eat)(block)
+        {"await": self._await, "load": self._load, "eat": self._eat, "post": self._post}[actor[2]](block)
 
     def _part(self, task: int, rank: int) -> tuple[int, int]:
         return self.plan.part(task, rank) if task < len(self.plan.tasks) else (0, 0)
@@ -97,16 +98,38 @@ class Machine:
     def _over(self, block, at) -> bool:
         return at[block] >= self.plan.task_ptr[block[0] + 1]
 
+    def _waits(self, task: int, rank: int):
+        """Those that concern a block's part of k."""
+        waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]]
+        return waits[waits[:, 1] > self._part(task, rank)[0]]
+
+    def _may_await(self, block) -> bool:
+        task = self.awaiting[block]
+        if self._over(block, self.awaiting) or task - self.loading[block] > (0 if self.plan.paired else MOST_AHEAD):
+            return False
+        due = self._waits(task, block[1])
+        due = due[due[:, 0] <= self.awaited[block]]
+        return bool((self.flags[due[:, 2]] >= due[:, 3]).all())
+
+    def _await(self, block) -> None:
+        task, high = self.awaiting[block], self._part(self.awaiting[block], block[1])[1]
+        waits = self._waits(task, block[1])
+        self.awaited[block] = min([high, *waits[waits[:, 0] > self.awaited[block], 0]])
+        if self.awaited[block] >= high:
+            self.awaiting[block] += 1
+            self.awaited[block] = self._part(self.awaiting[block], block[1])[0]
+
     def _may_load(self, block) -> bool:
         task = self.loading[block]
         if self._over(block, self.loading) or task - self.eating[block] > self.ahead:
             return False
-        low, high = self._part(task, block[1])
-        if low == high:
-            return True
-        waits = self.plan.waits[self.plan.wait_ptr[task] : self.plan.wait_ptr[task + 1]]
-        due = waits[(waits[:, 0] <= self.k[block]) & (waits[:, 1] > low)]
-        return bool((self.flags[due[:, 2]] >= due[:, 3]).all())
+        (low, high), k = self._part(task, block[1]), self.k[block]
+        stage = self.plan.stages[int(self.plan.tasks[task, 0])]
+        taps = taps_of(stage) if stage.halo(self.plan.split) else 1  # of a slot, which are loaded at once
+        last = min(high, (k // taps + 1) * taps) - 1
+        return (
+            low == high or task < self.awaiting[block] or (task == self.awaiting[block] and last < self.awaited[block])
+        )
 
     def _load(self, block) -> None:
         task, (low, high) = self.loading[block], self._part(self.loading[block], block[1])
@@ -126,7 +149,7 @@ class Machine:
         if isinstance(operator, Gemm):
             yield "a", (self._rows(operator, down, rank), slice(k * K_BLOCK, (k + 1) * K_BLOCK))
             return
-        tap, channels = divmod(k, operator.x.shape[3] // K_BLOCK)
+        channels, tap = divmod(k, operator.weight.shape[1] * operator.weight.shape[2])
         r, s = divmod(tap, operator.weight.shape[2])
         n, p, q = self._pixels(operator, down)
         row, column = p * operator.stride - operator.padding + r, q * operator.stride - operator.padding + s
@@ -150,6 +173,8 @@ class Machine:
         if self._over(block, self.eating):
             return False
         task = self.eating[block]
+        if task - self.posting[block] >= POST_SLOTS:
+            return False
         cluster = [(block[0], r) for r in range(self.plan.split)]
         if not self._partial_there(task, block[1]):
             return False
@@ -184,10 +209,19 @@ class Machine:
         if not self.memory.right(stage, "out", part):
             self.outcome.early.append(f"stage {stage}, tile {tile}, written too early")
         self.memory.write(stage, part)
-        for semaphore in self.plan.posts[self.plan.post_ptr[task] : self.plan.post_ptr[task + 1]]:
-            self.flags[semaphore] += 1
         self.outcome.done.append(task)
         self.eating[block] += 1
+        if self.plan.paired:
+            self._post(block)
+
+    def _may_post(self, block) -> bool:
+        return self.posting[block] < self.eating[block]
+
+    def _post(self, block) -> None:
+        task = self.posting[block]
+        for semaphore in self.plan.posts[self.plan.post_ptr[task] : self.plan.post_ptr[task + 1]]:
+            self.flags[semaphore] += 1
+        self.posting[block] += 1
 
 
 def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
@@ -195,5 +229,5 @@ def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
 
 
 def held_back(clusters: set[int]) -> Callable[[list[Actor]], Actor]:
-    """Consumers of some clusters step when nobody else can; loaders step first."""
-    return lambda ready: min(ready, key=lambda a: (not a[2] and a[0] in clusters, not a[2], a[0], a[1]))
+    """Consumers of some clusters step when nobody else can; all others step first."""
+    return lambda ready: min(ready, key=lambda a: (a[2] == "eat" and a[0] in clusters, a[2] == "eat", a))

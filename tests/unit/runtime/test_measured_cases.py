@@ -18,7 +18,7 @@ from tileprof.runtime import measure
 from tileprof.runtime.cases import BATCHES, TOKENS, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, kernel_of
 from tileprof.runtime.persistent import run
-from tileprof.runtime.persistent.cost import POST_US, SIGNAL_US, clusters_on
+from tileprof.runtime.persistent.cost import SIGNAL_US, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.predict import BOUNDARY_US, predicted_us
 from tileprof.runtime.persistent.source import Options, header
@@ -205,8 +205,8 @@ def test_stages_without_waits_overlap_and_one_launch_costs_once() -> None:
     chain = replace(chain, operators=(chain.operators[0], replace(chain.operators[1], tile=(64, 32))))
     plan = plan_of(chain.policy(), chain, clusters=8, split=1)
     fixed = GAP_US + BOUNDARY_US
-    assert predicted_us(without_waits(plan), [10.0, 10.0], GAP_US) == pytest.approx(10.0 + POST_US)
-    serial = fixed + 2 * (10.0 - fixed) + POST_US + SIGNAL_US
+    assert predicted_us(without_waits(plan), [10.0, 10.0], GAP_US) == pytest.approx(10.0)
+    serial = fixed + 2 * (10.0 - fixed) + SIGNAL_US
     assert serial - (10.0 - fixed) <= predicted_us(plan, [10.0, 10.0], GAP_US) <= serial
     for stage in plans_by_stage(plan, 8):
         assert predicted_us(stage, [10.0, 10.0], GAP_US) == pytest.approx(10.0)

@@ -35,7 +35,7 @@ def put(stage, *, pair=False):
     for role, v in stage.operator.views().items():
         given[role] = torch.zeros(v.elements, dtype=torch.float16).as_strided(v.shape, v.strides, v.offset)
     made = Recorder()
-    _put_stage(made, 0, stage, given, pair)
+    _put_stage(made, 0, stage, given, SimpleNamespace(stages=(stage,), split=2 if pair else 1))
     return made, given
 
 
@@ -61,9 +61,9 @@ def test_each_of_a_pair_loads_its_rows_and_half_of_the_weights() -> None:
     assert made.maps[MAP_WORDS][4] == (64, 1, 48)
 
 
-def test_a_convolution_loads_whole_rows_of_pixels() -> None:
+def test_a_convolution_loads_its_rows_and_those_around_them_once_for_all_taps() -> None:
     made, given = put(stage_plans(convolution_pair(8, 56, 64, (112, 32)))[0])
-    assert made.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 56, 2, 1), (1, 1, 1, 1))
+    assert made.maps[0][2:] == ((64, 56, 56, 8), (128, 7168, 401408), (64, 58, 4, 1), (1, 1, 1, 1))
     assert made.maps[MAP_WORDS][2:] == ((64, 9, 64), (128, 1152), (64, 1, 32), (1, 1, 1))
     pointers = [made.words[2 * MAP_WORDS + n] for n in range(3)]
     assert pointers == [given["out"].data_ptr(), given["bias"].data_ptr(), 0]

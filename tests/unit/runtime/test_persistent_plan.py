@@ -18,7 +18,7 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.measure import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
-from tileprof.runtime.persistent.plan import SPLITS, Box, Plan
+from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import tiled
 from tileprof.runtime.stages import View
@@ -339,6 +339,33 @@ def test_a_box_is_the_run_of_pixels_of_its_tile(images, p, q, pixels) -> None:
             for i in range(box.images) for y in range(box.rows) for x in range(box.columns) if n + i < images
         ]  # fmt: skip
         assert run == list(range(first, min(first + pixels, images * p * q)))
+
+
+@pytest.mark.parametrize(
+    ("size", "pixels", "halo", "height"),
+    [
+        (56, 112, Halo(58, 4, 1, 56, 2), 114),
+        (224, 112, Halo(114, 3, 1, 112, 1), 112),
+        (14, 98, Halo(16, 9, 1, 14, 7), 110),
+        (7, 49, Halo(9, 9, 1, 7, 7), 61),
+        (7, 98, Halo(9, 9, 2, 7, 7), 125),
+        (32, 128, None, 0),  # 4 rows of 34 pixels are 136 rows of a product
+        (4, 48, None, 0),  # three images
+    ],
+)
+def test_a_tile_takes_its_input_at_once_where_rows_with_their_neighbours_fit_a_product(
+    size, pixels, halo, height
+) -> None:
+    operator = convolution_pair(4, size, 64, (pixels, 64)).operators[0]
+    found = Halo.of(operator, 64 if pixels <= 64 else 128)
+    assert found == halo
+    assert found is None or found.height == height
+
+
+def test_strides_and_single_taps_are_loaded_tap_by_tap() -> None:
+    x, y = matrix("x", 4, 28, 28, 64), matrix("y", 4, 14, 14, 64)
+    assert Halo.of(Conv2d(x, matrix("w", 64, 1, 1, 64), y, tile=(98, 64), stride=2), 128) is None
+    assert Halo.of(Conv2d(x, matrix("w", 64, 3, 3, 64), y, tile=(98, 64), stride=2, padding=1), 128) is None
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 128, 256, 512, 1024, 2048])

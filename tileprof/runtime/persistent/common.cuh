@@ -8,6 +8,8 @@ constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int SLOT_COLUMNS = 64;  // of k
+constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
+constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are loaded
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
 constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
@@ -39,11 +41,14 @@ static_assert(sizeof(Arguments) == 320 * STAGES + 64);  // 64 bytes of pointers
 constexpr u32 B_AT = A_SLOTS * A_BYTES;
 constexpr u32 BUFFER_AT = B_AT + B_SLOTS * B_BYTES;
 constexpr u32 SCRATCH_AT = BUFFER_AT + BUFFERS * BUFFER_BYTES;
-constexpr u32 BARRIERS_AT = SCRATCH_AT + (PARTS > 1 ? CONSUMER_WARPS * SCRATCH_BYTES : 0);
+constexpr u32 BIAS_SHARED = SCRATCH_AT + (PARTS > 1 ? CONSUMER_WARPS * SCRATCH_BYTES : 0);
+constexpr u32 BARRIERS_AT = BIAS_SHARED + BIAS_BYTES;
 constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 B_FULL = A_FREE + 8 * A_SLOTS, B_FREE = B_FULL + 8 * B_SLOTS;
 constexpr u32 SUMS_FULL = B_FREE + 8 * B_SLOTS, SUMS_FREE = SUMS_FULL + 8 * BUFFERS;
-static_assert(SUMS_FREE + 8 * BUFFERS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
+constexpr u32 STORED = SUMS_FREE + 8 * BUFFERS, POSTED = STORED + 8 * POST_SLOTS;
+constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // a word each: see load_activations
+static_assert(LOADED + 4 + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
 template <int SLOTS>
 struct Ring {
@@ -153,7 +158,7 @@ __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank
 
 template <class S>
 __device__ __forceinline__ int k_begin(u32 part) {
-    return S::K_BLOCKS * part / PARTS;
+    return S::K_BLOCKS / S::SHARE * part / PARTS * S::SHARE;
 }
 
 // The blocks of k of a task in this block.
@@ -171,4 +176,33 @@ __device__ __forceinline__ Blocks blocks_of(const Task& task, Rank rank) {
 template <class S>
 __device__ __forceinline__ int first_row(const Task& task, Rank rank) {
     return task.row * S::TILE_ROWS + rank.half * ROWS;
+}
+
+// Blocks of k run over channels, and for each of these over taps. A slot of activations is for SLOT_TAPS of them, or for those of the block's part of k: the one behind
+// the last that shares the slot of block k.
+template <class S>
+__device__ __forceinline__ int slot_end(int k, int end) {
+    if constexpr (S::SLOT_TAPS == 1) return k + 1;
+    const int next = (k / S::SLOT_TAPS + 1) * S::SLOT_TAPS;
+    return next < end ? next : end;
+}
+
+// Rows of the product of a tile with so many rows of the result left, from its first on.
+template <class S>
+__device__ __forceinline__ int product_rows(int left) {
+    if constexpr (S::SLOT_TAPS == 1) return left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
+    if constexpr (S::GROUP_STEP != 64) return left > S::IMAGE_PIXELS ? S::BLOCK_ROWS : S::BLOCK_ROWS - 64;
+    return S::BLOCK_ROWS;
+}
+
+// The row of the result, from a tile's first on, that a row of its product is; -1 where it is none.
+template <class S>
+__device__ __forceinline__ int result_row(int row) {
+    if constexpr (S::SLOT_TAPS == 1) {
+        return row;
+    } else {
+        const int image = S::GROUP_STEP == 64 ? 0 : row / 64, mine = row - 64 * image;
+        const int column = mine % S::ROW_STEP, pixel = mine / S::ROW_STEP * S::ROW_PIXELS + column;
+        return column < S::ROW_PIXELS && pixel < S::IMAGE_PIXELS ? image * S::IMAGE_PIXELS + pixel : -1;
+    }
 }

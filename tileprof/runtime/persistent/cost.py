@@ -3,16 +3,17 @@
 A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and multiplies what it has loaded. While it finishes a
 tile its loads of weights run on, so that a tile takes the longer of loading and of multiplying with finishing; and no stage takes less than its weights take to
 come from memory. The constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a stage): nine in ten are
-within 10%, the worst within 17%. Convolutions had no part in the fit.
+within 10%, the worst within 17%. Convolutions have a fit of their own.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan
+from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan, taps_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -46,6 +47,24 @@ STORED_BYTES_PER_US: Final = 100_000.0
 SENT_BYTES_PER_US: Final = 11_500.0
 """Results of a tile to memory; sums to the other blocks of a cluster."""
 
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What goes into a tile."""
+
+    begin_us: float = BEGIN_US
+    block_us: float = BLOCK_US
+    bytes_per_us: float = BYTES_PER_US
+    flop_per_us: float = FLOP_PER_US
+    sent_bytes_per_us: float = SENT_BYTES_PER_US
+
+
+_PRODUCT: Final = Pace()
+_TAPS: Final = Pace(0.67, 0.25, 97_000.0, 6_200_000.0, 23_700.0)
+"""A convolution, which draws nothing from memory for most of its time. Fitted to 62 times of pairs of 3x3 convolutions (2026-11-20), of which 58 are within 10%."""
+
+_HALO: Final = replace(_TAPS, block_us=BLOCK_US)
+
 LAG_US: Final = 1.45
 """From the last load of a stage to its last product."""
 
@@ -57,9 +76,6 @@ GRAPH_GAP_US: Final = 0.8
 
 SIGNAL_US: Final = 0.7
 """From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
-
-POST_US: Final = 0.5
-"""From the last store of a tile to its post, which a stage on its own does not make: stores have to be out first. Median of clocks read inside the kernel."""
 
 RING_BYTES: Final = 100 * 1024
 """Of weights, that a loader fetches ahead of its activations."""
@@ -86,7 +102,7 @@ def finish_us(stage: StagePlan, split: int) -> float:
         return HANDED_US + sums / HANDED_PER_US
     if split == 1:
         return FINISH_US + 2 * sums / STORED_BYTES_PER_US
-    return FINISH_US + 4 * sums * (split - 1) / split / SENT_BYTES_PER_US
+    return FINISH_US + 4 * sums * (split - 1) / split / _pace(stage, split).sent_bytes_per_us
 
 
 def tile_us(stage: StagePlan, split: int) -> float:
@@ -97,13 +113,14 @@ def tile_us(stage: StagePlan, split: int) -> float:
 def _tile_us(stage: StagePlan, split: int, columns: float) -> float:
     """A tile for which so many weight rows are loaded."""
     mine = -(-stage.longest // (1 if stage.pair else split))
-    load = mine * 2 * K_BLOCK * (_height(stage) + columns) / BYTES_PER_US
-    multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / FLOP_PER_US + finish_us(stage, split)
+    pace = _pace(stage, split)
+    load = mine * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
+    multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
     if stage.pair:
         begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
         return begin + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
-    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else BLOCK_US)
-    return BEGIN_US + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
+    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else pace.block_us)
+    return pace.begin_us + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
 
 
 def shared_us(stage: StagePlan) -> float:
@@ -120,7 +137,7 @@ def paced_us(stage: StagePlan, split: int, clusters: int) -> float:
         bytes_ *= size
     rounds = -(-stage.tasks // clusters)
     drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * DRAM_BYTES_PER_US
-    return max(tile_us(stage, split), BEGIN_US + bytes_ / drawn / rounds)
+    return max(tile_us(stage, split), _pace(stage, split).begin_us + bytes_ / drawn / rounds)
 
 
 def stage_us(stage: StagePlan, split: int, clusters: int) -> float:
@@ -183,6 +200,18 @@ def _rows(stage: StagePlan) -> int:
 def _tall(stage: StagePlan) -> bool:
     """Whether a product has more rows than a block multiplies."""
     return isinstance(stage.operator, Gemm) and stage.rows < stage.operator.out.shape[0]
+
+
+def _pace(stage: StagePlan, split: int) -> Pace:
+    if isinstance(stage.operator, Gemm):
+        return _PRODUCT
+    return _HALO if stage.halo(split) else _TAPS
+
+
+def _loaded_rows(stage: StagePlan, split: int) -> float:
+    """Of activations, for a k-block."""
+    halo = stage.halo(split)
+    return halo.pixels / taps_of(stage) if halo else _height(stage)
 
 
 def _height(stage: StagePlan) -> int:

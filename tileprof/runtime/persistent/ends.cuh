@@ -193,14 +193,15 @@ struct Sums {
         // A warp that is alone finishes what it wrote: sixteen rows, and with 64 rows one of the two segments.
         const int lane = thread % 32, top = ALONE ? (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16 : 0;
         const int mine = ALONE ? (rows - top < 16 ? rows - top : 16) : owned<S>(rows);
-        const int first = first_row<S>(task, rank) + rank.part * S::OWN_ROWS;
+        const int first = first_row<S>(task, rank), before = rank.part * S::OWN_ROWS;
         for (int item = ALONE ? lane : thread; item < mine * GROUPS; item += ALONE ? 32 : CONSUMERS) {
             const int row = top + item / GROUPS, group = item % GROUPS;
             const int segment = ALONE && S::MINE < S::SEGMENTS ? thread / 128 : group / (COUNT / 8), column = group % (COUNT / 8) * 8;
             const int across = task.column * S::TILE_COLUMNS + segment * S::SEGMENT + FIRST + column;
-            if (across >= S::N) continue;
+            const int result = result_row<S>(before + row);
+            if (across >= S::N || result < 0) continue;
             const u32 at = buffer(reading.slot) + place<S>(row, segment, column);
-            store<S>(summed<PART>(at), S::GATED ? summed<PART>(at + place<S>(0, 1, 0)) : Eight(), first + row, across);
+            store<S>(summed<PART>(at), S::GATED ? summed<PART>(at + place<S>(0, 1, 0)) : Eight(), first + result, across);
         }
         __syncwarp();
         if constexpr (ALONE) return;
@@ -211,11 +212,19 @@ struct Sums {
     }
 
     template <class S>
+    __device__ __forceinline__ Halves bias(int column) const {
+        if constexpr (BIAS_BYTES == 0) return load_halves(arguments.stage[S::INDEX].bias, column);
+        Halves halves;
+        halves.all = load_shared_u32x4(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
+        return halves;
+    }
+
+    template <class S>
     __device__ __forceinline__ void store(Eight value, Eight factor, long long row, int column) const {
         const StageTensors& tensors = arguments.stage[S::INDEX];
         if constexpr (S::BIAS) {
-            add(value, load_halves(tensors.bias, column));
-            if constexpr (S::GATED) add(factor, load_halves(tensors.bias, S::N + column));
+            add(value, bias<S>(column));
+            if constexpr (S::GATED) add(factor, bias<S>(S::N + column));
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) value.v[i] = activate(S::GATED ? SILU : S::EPILOGUE, value.v[i]) * (S::GATED ? factor.v[i] : 1.0f);

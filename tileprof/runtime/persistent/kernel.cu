@@ -4,9 +4,12 @@
 // PAIRED, two take half of the rows each, and load half of the weights for both. In a block
 //
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for stages.
-//     warp 1  loads activations into a ring. It alone awaits the semaphores of the policy, before the first k-block that needs them.
-//     two warpgroups multiply, add up with the other blocks, finish, store and post.
-//     warp 3  stores and posts for them where blocks are a pair.
+//     warp 1  loads activations into a ring, as far as
+//     warp 2  has awaited the semaphores of the policy, which it does ahead of the loads.
+//     two warpgroups multiply, add up with the other blocks, finish and store.
+//     warp 3  posts what they have stored, while they go on.
+//
+// Where blocks are a pair, whose tiles are long, warp 1 awaits, and warp 3 stores as well as posts.
 //
 //     weights ---TMA---> [ slot | slot | slot | ... ] --+
 //                                                       +--> wgmma --> registers --> buffers of the blocks that own the rows --> out, semaphores
@@ -23,74 +26,126 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
     return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
-// Where a warpgroup stands in the rings: blocks of k one by one, several to a slot of weights.
+// Where a warpgroup stands in the rings: blocks of k, several perhaps to a slot of weights and, in groups of neighbouring taps, to one of activations.
 struct Reader {
     Ring<A_SLOTS> a;
     Ring<B_SLOTS> b;
     int block = 0;  // of the slot of weights
+    int group = 0;  // of the slot of activations
 
+    // Whether a block is the last of its slot of weights.
     template <class S>
-    __device__ bool fills(bool last) const {
+    __device__ bool ends_weights(bool last) const {
         return block + 1 == S::PACK || last;
     }
 
+    // Whether a group is the last of its slot of activations.
     template <class S>
-    __device__ void advance(bool last) {
-        a.advance();
-        const bool done = fills<S>(last);
-        if (done) b.advance();
-        block = done ? 0 : block + 1;
+    __device__ bool ends_activations(bool last) const {
+        return group + 1 == S::SLOT_TAPS / S::GROUP || last;
+    }
+
+    template <class S>
+    __device__ void next_block(bool last) {
+        const bool ends = ends_weights<S>(last);
+        if (ends) b.advance();
+        block = ends ? 0 : block + 1;
+    }
+
+    template <class S>
+    __device__ void next_group(bool last) {
+        const bool ends = ends_activations<S>(last);
+        if (ends) a.advance();
+        group = ends ? 0 : group + 1;
     }
 };
 
-// Says that a block has been multiplied, and its slots are free.
+// Says that a group has been multiplied, and its slots are free.
 template <class S>
 __device__ __forceinline__ void release(Reader& done, bool last, u32 shared, Rank rank, u32 lane) {
-    if (lane == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * done.a.slot);
-    if (done.fills<S>(last)) {
-        const u32 b_free = shared + B_FREE + 8 * done.b.slot;
-        if (HALVES == 1 && lane == 0) mbarrier_arrive_release_cta(b_free);
-        if (HALVES > 1 && lane < HALVES) mbarrier_arrive_relaxed_cluster(map_shared_rank(b_free, rank.with_half(lane)));
+    if (lane == 0 && done.ends_activations<S>(last)) mbarrier_arrive_release_cta(shared + A_FREE + 8 * done.a.slot);
+#pragma unroll
+    for (int block = 0; block < S::GROUP; ++block) {
+        const bool ends = last && block + 1 == S::GROUP;
+        if (done.ends_weights<S>(ends)) {
+            const u32 b_free = shared + B_FREE + 8 * done.b.slot;
+            if (HALVES == 1 && lane == 0) mbarrier_arrive_release_cta(b_free);
+            if (HALVES > 1 && lane < HALVES) mbarrier_arrive_relaxed_cluster(map_shared_rank(b_free, rank.with_half(lane)));
+        }
+        done.next_block<S>(ends);
     }
-    done.advance<S>(last);
+    done.next_group<S>(last);
 }
 
+// Rows from the first of a slot of activations to the first that a group multiplies.
+template <class S>
+__device__ __forceinline__ int first_tap(int group) {
+    if constexpr (S::SLOT_TAPS == 1) return 0;
+    return S::GROUP > 1 ? group * S::ROW_STEP : group / S::SHARE * S::ROW_STEP + group % S::SHARE;
+}
+
+// GROUP blocks of k at a time. Those of a halo are the taps of a row: each begins a pixel further into the slot of activations.
 template <class S>
 __device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& reader, Blocks blocks, u32 shared, Rank rank, u32 thread) {
-    const int group = thread / 128;
-    const u32 a_at = shared + (ROWS == 128 ? group * 64 * SLOT_COLUMNS * 2 : 0);
-    const u32 b_at = shared + B_AT + (ROWS == 64 ? group * S::WIDTH * SLOT_COLUMNS * 2 : 0);
+    const int warpgroup = thread / 128;
+    const u32 a_at = shared + (ROWS == 128 ? warpgroup * S::GROUP_STEP * SLOT_COLUMNS * 2 : 0);
+    const u32 b_at = shared + B_AT + (ROWS == 64 ? warpgroup * S::WIDTH * SLOT_COLUMNS * 2 : 0);
     const auto [begin, end] = blocks;
     const u32 lane = thread % 32;
+    reader.group = begin % S::SLOT_TAPS / S::GROUP;
     Reader done = reader;
     int free = begin;
-    for (int k = begin; k < end; ++k) {
-        if (reader.block == 0) wait_cta(shared + B_FULL + 8 * reader.b.slot, reader.b.turn);
-        wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
-        const u64 a = descriptor(a_at + reader.a.slot * A_BYTES);
-        const u64 b = descriptor(b_at + reader.b.slot * B_BYTES + reader.block * S::BLOCK_BYTES);
+    for (int k = begin; k < end; k += S::GROUP) {
+        const bool last = k + S::GROUP == end;
+        u64 b[S::GROUP];
+#pragma unroll
+        for (int block = 0; block < S::GROUP; ++block) {
+            if (reader.block == 0) wait_cta(shared + B_FULL + 8 * reader.b.slot, reader.b.turn);
+            b[block] = descriptor(b_at + reader.b.slot * B_BYTES + reader.block * S::BLOCK_BYTES);
+            reader.next_block<S>(last && block + 1 == S::GROUP);
+        }
+        if (k == begin || reader.group == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
+        const u64 a = descriptor(a_at + reader.a.slot * A_BYTES + first_tap<S>(reader.group) * SLOT_COLUMNS * 2);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < SLOT_COLUMNS / 16; ++step) Multiply<S::WIDTH>::add(sums, a + 2 * step, b + 2 * step);
+        for (int block = 0; block < S::GROUP; ++block)
+#pragma unroll
+            for (int step = 0; step < SLOT_COLUMNS / 16; ++step)
+                Multiply<S::WIDTH>::add(sums, a + block * (SLOT_COLUMNS * 2 / 16) + 2 * step, b[block] + 2 * step);
         wgmma_commit();
         wgmma_wait<LAG>();
-        if (k - begin >= LAG) release<S>(done, ++free == end, shared, rank, lane);
-        reader.advance<S>(k + 1 == end);
+        if (k - begin >= LAG * S::GROUP) release<S>(done, (free += S::GROUP) == end, shared, rank, lane);
+        reader.next_group<S>(last);
     }
     wgmma_wait<0>();
-    while (free < end) release<S>(done, ++free == end, shared, rank, lane);
+    while (free < end) release<S>(done, (free += S::GROUP) == end, shared, rank, lane);
+}
+
+// The biases of all stages, for the ends of tiles.
+template <int FIRST = 0>
+__device__ __forceinline__ void keep_biases(const Arguments& arguments, u32 shared, u32 thread) {
+    using S = Stage<FIRST>;
+    if constexpr (BIAS_BYTES > 0) {
+        for (int column = 8 * thread; S::BIAS && column < S::N * (S::GATED ? 2 : 1); column += 8 * CONSUMERS)
+            store_shared_u32x4(shared + BIAS_SHARED + S::BIAS_AT + 2 * column, load_halves(arguments.stage[FIRST].bias, column).all);
+        if constexpr (FIRST + 1 < STAGES)
+            keep_biases<FIRST + 1>(arguments, shared, thread);
+        else
+            barrier_sync<1, CONSUMERS>();
+    }
 }
 
 __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 thread = threadIdx.x - 128;
     Reader reader;
+    Ring<POST_SLOTS> posting;
     Sums ends = {arguments, shared, rank, thread};
+    keep_biases(arguments, shared, thread);
     Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 posts
-        const s32 semaphore = static_cast<int>(thread) < posts ? arguments.posts[task.post + thread] : 0;
-        const int left = S::M - first_row<S>(task, rank), rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
+        const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 knows itself
+        const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
         multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
         delay(arguments, number, rank, 1);
@@ -106,9 +161,10 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         else
             ends.passes<S>(sums, task, rows);
         if (posts > 0) {
-            fence_proxy_async_global();
-            barrier_sync<1, CONSUMERS>();
-            if (static_cast<int>(thread) < posts) add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+            wait_cta(shared + POSTED + 8 * posting.slot, posting.turn ^ 1);
+            __syncwarp();
+            if (thread % 32 == 0) mbarrier_arrive_release_cta(shared + STORED + 8 * posting.slot);
+            posting.advance();
         }
     });
     ends.drain();
@@ -117,6 +173,25 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         arguments.state[1] = 0;
         arguments.state[0] += 1;
     }
+}
+
+// All lanes of a warp: posts each task when the warps that multiply have stored it, and arrived. What they wrote is released here, for those that wait to load it by TMA.
+__device__ __forceinline__ void post_tasks(const Arguments& arguments, u32 shared, const Tasks& tasks) {
+    const u32 lane = threadIdx.x % 32;
+    Ring<POST_SLOTS> ring;
+    for_tasks(arguments, tasks, [&](auto, const Task& task, int) {
+        if (task.post == task.posts_end) return;
+        s32 semaphore = task.post + lane < task.posts_end ? arguments.posts[task.post + lane] : 0;
+        wait_cta(shared + STORED + 8 * ring.slot, ring.turn);
+        fence_proxy_async_global();
+        for (int post = task.post + lane; post < task.posts_end; post += 32) {
+            if (post != task.post + lane) semaphore = arguments.posts[post];
+            add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+        }
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive_release_cta(shared + POSTED + 8 * ring.slot);
+        ring.advance();
+    });
 }
 
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 + CONSUMERS, 1)
@@ -139,6 +214,12 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : CONSUMER_WARPS);
             mbarrier_init(shared + SUMS_FREE + 8 * slot, HANDED ? 1 : CONSUMER_WARPS * PARTS);
         }
+        for (int slot = 0; slot < POST_SLOTS; ++slot) {
+            mbarrier_init(shared + STORED + 8 * slot, CONSUMER_WARPS);
+            mbarrier_init(shared + POSTED + 8 * slot, 1);
+        }
+        store_release_cta_shared_u32(shared + AWAITED, 0);
+        store_release_cta_shared_u32(shared + LOADED, 0);
         fence_mbarrier_init_release_cluster();
     }
     if (threadIdx.x < 32 && threadIdx.x / 2 < STAGES) {
@@ -152,6 +233,8 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         registers_give<HANDED ? 88 : 56>();
         if (threadIdx.x == 0) load_weights(arguments, shared, rank, tasks);
         if (threadIdx.x / 32 == 1) load_activations(arguments, shared, rank, tasks);
+        if (!HANDED && threadIdx.x / 32 == 2) await_tasks(arguments, shared, rank, tasks);
+        if (!HANDED && threadIdx.x / 32 == 3) post_tasks(arguments, shared, tasks);
         if (HANDED && threadIdx.x / 32 == 3) store_and_post(arguments, shared, rank, tasks);
     } else {
         registers_take<HANDED ? 208 : 224>();

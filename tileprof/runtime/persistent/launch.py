@@ -14,7 +14,7 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, build, compiled
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
-from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
@@ -80,7 +80,7 @@ class Launcher:
         arguments = Arguments(_STAGE_WORDS * len(stages) + _TAIL_WORDS)
         partials = shared[1].data_ptr() + self.plan.semaphore_bytes
         for number, (stage, given) in enumerate(zip(stages, tensors, strict=True)):
-            _put_stage(arguments, _STAGE_WORDS * number, stage, given, paired(self.plan))
+            _put_stage(arguments, _STAGE_WORDS * number, stage, given, self.plan)
             arguments.words[_STAGE_WORDS * number + _PARTIALS] = partials
             partials += stage.partial_bytes
         at = _STAGE_WORDS * len(stages)
@@ -89,7 +89,7 @@ class Launcher:
         return arguments
 
 
-def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], pair: bool) -> None:
+def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], plan: Plan) -> None:
     """StageTensors of kernel.cu: two tensor maps, then pointers."""
     operator = stage.operator
     for role, tensor in given.items():
@@ -97,9 +97,9 @@ def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[s
             raise UserError(f"{role} of {operator.NAME} begins at an address that 16 does not divide")
     match operator:
         case Gemm():
-            _put_gemm(arguments, at, stage, operator, given, pair)
+            _put_gemm(arguments, at, stage, operator, given, paired(plan))
         case Conv2d():
-            _put_conv(arguments, at, operator, given)
+            _put_conv(arguments, at, operator, given, stage.halo(plan.split))
     for offset, role in enumerate(("out", "bias", "residual")):
         arguments.words[at + 2 * MAP_WORDS + offset] = given[role].data_ptr() if role in given else 0
 
@@ -121,10 +121,10 @@ def _put_gemm(
     )
 
 
-def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[str, Any]) -> None:
+def _put_conv(arguments: Arguments, at: int, operator: Conv2d, given: Mapping[str, Any], halo: Halo | None) -> None:
     images, height, width, channels = operator.x.shape
     image, row, column, _ = (2 * stride for stride in operator.x.strides)
-    box = Box.of(operator)
+    box = halo or Box.of(operator)
     assert box is not None
     step, dtype = operator.stride, operator.x.dtype
     sides = K_BLOCK, (box.columns - 1) * step + 1, (box.rows - 1) * step + 1, box.images

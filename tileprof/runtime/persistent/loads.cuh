@@ -1,4 +1,4 @@
-// The two warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores.
+// The warps that load: weights, which wait for nothing but free slots, and activations, which await semaphores, most of them in a warp of its own.
 #pragma once
 
 #include "common.cuh"
@@ -8,7 +8,7 @@ template <class S>
 __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 full, int row, int k, Rank rank) {
     // Weights that one row of tiles reads make room in L2 for those to come.
     constexpr u64 HINT = S::ONE_ROW ? EVICT_FIRST : EVICT_NORMAL;
-    const int tap = k / S::CHANNEL_BLOCKS, channel = k % S::CHANNEL_BLOCKS * SLOT_COLUMNS;
+    const int tap = k % S::TAPS, channel = k / S::TAPS * SLOT_COLUMNS;
     if constexpr (PAIRED) {
         row += rank.half * (S::GATED ? S::N : S::COLUMNS / 2);
         const unsigned short blocks = 3 << rank.with_half(0);
@@ -106,11 +106,16 @@ struct Waits {
         }
         return waited;
     }
+
+    // The first block that is still to be waited for, but no more than end.
+    __device__ int awaited_to(int end) const {
+        return __reduce_min_sync(~0u, mine && wait.k_from < end ? wait.k_from : end);
+    }
 };
 
 template <class S>
 __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u32 full, int first, int k) {
-    const int tap = k / S::CHANNEL_BLOCKS, channel = k % S::CHANNEL_BLOCKS * SLOT_COLUMNS;
+    const int tap = S::SLOT_TAPS == 1 ? k % S::TAPS : 0, channel = k / S::TAPS * SLOT_COLUMNS;
     if constexpr (S::CONVOLUTION) {
         const int x = first % S::Q * S::STRIDE + tap % S::S - S::PADDING;
         const int y = first / S::Q % S::P * S::STRIDE + tap / S::S - S::PADDING;
@@ -120,28 +125,67 @@ __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u3
     }
 }
 
-// All lanes of a warp.
-__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+// Where block k of a cluster's task stands among all blocks of its tasks, from 1 on: what the word AWAITED has reached may be loaded.
+__device__ __forceinline__ u32 ordinal(const Tasks& tasks, int number, int k) { return (number - tasks.begin) * MOST_K_BLOCKS + k + 1; }
+
+// The task that is being loaded.
+__device__ __forceinline__ int loading(u32 shared, const Tasks& tasks) { return tasks.begin + load_acquire_cta_shared_u32(shared + LOADED); }
+
+// All lanes of a warp: awaits the semaphores of task after task, a few ahead of the loads. (Not more: every poll empties L1.)
+__device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 epoch = arguments.state[0];
     const u32 lane = threadIdx.x % 32;
+    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
+        using S = decltype(stage);
+        const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1);
+        Waits waits(arguments, task, lane, epoch, begin);
+        if (lane == 0) until([&] { return number <= loading(shared, tasks) + MOST_AHEAD || (nanosleep(100), false); });
+        delay(arguments, number, rank, 2);
+        for (int k = begin; k < end;) {
+            if (waits.before(k)) fence_proxy_async_global();
+            k = waits.awaited_to(end);
+            __syncwarp();
+            if (lane == 0) store_release_cta_shared_u32(shared + AWAITED, ordinal(tasks, number, k - 1));
+        }
+    });
+}
+
+// All lanes of a warp, which in pairs awaits what it loads itself.
+__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
+    const u32 lane = threadIdx.x % 32, epoch = arguments.state[0];
     Ring<A_SLOTS> ring;
+    u32 awaited = 0;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const TensorMap* map = &arguments.stage[S::INDEX].activations;
         const auto [begin, end] = blocks_of<S>(task, rank);
         const int first = first_row<S>(task, rank);
-        Waits waits(arguments, task, lane, epoch, begin);
-        delay(arguments, number, rank, 0);
-        for (int k = begin; k < end; ++k, ring.advance()) {
-            const bool waited = waits.before(k);
-            if (lane == 0) {
-                if (waited) fence_proxy_async_global();
-                const u32 full = shared + A_FULL + 8 * ring.slot;
-                wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
-                mbarrier_arrive_expect_release_cta(full, S::BOX_ROWS * SLOT_COLUMNS * 2);
-                load_activation<S>(map, shared + ring.slot * A_BYTES, full, first, k);
+        auto load = [&](int k) {
+            const u32 full = shared + A_FULL + 8 * ring.slot;
+            wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
+            mbarrier_arrive_expect_release_cta(full, S::BOX_ROWS * SLOT_COLUMNS * 2);
+            load_activation<S>(map, shared + ring.slot * A_BYTES, full, first, k);
+        };
+        if constexpr (HANDED) {
+            Waits waits(arguments, task, lane, epoch, begin);
+            delay(arguments, number, rank, 0);
+            for (int k = begin; k < end; ++k, ring.advance()) {
+                if (waits.before(k)) fence_proxy_async_global();
+                if (lane == 0) load(k);
+                __syncwarp();
             }
-            __syncwarp();
+        } else if (lane == 0) {
+            store_release_cta_shared_u32(shared + LOADED, number - tasks.begin);
+            delay(arguments, number, rank, 0);
+            for (int k = begin, next; k < end; k = next, ring.advance()) {
+                next = slot_end<S>(k, end);
+                const u32 wanted = ordinal(tasks, number, next - 1);
+                if (awaited < wanted) {
+                    until([&] { return (awaited = load_acquire_cta_shared_u32(shared + AWAITED)) >= wanted; });
+                    fence_proxy_async_global();
+                }
+                load(k);
+            }
         }
     });
 }

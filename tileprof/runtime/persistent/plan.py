@@ -1,6 +1,7 @@
 """What the persistent kernel is told: which cluster takes which tiles in which order, what each of them awaits and what it posts.
 
-A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to ``k_blocks*(r+1)//split``, of `K_BLOCK` elements each. Two blocks whose
+A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to ``k_blocks*(r+1)//split`` (of
+so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
 tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and they share the weights. Every block posts: values
 and posts here are ``split`` times those of the policy.
 """
@@ -32,8 +33,82 @@ _WIDEST_CUT: Final = 192
 _LATER: Final = 96
 """Of k, one part in so many is moved from the early task to the late one."""
 
+_MOST_PIXELS: Final = 400
+"""Of a halo: 50 KB, of which two and two slots of the widest weights fit a block."""
+
+_WIDE: Final = 192
+"""Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows of taps are multiplied at a time."""
+
+_RINGS_BYTES: Final = 200 * 1024, 150 * 1024
+"""What a block has for its rings: by itself, and where it adds up with others."""
+
+_BOX: Final = 256
+"""Elements along a side of a box of TMA."""
+
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows by counting through them.
+
+    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t * columns * rows * images``, and every tile is
+    one box of the input, shifted by the tap.
+    """
+
+    columns: int
+    rows: int
+    images: int
+
+    @classmethod
+    def of(cls, operator: Conv2d) -> Box | None:
+        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or whole images."""
+        images, p, q, _ = operator.out.shape
+        pixels = operator.tile[0]
+        if q % pixels == 0:
+            return cls(pixels, 1, 1)
+        if pixels % q == 0 and p % (pixels // q) == 0:
+            return cls(q, pixels // q, 1)
+        if pixels % (p * q) == 0:
+            return cls(q, p, min(images, pixels // (p * q)))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Halo:
+    """All input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for all taps: ``images`` of ``rows`` of ``columns`` pixels.
+
+    The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then; what stands between two rows of its ``out_columns`` pixels is
+    not stored. A second image begins at row 64, with the second warpgroup.
+    """
+
+    columns: int
+    rows: int
+    images: int
+    out_columns: int
+    out_rows: int
+
+    @classmethod
+    def of(cls, operator: Conv2d, rows: int) -> Halo | None:
+        """None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of a product or the memory."""
+        box, (_, r, s, _) = Box.of(operator), operator.weight.shape
+        if box is None or operator.stride > 1 or r * s == 1:
+            return None
+        halo = cls(box.columns + s - 1, box.rows + r - 1, box.images, box.columns, box.rows)
+        fits = halo.height <= rows if halo.images == 1 else halo.images == 2 and rows == 128 and halo.height <= 128
+        return halo if fits and halo.pixels <= _MOST_PIXELS and halo.columns <= _BOX else None
+
+    @property
+    def pixels(self) -> int:
+        """Loaded at once."""
+        return self.columns * self.rows * self.images
+
+    @property
+    def height(self) -> int:
+        """Rows of the product, with those that are not stored."""
+        one = (self.out_rows - 1) * self.columns + self.out_columns
+        return one if self.images == 1 else 64 + one if one <= 64 else self.images * one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +116,7 @@ class StagePlan:
     """What is compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows from it.
 
     ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many. ``columns``: weight rows that a tile multiplies, two for each
-    of its columns with a gate. ``k_blocks``: blocks of `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over taps, then channels, of which
+    of its columns with a gate. ``k_blocks``: blocks of `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over taps, and of channels
     there are then whole blocks. All stages of a plan have the same ``rows``.
     ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums to the late one through memory, which finishes the tile;
     0 where it is not. Then half as many tiles, twice as wide, read less into shared memory for the same products.
@@ -73,6 +148,24 @@ class StagePlan:
         """Whether a tile takes a pair of blocks."""
         return self.operator.tile[0] > self.rows
 
+    def halo(self, split: int) -> Halo | None:
+        """What is loaded for all taps of a convolution at once, if that is how its tiles are best loaded by clusters of ``split`` blocks."""
+        if not isinstance(self.operator, Conv2d):
+            return None
+        halo = Halo.of(self.operator, self.rows)
+        if halo is None or (self.columns < _WIDE and not self._grouped(halo, split)):
+            return None
+        return halo
+
+    def _grouped(self, halo: Halo, split: int) -> bool:
+        """Whether weights for three rows of taps fit the memory: two rows are multiplied while one comes."""
+        taps = self.operator.weight.shape[2] if isinstance(self.operator, Conv2d) else 1
+        return 2 * K_BLOCK * (3 * taps * self.columns + 2 * halo.pixels) <= _RINGS_BYTES[split > 1]
+
+    def share(self, split: int) -> int:
+        """Blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""
+        return self.operator.weight.shape[2] if isinstance(self.operator, Conv2d) and self.halo(split) else 1
+
 
 def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ...]:
     """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a little more: the early one's sums take time to arrive."""
@@ -86,30 +179,9 @@ def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ..
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows by counting through them.
-
-    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t * columns * rows * images``, and every tile is
-    one box of the input, shifted by the tap.
-    """
-
-    columns: int
-    rows: int
-    images: int
-
-    @classmethod
-    def of(cls, operator: Conv2d) -> Box | None:
-        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or whole images."""
-        images, p, q, _ = operator.out.shape
-        pixels = operator.tile[0]
-        if q % pixels == 0:
-            return cls(pixels, 1, 1)
-        if pixels % q == 0 and p % (pixels // q) == 0:
-            return cls(q, pixels // q, 1)
-        if pixels % (p * q) == 0:
-            return cls(q, p, min(images, pixels // (p * q)))
-        return None
+def taps_of(stage: StagePlan) -> int:
+    """Of a convolution; 1 of a product."""
+    return stage.operator.weight.shape[1] * stage.operator.weight.shape[2] if isinstance(stage.operator, Conv2d) else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +224,8 @@ class Plan:
     def part(self, task: int, rank: int) -> tuple[int, int]:
         """The k-blocks that block ``rank`` of a cluster sums for a task."""
         stage = self.stages[int(self.tasks[task, 0])]
-        k_blocks = stage.k_blocks
+        k_blocks, share = stage.k_blocks, stage.share(self.split)
         if self.paired:
             return (0, stage.cut) if self.early[task] else (stage.cut, k_blocks)
-        return k_blocks * rank // self.split, k_blocks * (rank + 1) // self.split
+        begin, end = (k_blocks // share * number // self.split * share for number in (rank, rank + 1))
+        return begin, end

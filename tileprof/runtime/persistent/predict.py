@@ -1,6 +1,6 @@
 """How long a plan takes, from how long its stages take alone.
 
-Tasks are replayed cluster by cluster. A task lasts its stage's time alone, less what a launch costs, over its rounds there, and `POST_US` if it posts; it ends no sooner than what it awaits,
+Tasks are replayed cluster by cluster. A task lasts its stage's time alone, less what a launch costs, over its rounds there; it ends no sooner than what it awaits,
 plus that time, less what its loader has fetched of the weights in the meantime. Bandwidth that idle clusters leave to the others is not counted.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from tileprof.runtime.persistent.cost import LAUNCH_US, POST_US, SIGNAL_US, rest_us, stage_us
+from tileprof.runtime.persistent.cost import LAUNCH_US, SIGNAL_US, rest_us, stage_us
 from tileprof.runtime.persistent.plan import Plan
 
 BOUNDARY_US: Final = 2.5
@@ -35,7 +35,7 @@ def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
             times = sorted(posted[semaphore])
             needed = -(-int(value) // plan.split)
             ready = max(ready, (times[needed - 1] if needed <= len(times) else 0.0) + SIGNAL_US)
-        life = tile_us[stage] + (POST_US if plan.post_ptr[task + 1] > plan.post_ptr[task] else 0.0)
+        life = tile_us[stage]
         late = ready - free[cluster]
         free[cluster] += life if late <= 0 else late + rest_us(plan.stages[stage], plan.split, life, late)
         for semaphore in plan.posts[plan.post_ptr[task] : plan.post_ptr[task + 1]]:

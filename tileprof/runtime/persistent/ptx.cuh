@@ -113,6 +113,16 @@ __device__ __forceinline__ void store_global_f32x4(void* address, const float4& 
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_u32x4(u32 address, const uint4& v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared_u32x4(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_f32x2(u32 address, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
@@ -122,6 +132,18 @@ __device__ __forceinline__ void store_matrices_shared(u32 address, const u32 (&s
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]), "r"(squares[1]),
                  "r"(squares[2]), "r"(squares[3])
                  : "memory");
+}
+
+// A word of shared memory that one thread counts up and others read.
+
+__device__ __forceinline__ u32 load_acquire_cta_shared_u32(u32 address) {
+    u32 value;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_release_cta_shared_u32(u32 address, u32 value) {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 // Barriers in shared memory.

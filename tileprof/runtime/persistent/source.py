@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tileprof.errors import UserError
-from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan
+from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan, taps_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
@@ -21,6 +21,9 @@ _RESERVED_BYTES: Final = 2048
 _MOST_SLOTS: Final = 16
 _SCRATCH_BYTES: Final = 8 * 16 * 4 * 24
 """Of eight warps that send sums to other blocks: 16 rows of 24 floats each."""
+
+_MOST_BIAS_BYTES: Final = 4 * 1024
+"""Of shared memory, so that no tile's end waits for a bias from L2: whoever awaits a semaphore empties L1."""
 
 _ALONE_BYTES: Final = 20 * 1024
 """Of the buffer where warps are alone: 32 columns of 128 rows, enough for sixteen bytes a thread."""
@@ -64,22 +67,26 @@ class Layout:
     def of(cls, plan: Plan, options: Options) -> Layout:
         """Raises `UserError` where two slots of each ring do not fit."""
         widths = [stage.columns for stage in plan.stages]
-        a_bytes = -(-max(_box_rows(stage) for stage in plan.stages) * _ROW_BYTES // 1024) * 1024
+        a_bytes = -(-max(_box_rows(stage, plan) for stage in plan.stages) * _ROW_BYTES // 1024) * 1024
         b_bytes = max(widths) * _ROW_BYTES
         buffers = 1 if alone(plan) else options.buffers
         buffer_bytes = max(_passes(stage, plan, options).buffer_bytes for stage in plan.stages)
         if paired(plan):
             buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
         left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - (_SCRATCH_BYTES if parts_of(plan) > 1 else 0)
+        left -= _bias_bytes(plan)
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
-        spare = max(0, plan.stages[0].rows * _ROW_BYTES - a_bytes - 2 * b_bytes)
+        spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
+        taps = min(_slot_taps(stage, plan) for stage in plan.stages)
         best: tuple[tuple[int, int], int, int] | None = None
         for a_slots in range(2, _MOST_SLOTS + 1):
             b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
                 continue
             # What is under way, in columns of weights: a block of activations is needed for each of weights, however narrow, and takes as long to come.
-            ahead = min(min(a_slots, b_slots * (max(widths) // width)) * width for width in widths)
+            ahead = min(
+                min(taps * (a_slots - (taps > 1)), b_slots * (max(widths) // width)) * width for width in widths
+            )
             best = max(best or ((0, 0), 0, 0), ((ahead, b_slots), a_slots, b_slots))
         if best is None:
             raise UserError(
@@ -111,7 +118,7 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
     most = _ALONE_BYTES if alone(plan) else options.buffer_bytes
     segments = 2 if operator.epilogue == GATE or stage.rows == 64 else 1
     segment = stage.columns // segments
-    own_rows = -(-min(stage.rows, tile_of(stage)[0]) // parts)
+    own_rows = -(-_height(stage, plan) // parts)
     fitting = [
         _Passes(segments, segment, columns, pitch, own_rows, 4 * parts * own_rows * pitch)
         for columns in range(8, segment + 1, 8)
@@ -129,15 +136,42 @@ def _pitch(columns: int) -> int:
     return pitch
 
 
-def _box_rows(stage: StagePlan) -> int:
+def _box_rows(stage: StagePlan, plan: Plan) -> int:
     """Rows that TMA writes into a slot of activations."""
     operator = stage.operator
-    if isinstance(operator, Conv2d):
-        box = Box.of(operator)
-        assert box is not None
-        return box.columns * box.rows * box.images
-    assert isinstance(operator, Gemm)
-    return min(stage.rows, operator.tile[0])
+    if isinstance(operator, Gemm):
+        return min(stage.rows, operator.tile[0])
+    halo, box = stage.halo(plan.split), Box.of(operator)
+    assert box is not None
+    return halo.pixels if halo else box.columns * box.rows * box.images
+
+
+def _height(stage: StagePlan, plan: Plan) -> int:
+    """Rows of a block's product that may hold something."""
+    halo = stage.halo(plan.split)
+    return halo.height if halo else min(stage.rows, tile_of(stage)[0])
+
+
+def _slot_taps(stage: StagePlan, plan: Plan) -> int:
+    """Blocks of k that a slot of activations is for."""
+    return taps_of(stage) if stage.halo(plan.split) else 1
+
+
+def _group(stage: StagePlan, plan: Plan, layout: Layout) -> int:
+    """Blocks of k that are multiplied together."""
+    share = stage.share(plan.split)
+    return share if layout.b_slots > 2 * share else 1  # two groups hold slots, and one more has to come
+
+
+def _reach(stage: StagePlan, plan: Plan) -> int:
+    """Rows from the first of a slot of activations to the last that a product may read."""
+    halo = stage.halo(plan.split)
+    if halo is None:
+        return stage.rows
+    last = halo.pixels // halo.images * (halo.images - 1)  # where the last image begins
+    return (
+        last + stage.rows // halo.images + (halo.rows - halo.out_rows) * halo.columns + halo.columns - halo.out_columns
+    )
 
 
 def paired(plan: Plan) -> bool:
@@ -176,6 +210,7 @@ def header(plan: Plan, options: Options) -> str:
         "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
         "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
         "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
+        "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
     }  # fmt: skip
     lines = [
         f"#define BFLOAT16 {int(dtype == 'bfloat16')}",
@@ -184,10 +219,22 @@ def header(plan: Plan, options: Options) -> str:
         f"enum {{ {', '.join(name.upper() for name in _EPILOGUES)} }};",
         "template <int> struct Stage;",
         "template <int> struct Multiply;",
-        *(_stage(number, stage, plan, options, layout.b_bytes) for number, stage in enumerate(plan.stages)),
+        *(_stage(number, stage, plan, options, layout) for number, stage in enumerate(plan.stages)),
         *(_multiply(width, dtype) for width in sorted({_width(stage) for stage in plan.stages})),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _bias_of(stage: StagePlan) -> int:
+    """Bytes of a stage's bias."""
+    bias = stage.operator.bias
+    return 0 if bias is None else 2 * bias.shape[0]
+
+
+def _bias_bytes(plan: Plan) -> int:
+    """Of the biases of all stages in shared memory: all or none."""
+    total = sum(_bias_of(stage) for stage in plan.stages)
+    return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 
 
 def _width(stage: StagePlan) -> int:
@@ -195,7 +242,7 @@ def _width(stage: StagePlan) -> int:
     return stage.columns // (2 if stage.rows == 64 else 1)
 
 
-def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, b_bytes: int) -> str:
+def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: Layout) -> str:
     operator, passes, block_bytes = stage.operator, _passes(stage, plan, options), stage.columns * _ROW_BYTES
     assert isinstance(operator, Gemm | Conv2d)
     *outer, n = operator.out.shape
@@ -204,19 +251,27 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, b_bytes:
         m *= size
     gated = operator.epilogue == GATE
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "CHANNEL_BLOCKS": stage.k_blocks, "TILE_ROWS": operator.tile[0],
-        "BLOCK_ROWS": min(operator.tile[0], stage.rows), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
-        "BLOCK_BYTES": block_bytes, "PACK": b_bytes // block_bytes,
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "TILE_ROWS": operator.tile[0],
+        "BLOCK_ROWS": _height(stage, plan), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
+        "BLOCK_BYTES": block_bytes, "PACK": layout.b_bytes // block_bytes,
         "SEGMENTS": passes.segments, "MINE": 2 if passes.segments == 2 and stage.rows == 128 else 1, "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
         "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
-        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None),
+        "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
         "RESIDUAL": int(operator.residual is not None), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
     }  # fmt: skip
     if isinstance(operator, Conv2d):
         values |= {
-            "CHANNEL_BLOCKS": operator.weight.shape[3] // K_BLOCK, "S": operator.weight.shape[2], "P": operator.out.shape[1],
+            "TAPS": taps_of(stage), "S": operator.weight.shape[2], "P": operator.out.shape[1],
             "Q": operator.out.shape[2], "STRIDE": operator.stride, "PADDING": operator.padding,
         }  # fmt: skip
+        if halo := stage.halo(plan.split):
+            values |= {
+                "ROW_STEP": halo.columns,
+                "ROW_PIXELS": halo.out_columns,
+                "IMAGE_PIXELS": halo.out_columns * halo.out_rows,
+            }
+            if halo.images > 1:
+                values["GROUP_STEP"] = halo.columns * halo.rows
     members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 

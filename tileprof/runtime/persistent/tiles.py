@@ -25,6 +25,9 @@ _NEAR: Final = 1.25
 _MOST_TILES: Final = 4_000
 """Of a chain that is looked at tile by tile; with more, what is left of the last round of a stage is nothing."""
 
+_NARROWEST: Final = 32
+"""Columns of a convolution's tiles: narrower ones have not been measured."""
+
 Tiled = Gemm | Conv2d
 
 
@@ -86,7 +89,8 @@ def _tilings(operator: Tiled, height: int) -> Iterator[StagePlan]:
     sides = 2 if operator.epilogue == GATE else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
-    for width in range(widest, 0, -16 // sides):
+    narrowest = min(widest, _NARROWEST) if isinstance(operator, Conv2d) else 1
+    for width in range(widest, narrowest - 1, -16 // sides):
         for rows in heights:
             made = replace(operator, tile=(rows, width), rows_along="y")
             yield StagePlan(made, min(height, MOST_ROWS), weight_rows(made), k_blocks(made))
