@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply(float (&sums)[S::WIDTH / 2], Reader& re
 __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 thread = threadIdx.x - 128;
     Reader reader;
-    Sums ends = {arguments, shared, rank, thread};
+    Ends ends = {arguments, shared, rank, thread};
     Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
@@ -112,11 +112,6 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         }
     });
     ends.drain();
-    // The last block to end says that the run is over.
-    if (thread == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
-        arguments.state[1] = 0;
-        arguments.state[0] += 1;
-    }
 }
 
 extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 + CONSUMERS, 1)
@@ -136,9 +131,10 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + B_FREE + 8 * slot, CONSUMER_WARPS * HALVES);
         }
         for (int slot = 0; slot < BUFFERS; ++slot) {
-            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : CONSUMER_WARPS);
+            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : 1);
             mbarrier_init(shared + SUMS_FREE + 8 * slot, HANDED ? 1 : CONSUMER_WARPS * PARTS);
         }
+        store_shared_s32(shared + BEGUN, -1);
         fence_mbarrier_init_release_cluster();
     }
     if (threadIdx.x < 32 && threadIdx.x / 2 < STAGES) {
