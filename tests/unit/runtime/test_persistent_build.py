@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,3 +111,37 @@ def test_delays_and_time_limits_are_compiled_in() -> None:
     text = header(PLANS["convolutions"], Options(delay_ns=300, timeout_ns=5000))
     assert "DELAY_NS = 300;" in text
     assert "TIMEOUT_NS = 5000;" in text
+
+
+def constants(text, stage) -> dict[str, int]:
+    """What a header says of a stage in whole numbers."""
+    members = text.split(f"template <> struct Stage<{stage}> {{")[1].split("};")[0]
+    return {name: int(value) for name, value in re.findall(r"int (\w+) = (-?\d+);", members)}
+
+
+@pytest.mark.parametrize("split", [2, 4, 8])
+@pytest.mark.parametrize(
+    "chain", [gelu_mlp(1, (1, 96), (1, 208)), gated_mlp(128, (128, 88), (128, 208)), gated_mlp(40, (40, 72), (40, 16))]
+)
+def test_every_sum_is_finished_by_one_block_and_a_buffer_holds_a_pass(chain, split) -> None:
+    made = plan(chain, split)
+    text, layout = header(made, Options()), Layout.of(made, Options())
+    for number in range(2):
+        stage = constants(text, number)
+        passes = range(stage["PASSES"] * stage["PASS_GROUPS"])
+        finished = [part * stage["OWN"] + own for part in range(split) for own in passes if own < stage["OWN"]]
+        assert sorted(g for g in finished if g < stage["GROUPS"]) == list(range(stage["GROUPS"]))
+        assert stage["GROUPS"] * 8 * stage["SEGMENTS"] == stage["COLUMNS"]
+        assert (split - 1) * stage["PASS_GROUPS"] * stage["MINE"] * stage["WARPS"] * 512 <= layout.buffer_bytes
+        assert stage["PASSES"] == 1 or layout.buffers == 2
+
+
+def test_few_rows_ask_memory_for_so_much_and_no_more() -> None:
+    chain = gelu_mlp(16, (16, 96), (16, 192))
+    made = replace(plan(chain, 2), clusters=66)
+    for number, (under_way, ahead) in enumerate([(3, 1), (3, 1)]):
+        stage = constants(header(made, Options()), number)
+        assert (stage["UNDER_WAY"], stage["UNDER_WAY_AHEAD"]) == (under_way, ahead)
+    for other in (replace(made, stages=stage_plans(gelu_mlp(128, (64, 96), (64, 96)))), PLANS["convolutions"]):
+        assert constants(header(other, Options()), 0)["UNDER_WAY"] == 0
+    assert constants(header(made, Options(under_way_bytes=0)), 0)["UNDER_WAY"] == 0

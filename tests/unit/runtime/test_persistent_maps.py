@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import driver, launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
-from tileprof.runtime.persistent.launch import Launcher, _put_stage, max_clusters
+from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.view import View
@@ -132,3 +133,12 @@ def test_each_gpu_is_asked_how_many_clusters_it_holds(monkeypatch, tmp_path) -> 
         found.append(max_clusters(2))
     launch._max_clusters.cache_clear()
     assert found == [50, 100, 50]
+
+
+def test_a_cluster_finds_its_tasks_and_the_first_of_them_in_one_place() -> None:
+    tasks = np.arange(24, dtype=np.int32).reshape(3, 8)
+    plan = SimpleNamespace(task_ptr=np.array([0, 2, 3, 3], np.int32))
+    heads = _heads(plan, tasks)
+    assert heads.dtype == np.int32
+    assert heads[:2].tolist() == [[0, 2, 0, 0, *tasks[0]], [2, 3, 0, 0, *tasks[2]]]
+    assert heads[2, :2].tolist() == [3, 3]

@@ -13,8 +13,6 @@ constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are l
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
 constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
-constexpr int SCRATCH_PITCH = 24;  // floats; rows of a warp's eight-byte stores meet different banks
-constexpr int SCRATCH_BYTES = 16 * 4 * SCRATCH_PITCH;
 constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
 
 struct StageTensors {
@@ -29,7 +27,7 @@ static_assert(sizeof(StageTensors) == 320);
 
 struct Arguments {
     StageTensors stage[STAGES];
-    const s32* task_ptr;
+    const struct Head* heads;
     const struct Task* tasks;
     const s32 *waits, *posts;
     const s32* seed;
@@ -40,15 +38,15 @@ static_assert(sizeof(Arguments) == 320 * STAGES + 64);  // 64 bytes of pointers
 // Shared memory: rings, buffers, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
 constexpr u32 B_AT = A_SLOTS * A_BYTES;
 constexpr u32 BUFFER_AT = B_AT + B_SLOTS * B_BYTES;
-constexpr u32 SCRATCH_AT = BUFFER_AT + BUFFERS * BUFFER_BYTES;
-constexpr u32 BIAS_SHARED = SCRATCH_AT + (PARTS > 1 ? CONSUMER_WARPS * SCRATCH_BYTES : 0);
+constexpr u32 BIAS_SHARED = BUFFER_AT + BUFFERS * BUFFER_BYTES;
 constexpr u32 BARRIERS_AT = BIAS_SHARED + BIAS_BYTES;
 constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 B_FULL = A_FREE + 8 * A_SLOTS, B_FREE = B_FULL + 8 * B_SLOTS;
 constexpr u32 SUMS_FULL = B_FREE + 8 * B_SLOTS, SUMS_FREE = SUMS_FULL + 8 * BUFFERS;
 constexpr u32 STORED = SUMS_FREE + 8 * BUFFERS, POSTED = STORED + 8 * POST_SLOTS;
 constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // a word each: see load_activations
-static_assert(LOADED + 4 + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
+constexpr u32 BEGUN = LOADED + 4;  // the task whose activations are being loaded
+static_assert(BEGUN + 4 + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
 template <int SLOTS>
 struct Ring {
@@ -80,6 +78,13 @@ struct alignas(16) Task {
     // Whether it hands its sums to the tile's other task, where k is cut. It posts nothing.
     __device__ bool early() const { return posts_end < 0; }
 };
+
+// Where the tasks of a cluster stand, and the first of them, so that one access to memory is enough to begin.
+struct alignas(16) Head {
+    int begin, end, unused[2];
+    Task first;
+};
+static_assert(sizeof(Head) == 48);
 
 template <class Try>
 __device__ __forceinline__ void until(Try&& done) {
@@ -120,16 +125,9 @@ __device__ __forceinline__ void with_stage(int stage, Work&& work) {
 }
 
 // The tasks of a cluster, as its blocks find them before the kernel in front has ended: the plan's tables never change.
-struct Tasks {
-    int begin, end;
-    Task first;
-
-    __device__ Tasks(const Arguments& arguments) {
-        const int cluster = blockIdx.x / SPLIT;
-        begin = arguments.task_ptr[cluster];
-        end = arguments.task_ptr[cluster + 1];
+struct Tasks : Head {
+    __device__ Tasks(const Arguments& arguments) : Head(arguments.heads[blockIdx.x / SPLIT]) {
         if (HANDED && begin < end) prefetch_global_l1(arguments.tasks + begin);
-        if (!HANDED) first = begin < end ? arguments.tasks[begin] : Task();
     }
 };
 

@@ -3,7 +3,11 @@
 A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and multiplies what it has loaded. While it finishes a
 tile its loads of weights run on, so that a tile takes the longer of loading and of multiplying with finishing; and no stage takes less than its weights take to
 come from memory. The constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a stage): nine in ten are
-within 10%, the worst within 17%. Convolutions have a fit of their own.
+within 10%, the worst within 17%.
+
+Products of at most 128 rows were fitted again later that day, to 66 times of 33 tilings of three models: three in four are within 5%, 94% within 10%, the worst
+within 15%. A first fit to two of the models missed the third by 5.6% (root mean square). Convolutions have a fit of their own, to 62 times of pairs of 3x3 ones, of
+which 58 are within 10%; their sums were added up in another way then.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan, taps_of
+from tileprof.runtime.persistent.source import Options, k_blocks_under_way
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -43,27 +49,16 @@ BEGIN_US: Final = 1.0
 FINISH_US: Final = 0.65
 """Barriers and latencies between the last product of a tile and its post."""
 
+MEET_US: Final = 0.45
+PASS_BYTES: Final = 32 * 1024
+SENT_BYTES_PER_US: Final = 16_000.0
+"""The same where sums of several blocks meet: so many bytes at a time, by whole warps of sixteen rows."""
+
+SENT_OF_TAPS_BYTES_PER_US: Final = 23_700.0
+"""Of convolutions, as they were last measured."""
+
 STORED_BYTES_PER_US: Final = 100_000.0
-SENT_BYTES_PER_US: Final = 11_500.0
-"""Results of a tile to memory; sums to the other blocks of a cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """What goes into a tile."""
-
-    begin_us: float = BEGIN_US
-    block_us: float = BLOCK_US
-    bytes_per_us: float = BYTES_PER_US
-    flop_per_us: float = FLOP_PER_US
-    sent_bytes_per_us: float = SENT_BYTES_PER_US
-
-
-_PRODUCT: Final = Pace()
-_TAPS: Final = Pace(0.67, 0.25, 97_000.0, 6_200_000.0, 23_700.0)
-"""A convolution, which draws nothing from memory for most of its time. Fitted to 62 times of pairs of 3x3 convolutions (2026-11-20), of which 58 are within 10%."""
-
-_HALO: Final = replace(_TAPS, block_us=BLOCK_US)
+"""Results of a tile to memory."""
 
 LAG_US: Final = 1.45
 """From the last load of a stage to its last product."""
@@ -79,6 +74,35 @@ SIGNAL_US: Final = 0.7
 
 RING_BYTES: Final = 100 * 1024
 """Of weights, that a loader fetches ahead of its activations."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and ``latency_us`` of a slot that has been
+    multiplied until it is full again, where that is known to matter.
+    """
+
+    begin_us: float = BEGIN_US
+    block_us: float = BLOCK_US
+    bytes_per_us: float = BYTES_PER_US
+    flop_per_us: float = FLOP_PER_US
+    dram_bytes_per_us: float = DRAM_BYTES_PER_US
+    lag_us: float = LAG_US
+    block_us_per_row: float = 0.0
+    latency_us: float = 0.0
+
+
+_SHARED: Final = _Pace()
+_STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
+"""Of weights that several rows of tiles find in L2, and of those that come from memory for few rows."""
+
+_TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
+"""A convolution, which draws nothing from memory for most of its time."""
+
+_HALO: Final = replace(_TAPS, block_us=BLOCK_US)
+
+MOST_STREAMED_ROWS: Final = 128
+"""As many as a tile has."""
 
 _STREAMING: Final = 120
 """Blocks that it takes to draw all of the memory's bandwidth."""
@@ -102,24 +126,31 @@ def finish_us(stage: StagePlan, split: int) -> float:
         return HANDED_US + sums / HANDED_PER_US
     if split == 1:
         return FINISH_US + 2 * sums / STORED_BYTES_PER_US
-    return FINISH_US + 4 * sums * (split - 1) / split / _pace(stage, split).sent_bytes_per_us
+    if isinstance(stage.operator, Conv2d):
+        return FINISH_US + 4 * sums * (split - 1) / split / SENT_OF_TAPS_BYTES_PER_US
+    sent = 4 * -(-_height(stage) // 16) * 16 * stage.columns * (split - 1) / split
+    return MEET_US * ceil(sent / PASS_BYTES) + sent / SENT_BYTES_PER_US
 
 
-def tile_us(stage: StagePlan, split: int) -> float:
-    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks, among others."""
-    return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns)
+def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
+    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks, among others. ``under_way``: k-blocks that
+    the rings hold, 0 for enough.
+    """
+    return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
 
-def _tile_us(stage: StagePlan, split: int, columns: float) -> float:
+def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
     """A tile for which so many weight rows are loaded."""
-    mine = -(-stage.longest // (1 if stage.pair else split))
-    pace = _pace(stage, split)
+    mine, pace = -(-stage.longest // (1 if stage.pair else split)), _pace(stage, split)
     load = mine * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
     multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
     if stage.pair:
         begin = BEGIN_US + (CUT_US if stage.cut else 0.0)
         return begin + max(load, multiply, mine * shared_us(stage) + finish_us(stage, split))
-    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else pace.block_us)
+    block = pace.block_us + pace.block_us_per_row * _height(stage)
+    if under_way > 1:  # one is being multiplied
+        block = max(block, pace.latency_us / (under_way - 1))
+    limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else block)
     return pace.begin_us + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
 
 
@@ -129,21 +160,27 @@ def shared_us(stage: StagePlan) -> float:
     return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
 
-def paced_us(stage: StagePlan, split: int, clusters: int) -> float:
+def paced_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """A tile, if the stage has the device to itself: no faster than memory gives the weights."""
     weight = stage.operator.b if isinstance(stage.operator, Gemm) else stage.operator.weight
-    bytes_ = weight.item_bytes
+    bytes_, pace = weight.item_bytes, _pace(stage, split)
     for size in weight.shape:
         bytes_ *= size
     rounds = -(-stage.tasks // clusters)
-    drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * DRAM_BYTES_PER_US
-    return max(tile_us(stage, split), _pace(stage, split).begin_us + bytes_ / drawn / rounds)
+    drawn = min(1.0, split * min(clusters, stage.tasks) / _STREAMING) * pace.dram_bytes_per_us
+    return max(tile_us(stage, split, under_way), pace.begin_us + bytes_ / drawn / rounds)
 
 
-def stage_us(stage: StagePlan, split: int, clusters: int) -> float:
+def stage_us(stage: StagePlan, split: int, clusters: int, under_way: int = 0) -> float:
     """A stage alone, without what a launch costs."""
     rounds = -(-stage.tasks // clusters)
-    return rounds * paced_us(stage, split, clusters) + LAG_US + finish_us(stage, split)
+    return rounds * paced_us(stage, split, clusters, under_way) + _pace(stage, split).lag_us + finish_us(stage, split)
+
+
+def _pace(stage: StagePlan, split: int) -> _Pace:
+    if isinstance(stage.operator, Conv2d):
+        return _HALO if stage.halo(split) else _TAPS
+    return _STREAMED if _rows(stage) <= MOST_STREAMED_ROWS else _SHARED
 
 
 def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
@@ -156,11 +193,16 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
     """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows of the stage before that it reads."""
     free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
+    under_way = (
+        [0] * len(stages)
+        if any(_pace(stage, split) is not _STREAMED for stage in stages)
+        else k_blocks_under_way(stages, split, Options())
+    )
     before: list[float] = []  # when each row of tiles of the stage before was done
     height_before = 1
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
-        life, finish = paced_us(stage, split, clusters), finish_us(stage, split)
+        life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
         down = -(-matrix // height)
         across = stage.tasks // down
         ends: list[float] = []
@@ -173,9 +215,11 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
                 late = ready - free[0]
                 end = free[0] + life if late <= 0 else ready + rest_us(stage, split, life, late)
                 heapq.heapreplace(free, end)
-            ends.append(end + finish + (LAG_US if life > tile_us(stage, split) else 0.0))
+            ends.append(
+                end + finish + (_pace(stage, split).lag_us if life > tile_us(stage, split, under_way[number]) else 0.0)
+            )
         before, height_before = ends, height
-    return max(before) + LAG_US
+    return max(before) + _pace(stages[-1], split).lag_us
 
 
 def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
@@ -200,12 +244,6 @@ def _rows(stage: StagePlan) -> int:
 def _tall(stage: StagePlan) -> bool:
     """Whether a product has more rows than a block multiplies."""
     return isinstance(stage.operator, Gemm) and stage.rows < stage.operator.out.shape[0]
-
-
-def _pace(stage: StagePlan, split: int) -> Pace:
-    if isinstance(stage.operator, Gemm):
-        return _PRODUCT
-    return _HALO if stage.halo(split) else _TAPS
 
 
 def _loaded_rows(stage: StagePlan, split: int) -> float:

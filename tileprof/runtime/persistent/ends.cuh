@@ -27,35 +27,221 @@ __device__ __forceinline__ float activate(int epilogue, float v) {
     }
 }
 
+__device__ __forceinline__ void add(float4& to, const float4& more) {
+    to.x += more.x;
+    to.y += more.y;
+    to.z += more.z;
+    to.w += more.w;
+}
+
+// Two neighbours; the first is at an even place.
+__device__ __forceinline__ u32 load_two(const void* base, long long at) {
+    return *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(base) + at);
+}
+
+struct Two {
+    float x, y;
+
+    // Two halves.
+    __device__ void add(u32 more) { x += unpack(more), y += unpack(more >> 16); }
+};
+
+// A stage's bias of two neighbouring columns.
+template <class S>
+__device__ __forceinline__ u32 bias_of_two(const StageTensors& tensors, u32 shared, u32 column) {
+    if constexpr (BIAS_BYTES == 0) return load_two(tensors.bias, column);
+    return load_shared_s32(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
+}
+
+// What follows a product, of two neighbouring columns of a row; factors with a gate. Everybody computes: branches would put one after the other.
+template <class S>
+__device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared, Two value, Two factor, long long row, int column, bool stored) {
+    if constexpr (S::BIAS) {
+        const u32 at = column < S::N ? column : 0;
+        value.add(bias_of_two<S>(tensors, shared, at));
+        if constexpr (S::GATED) factor.add(bias_of_two<S>(tensors, shared, S::N + at));
+    }
+    constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
+    value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f), value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
+    if constexpr (S::RESIDUAL) value.add(stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0);
+    return pack(value.x, value.y);
+}
+
+// A tile's end where blocks have parts of its sums. Each finishes some of the columns, OWN groups of eight of every segment. Threads of one number hold the same places of
+// the tile in all blocks, so that each sends what others finish from its registers, sixteen bytes at a time, to where its like reads them: nothing is
+// rearranged. As many groups at a time as a buffer holds are a pass; barriers count through all passes of all tiles. (A release to threads of other blocks,
+// instead of stores that their barrier counts, waits for stores to global memory too.)
+struct Sums {
+    const Arguments& arguments;
+    u32 shared;
+    Rank rank;
+    u32 thread;
+    Ring<BUFFERS> writing, reading;
+
+    // With a gate and 64 rows one warpgroup has the gate and the other what it gates.
+    template <class S>
+    static constexpr bool HANDS_OVER = S::GATED && S::MINE < S::SEGMENTS;
+
+    // Of the warps that have rows of a tile; those of the second warpgroup behind the first's.
+    __device__ u32 warp() const { return thread / 32; }
+
+    template <class S>
+    __device__ bool has_rows() const {
+        return ROWS == 128 ? warp() < S::WARPS : warp() % 4 < S::WARPS / 2;
+    }
+
+    // Where this thread finds its sixteen bytes of a group, from the block that is so far along among the others.
+    template <class S>
+    __device__ u32 place(u32 slot, u32 other, int group, int mine) const {
+        const u32 number = ROWS == 128 ? warp() : warp() / 4 * (S::WARPS / 2) + warp() % 4;
+        return shared + BUFFER_AT + slot * BUFFER_BYTES + (((other * S::PASS_GROUPS + group) * S::MINE + mine) * S::WARPS + number) * 512 + thread % 32 * 16;
+    }
+
+    // Groups of a pass that this block finishes.
+    template <class S, int PASS>
+    __device__ int owned() const {
+        const int left = S::GROUPS - static_cast<int>(rank.part) * S::OWN, most = S::OWN < left ? S::OWN : left;
+        const int count = most - PASS * S::PASS_GROUPS;
+        return count < 0 ? 0 : count < S::PASS_GROUPS ? count : S::PASS_GROUPS;
+    }
+
+    // Calls work(group of the pass, segment of mine, first of four sums) for what block PART finishes.
+    template <class S, int PASS, int PART, class Work>
+    static __device__ __forceinline__ void for_groups(Work&& work) {
+#pragma unroll
+        for (int group = 0; group < S::PASS_GROUPS; ++group)
+#pragma unroll
+            for (int mine = 0; mine < S::MINE; ++mine) {
+                const int own = PASS * S::PASS_GROUPS + group;
+                if (own < S::OWN && PART * S::OWN + own < S::GROUPS) work(group, mine, (mine * S::GROUPS + PART * S::OWN + own) * 4);
+            }
+    }
+
+    template <class S, int PASS, int PART = 0>
+    __device__ __forceinline__ void send(const float (&sums)[S::WIDTH / 2]) {
+        if constexpr (PART < PARTS) {
+            if (PART != rank.part) {
+                const u32 to = map_shared_rank(place<S>(writing.slot, rank.part < PART ? rank.part : rank.part - 1, 0, 0), rank.with_part(PART));
+                const u32 full = map_shared_rank(shared + SUMS_FULL + 8 * writing.slot, rank.with_part(PART));
+                for_groups<S, PASS, PART>([&](int group, int mine, int i) {
+                    const float4 four = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
+                    store_async_cluster_f32x4(to + (group * S::MINE + mine) * S::WARPS * 512, four, full);
+                });
+            }
+            send<S, PASS, PART + 1>(sums);
+        }
+    }
+
+    template <class S, int PASS, int PART = 0>
+    __device__ __forceinline__ void keep(float4 (&kept)[S::PASS_GROUPS][S::MINE], const float (&sums)[S::WIDTH / 2]) const {
+        if constexpr (PART < PARTS) {
+            if (PART == rank.part)
+                for_groups<S, PASS, PART>([&](int group, int mine, int i) { kept[group][mine] = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]}; });
+            keep<S, PASS, PART + 1>(kept, sums);
+        }
+    }
+
+    // Sum, finish and store this thread's share of a pass.
+    template <class S, int PASS>
+    __device__ __forceinline__ void finish(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) {
+        float4 kept[S::PASS_GROUPS][S::MINE] = {};
+        keep<S, PASS>(kept, sums);
+        if (PARTS > 1) wait_cta(shared + SUMS_FULL + 8 * reading.slot, reading.turn);
+        if (has_rows<S>()) {
+#pragma unroll
+            for (int group = 0; group < S::PASS_GROUPS; ++group)
+#pragma unroll
+                for (int mine = 0; mine < S::MINE; ++mine)
+#pragma unroll
+                    for (int other = 0; other < PARTS - 1; ++other)
+                        add(kept[group][mine], load_shared_f32x4(place<S>(reading.slot, other, group, mine)));
+        }
+        if constexpr (HANDS_OVER<S>) {
+            if (thread < 128)
+                exchange<S, PASS, 0>(kept, task, rows);
+            else
+                exchange<S, PASS, 1>(kept, task, rows);
+        } else if (has_rows<S>()) {
+#pragma unroll
+            for (int group = 0; group < S::PASS_GROUPS; ++group)
+                store<S>(kept[group][0], kept[group][S::MINE - 1], task, rows, PASS * S::PASS_GROUPS + group);
+        }
+        __syncwarp();
+        const u32 free = shared + SUMS_FREE + 8 * reading.slot, lane = thread % 32;
+        if (PARTS == 1 && lane == 0) mbarrier_arrive_release_cta(free);
+        if (PARTS > 1 && lane < PARTS) mbarrier_arrive_relaxed_cluster(map_shared_rank(free, rank.with_part(lane)));
+        reading.advance();
+    }
+
+    // The first warpgroup has gates and finishes even groups, the second what they gate and the odd ones: each gives the other what that one lacks, through the
+    // places that it has read its own sums from.
+    template <class S, int PASS, int MINE>
+    __device__ __forceinline__ void exchange(const float4 (&kept)[S::PASS_GROUPS][S::MINE], const Task& task, int rows) {
+        constexpr int BEHIND = S::WARPS / 2 * 512;
+        if (has_rows<S>()) {
+#pragma unroll
+            for (int group = 1 - MINE; group < S::PASS_GROUPS; group += 2) store_shared_f32x4(place<S>(reading.slot, 0, group, 0), kept[group][0]);
+        }
+        barrier_sync<2, CONSUMERS>();
+        if (has_rows<S>()) {
+#pragma unroll
+            for (int group = MINE; group < S::PASS_GROUPS; group += 2) {
+                const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + (MINE == 0 ? BEHIND : -BEHIND));
+                store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows, PASS * S::PASS_GROUPS + group);
+            }
+        }
+    }
+
+    // Two rows, eight apart, of two columns each.
+    template <class S>
+    __device__ __forceinline__ void store(const float4& value, const float4& factor, const Task& task, int rows, int own) const {
+        const StageTensors& tensors = arguments.stage[S::INDEX];
+        const int segment = S::GATED || S::MINE == S::SEGMENTS ? 0 : thread / 128, lane = thread % 32;
+        const int group = rank.part * S::OWN + own, column = task.column * S::TILE_COLUMNS + segment * S::SEGMENT + group * 8 + lane % 4 * 2;
+        const int row = (ROWS == 128 ? warp() : warp() % 4) * 16 + lane / 4;
+        const int above = result_row<S>(row), below = result_row<S>(row + 8);
+        const bool here = group < S::GROUPS && own < S::OWN && column < S::N;
+        const bool upper = here && row < rows && above >= 0, lower = here && row + 8 < rows && below >= 0;
+        const long long first = first_row<S>(task, rank);
+        const u32 one = finished<S>(tensors, shared, {value.x, value.y}, {factor.x, factor.y}, first + above, column, upper);
+        const u32 two = finished<S>(tensors, shared, {value.z, value.w}, {factor.z, factor.w}, first + below, column, lower);
+        unsigned short* out = static_cast<unsigned short*>(tensors.out) + first * S::OUT_ROW + column;
+        if (upper) *reinterpret_cast<u32*>(out + above * S::OUT_ROW) = one;
+        if (lower) *reinterpret_cast<u32*>(out + below * S::OUT_ROW) = two;
+    }
+
+    template <class S, int PASS>
+    __device__ __forceinline__ void write(const float (&sums)[S::WIDTH / 2]) {
+        wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
+        if (PARTS > 1 && thread == 0)
+            mbarrier_arrive_expect_release_cta(shared + SUMS_FULL + 8 * writing.slot, (PARTS - 1) * owned<S, PASS>() * S::MINE * S::WARPS * 512);
+        if (PARTS > 1 && has_rows<S>()) send<S, PASS>(sums);
+        writing.advance();
+    }
+
+    template <class S, int PASS = 0>
+    __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) {
+        if constexpr (PASS < S::PASSES) {
+            if constexpr (BUFFERS == 1 || PASS == 0) write<S, PASS>(sums);
+            if constexpr (BUFFERS > 1 && PASS + 1 < S::PASSES) write<S, PASS + 1>(sums);
+            finish<S, PASS>(sums, task, rows);
+            passes<S, PASS + 1>(sums, task, rows);
+        }
+    }
+
+    // No block ends while another may still read its buffers or arrive at its barriers.
+    __device__ void drain() {
+        for (int i = 0; i < BUFFERS; ++i, writing.advance()) wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
+    }
+};
+
 struct Eight {
     float v[8];
 };
 
-// The sum of all parts, in the order of ranks, so that it is the same every time; parts lie BYTES apart.
-template <int BYTES>
-__device__ __forceinline__ Eight summed(u32 address) {
-    float4 part[PARTS][2];
-#pragma unroll
-    for (int rank = 0; rank < PARTS; ++rank)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) part[rank][half] = load_shared_f32x4(address + rank * BYTES + 16 * half);
-    Eight sum;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        float4 total = part[0][half];
-#pragma unroll
-        for (int rank = 1; rank < PARTS; ++rank) {
-            total.x += part[rank][half].x;
-            total.y += part[rank][half].y;
-            total.z += part[rank][half].z;
-            total.w += part[rank][half].w;
-        }
-        sum.v[4 * half] = total.x;
-        sum.v[4 * half + 1] = total.y;
-        sum.v[4 * half + 2] = total.z;
-        sum.v[4 * half + 3] = total.w;
-    }
-    return sum;
+__device__ __forceinline__ Eight load_shared_eight(u32 address) {
+    const float4 low = load_shared_f32x4(address), high = load_shared_f32x4(address + 16);
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
 union Halves {
@@ -69,146 +255,62 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
     return halves;
 }
 
-// Two neighbours; the first is at an even place.
-__device__ __forceinline__ u32 load_two(const void* base, long long at) {
-    return *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(base) + at);
-}
-
 __device__ __forceinline__ void add(Eight& to, const Halves& halves) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) to.v[i] += unpack(halves.one[i]);
 }
 
-// A tile's end. Each block owns some of its rows: the others send it their sums of those, into the part of its buffer that is theirs. As many columns
-// at a time as a buffer holds are a pass; barriers count through all passes of all tiles. Warps that are ALONE, with no part and no half of a gate elsewhere, need
-// none: their rows go through the buffer to be stored sixteen bytes a thread.
-struct Sums {
+// A tile's end where every warp has the sums of its rows. They go through a buffer, as many columns at a time as it holds, to be stored sixteen bytes a thread.
+struct Alone {
     const Arguments& arguments;
     u32 shared;
     Rank rank;
     u32 thread;
-    Ring<BUFFERS> writing, reading;
 
-    __device__ u32 buffer(u32 slot) const { return shared + BUFFER_AT + slot * BUFFER_BYTES; }
-
-    // Rows of the tile that this block finishes.
+    // Where rows lie PITCH floats apart.
     template <class S>
-    __device__ int owned(int rows) const {
-        const int left = rows - static_cast<int>(rank.part) * S::OWN_ROWS;
-        return left < 0 ? 0 : left < S::OWN_ROWS ? left : S::OWN_ROWS;
+    __device__ u32 place(int row, int segment, int column) const {
+        return shared + BUFFER_AT + 4 * (row * S::PITCH + segment * S::PASS_COLUMNS + column);
     }
 
-    // Bytes from the beginning of a buffer, where rows of all parts lie PITCH floats apart.
-    template <class S>
-    static __device__ __forceinline__ u32 place(int row, int segment, int column) {
-        return 4 * (row * S::PITCH + segment * S::PASS_COLUMNS + column);
-    }
-
-    // Where this thread's four columns of a row go: to the block that owns the row.
-    struct Owner {
-        u32 at, barrier;
-        bool here, there;
-
-        __device__ void put(int bytes, const float4& v) const {
-            if (here) store_shared_f32x4(at + bytes, v);
-            if (there) store_async_cluster_f32x4(at + bytes, v, barrier);
-        }
-    };
-
-    template <class S>
-    __device__ Owner owner(int row, int rows, int column) const {
-        const u32 owner = row / S::OWN_ROWS, barrier = shared + SUMS_FULL + 8 * writing.slot;
-        const u32 at = buffer(writing.slot) + place<S>(rank.part * S::OWN_ROWS + row % S::OWN_ROWS, 0, column);
-        if (owner == rank.part || row >= rows) return {at, barrier, row < rows, false};
-        return {map_shared_rank(at, rank.with_part(owner)), map_shared_rank(barrier, rank.with_part(owner)), false, true};
-    }
-
-    // This thread's accumulators of pass PASS, two by two, into a buffer.
+    // This thread's accumulators of pass PASS, two by two.
     template <class S, int PASS>
-    __device__ __forceinline__ void write(const float (&sums)[S::WIDTH / 2], int rows) {
-        if constexpr (!ALONE) wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
+    __device__ __forceinline__ void write(const float (&sums)[S::WIDTH / 2], int rows) const {
         const int group = thread / 128, lane = thread % 32;
         const int row = (ROWS == 128 ? 64 * group : 0) + thread / 32 % 4 * 16 + lane / 4;
         constexpr int FIRST = PASS * S::PASS_COLUMNS;
         constexpr int LAST = FIRST + S::PASS_COLUMNS < S::SEGMENT ? FIRST + S::PASS_COLUMNS : S::SEGMENT;
-        const u32 full = shared + SUMS_FULL + 8 * writing.slot;
-        if constexpr (PARTS == 1) {
-            const u32 to = buffer(writing.slot) + place<S>(row, S::MINE < S::SEGMENTS ? group : 0, lane % 4 * 2);
-#pragma unroll
-            for (int mine = 0; mine < S::MINE; ++mine)
-#pragma unroll
-                for (int column = FIRST; column < LAST; column += 8) {
-                    const int i = (mine * S::SEGMENT + column) / 2;
-                    if (row < rows) store_shared_f32x2(to + place<S>(0, mine, column - FIRST), sums[i], sums[i + 1]);
-                    if (row + 8 < rows) store_shared_f32x2(to + place<S>(8, mine, column - FIRST), sums[i + 2], sums[i + 3]);
-                }
-            __syncwarp();
-            if (!ALONE && lane == 0) mbarrier_arrive_release_cta(full);
-        } else {
-            send<S, FIRST, LAST>(sums, rows, group, row, lane);
-            __syncwarp();
-            if (thread == 0)
-                mbarrier_arrive_expect_release_cta(full, (PARTS - 1) * owned<S>(rows) * (LAST - FIRST) * S::SEGMENTS * 4);
-            else if (lane == 0)
-                mbarrier_arrive_release_cta(full);
-        }
-        if constexpr (!ALONE) writing.advance();
-    }
-
-    // Sixteen columns at a time through a scratch of the warp, where neighbouring lanes find neighbouring columns: another block takes sixteen bytes
-    // of a lane no slower than eight. (A release to threads of other blocks, instead of stores that their barrier counts, waits for stores to global memory too.)
-    template <class S, int FIRST, int LAST>
-    __device__ __forceinline__ void send(const float (&sums)[S::WIDTH / 2], int rows, int group, int row, int lane) const {
-        const u32 scratch = shared + SCRATCH_AT + thread / 32 * SCRATCH_BYTES;
-        const u32 to = scratch + 4 * (lane / 4 * SCRATCH_PITCH + lane % 4 * 2), from = scratch + 4 * (lane / 4 * SCRATCH_PITCH + lane % 4 * 4);
-        const int segment = S::MINE < S::SEGMENTS ? group : 0;
-        const Owner upper = owner<S>(row, rows, lane % 4 * 4), lower = owner<S>(row + 8, rows, lane % 4 * 4);
+        const u32 to = place<S>(row, S::MINE < S::SEGMENTS ? group : 0, lane % 4 * 2);
 #pragma unroll
         for (int mine = 0; mine < S::MINE; ++mine)
 #pragma unroll
-            for (int column = FIRST; column < LAST; column += 16) {
+            for (int column = FIRST; column < LAST; column += 8) {
                 const int i = (mine * S::SEGMENT + column) / 2;
-#pragma unroll
-                for (int eight = 0; eight < (LAST - column < 16 ? 1 : 2); ++eight) {
-                    store_shared_f32x2(to + 32 * eight, sums[i + 4 * eight], sums[i + 4 * eight + 1]);
-                    store_shared_f32x2(to + 32 * eight + 32 * SCRATCH_PITCH, sums[i + 4 * eight + 2], sums[i + 4 * eight + 3]);
-                }
-                __syncwarp();
-                if (LAST - column >= 16 || lane % 4 < 2) {
-                    const u32 bytes = place<S>(0, mine + segment, column - FIRST);
-                    upper.put(bytes, load_shared_f32x4(from));
-                    lower.put(bytes, load_shared_f32x4(from + 32 * SCRATCH_PITCH));
-                }
-                __syncwarp();
+                const u32 at = to + 4 * (mine * S::PASS_COLUMNS + column - FIRST);
+                if (row < rows) store_shared_f32x2(at, sums[i], sums[i + 1]);
+                if (row + 8 < rows) store_shared_f32x2(at + 32 * S::PITCH, sums[i + 2], sums[i + 3]);
             }
+        __syncwarp();
     }
 
-    // Sum, finish and store this thread's share of pass PASS.
+    // Finish and store this warp's rows of pass PASS: sixteen, and with 64 rows one of the two segments.
     template <class S, int PASS>
-    __device__ __forceinline__ void finish(const Task& task, int rows) {
-        if constexpr (!ALONE) wait_cta(shared + SUMS_FULL + 8 * reading.slot, reading.turn);
+    __device__ __forceinline__ void finish(const Task& task, int rows) const {
         constexpr int FIRST = PASS * S::PASS_COLUMNS;
         constexpr int COUNT = FIRST + S::PASS_COLUMNS < S::SEGMENT ? S::PASS_COLUMNS : S::SEGMENT - FIRST;
-        constexpr int GROUPS = COUNT / 8 * (S::GATED ? 1 : ALONE ? S::MINE : S::SEGMENTS), PART = 4 * S::PITCH * S::OWN_ROWS;
-        // A warp that is alone finishes what it wrote: sixteen rows, and with 64 rows one of the two segments.
-        const int lane = thread % 32, top = ALONE ? (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16 : 0;
-        const int mine = ALONE ? (rows - top < 16 ? rows - top : 16) : owned<S>(rows);
-        const int first = first_row<S>(task, rank), before = rank.part * S::OWN_ROWS;
-        for (int item = ALONE ? lane : thread; item < mine * GROUPS; item += ALONE ? 32 : CONSUMERS) {
+        constexpr int GROUPS = COUNT / 8 * (S::GATED ? 1 : S::MINE);
+        const int lane = thread % 32, top = (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16;
+        const int mine = rows - top < 16 ? rows - top : 16, first = first_row<S>(task, rank);
+        for (int item = lane; item < mine * GROUPS; item += 32) {
             const int row = top + item / GROUPS, group = item % GROUPS;
-            const int segment = ALONE && S::MINE < S::SEGMENTS ? thread / 128 : group / (COUNT / 8), column = group % (COUNT / 8) * 8;
+            const int segment = S::MINE < S::SEGMENTS ? thread / 128 : group / (COUNT / 8), column = group % (COUNT / 8) * 8;
             const int across = task.column * S::TILE_COLUMNS + segment * S::SEGMENT + FIRST + column;
-            const int result = result_row<S>(before + row);
+            const int result = result_row<S>(row);
             if (across >= S::N || result < 0) continue;
-            const u32 at = buffer(reading.slot) + place<S>(row, segment, column);
-            store<S>(summed<PART>(at), S::GATED ? summed<PART>(at + place<S>(0, 1, 0)) : Eight(), first + result, across);
+            const u32 at = place<S>(row, segment, column);
+            store<S>(load_shared_eight(at), S::GATED ? load_shared_eight(at + 4 * S::PASS_COLUMNS) : Eight(), first + result, across);
         }
         __syncwarp();
-        if constexpr (ALONE) return;
-        const u32 free = shared + SUMS_FREE + 8 * reading.slot;
-        if (PARTS == 1 && lane == 0) mbarrier_arrive_release_cta(free);
-        if (PARTS > 1 && lane < PARTS) mbarrier_arrive_relaxed_cluster(map_shared_rank(free, rank.with_part(lane)));
-        reading.advance();
     }
 
     template <class S>
@@ -238,18 +340,25 @@ struct Sums {
     }
 
     template <class S, int PASS = 0>
-    __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) {
+    __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         if constexpr (PASS < S::PASSES) {
-            if constexpr (BUFFERS == 1 || PASS == 0) write<S, PASS>(sums, rows);
-            if constexpr (BUFFERS > 1 && PASS + 1 < S::PASSES) write<S, PASS + 1>(sums, rows);
+            write<S, PASS>(sums, rows);
             finish<S, PASS>(task, rows);
             passes<S, PASS + 1>(sums, task, rows);
         }
     }
 
-    // No block ends while another may still read its buffers or arrive at its barriers.
-    __device__ void drain() {
-        for (int i = 0; i < (ALONE ? 0 : BUFFERS); ++i, writing.advance())
-            wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);
-    }
+    __device__ void drain() const {}
 };
+
+template <bool>
+struct EndsOf {
+    using Type = Sums;
+};
+
+template <>
+struct EndsOf<true> {
+    using Type = Alone;
+};
+
+using Ends = EndsOf<ALONE != 0>::Type;

@@ -12,30 +12,6 @@ constexpr int HANDED_PASSES = (S::TILE_COLUMNS + HANDED_COLUMNS - 1) / HANDED_CO
 
 __device__ __forceinline__ u32 handed_buffer(u32 group, u32 slot) { return group * HANDED_BUFFERS + slot; }
 
-// What follows a product, of two neighbouring columns of a row.
-template <class S>
-__device__ __forceinline__ u32 finished(const StageTensors& tensors, const float* sums, long long row, int column, bool stored) {
-    float low = sums[0], high = sums[1];
-    float low_factor = 1.0f, high_factor = 1.0f;
-    if constexpr (S::GATED) low_factor = sums[S::SEGMENT / 2], high_factor = sums[S::SEGMENT / 2 + 1];
-    if constexpr (S::BIAS) {
-        const u32 at = column < S::N ? column : 0;
-        const u32 bias = load_two(tensors.bias, at);
-        low += unpack(bias), high += unpack(bias >> 16);
-        if constexpr (S::GATED) {
-            const u32 more = load_two(tensors.bias, S::N + at);
-            low_factor += unpack(more), high_factor += unpack(more >> 16);
-        }
-    }
-    constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
-    low = activate(EPILOGUE, low) * low_factor, high = activate(EPILOGUE, high) * high_factor;
-    if constexpr (S::RESIDUAL) {
-        const u32 residual = stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0;
-        low += unpack(residual), high += unpack(residual >> 16);
-    }
-    return pack(low, high);
-}
-
 // Where k is cut, the early task of a tile hands its sums to the late one through memory: each warp to the warp that adds to the same sums. Lines come first, in
 // which a word for each warp says that its sums are there; who has read them clears it for the next run.
 template <class S>
@@ -102,8 +78,9 @@ struct Handing {
 #pragma unroll
                 for (int square = 0; square < (LAST - column < 16 ? 2 : 4); ++square) {
                     const int eight = column + square / 2 * 8, down = square % 2 * 8;
-                    squares[square] =
-                        finished<S>(tensors, sums + eight / 2 + square % 2 * 2, first + row + down, across + eight, row + down < rows);
+                    const float* two = sums + eight / 2 + square % 2 * 2;
+                    const Two factor = S::GATED ? Two{two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]} : Two{1.0f, 1.0f};
+                    squares[square] = finished<S>(tensors, shared, {two[0], two[1]}, factor, first + row + down, across + eight, row + down < rows);
                 }
                 store_matrices_shared(own ^ (column - FIRST) * 2, squares);
             }

@@ -139,7 +139,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     const u32 thread = threadIdx.x - 128;
     Reader reader;
     Ring<POST_SLOTS> posting;
-    Sums ends = {arguments, shared, rank, thread};
+    Ends ends = {arguments, shared, rank, thread};
     keep_biases(arguments, shared, thread);
     Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
@@ -168,11 +168,6 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
         }
     });
     ends.drain();
-    // The last block to end says that the run is over.
-    if (thread == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
-        arguments.state[1] = 0;
-        arguments.state[0] += 1;
-    }
 }
 
 // All lanes of a warp: posts each task when the warps that multiply have stored it, and arrived. What they wrote is released here, for those that wait to load it by TMA.
@@ -211,7 +206,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + B_FREE + 8 * slot, CONSUMER_WARPS * HALVES);
         }
         for (int slot = 0; slot < BUFFERS; ++slot) {
-            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : CONSUMER_WARPS);
+            mbarrier_init(shared + SUMS_FULL + 8 * slot, HANDED ? CONSUMER_WARPS / 2 : 1);
             mbarrier_init(shared + SUMS_FREE + 8 * slot, HANDED ? 1 : CONSUMER_WARPS * PARTS);
         }
         for (int slot = 0; slot < POST_SLOTS; ++slot) {
@@ -220,6 +215,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         }
         store_release_cta_shared_u32(shared + AWAITED, 0);
         store_release_cta_shared_u32(shared + LOADED, 0);
+        store_shared_s32(shared + BEGUN, -1);
         fence_mbarrier_init_release_cluster();
     }
     if (threadIdx.x < 32 && threadIdx.x / 2 < STAGES) {

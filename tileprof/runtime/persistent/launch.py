@@ -14,7 +14,7 @@ import torch
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, build, compiled
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
-from tileprof.runtime.persistent.plan import K_BLOCK, Box, Halo, Plan, StagePlan
+from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
@@ -58,7 +58,8 @@ class Launcher:
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
         ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end
-        tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
+        tasks = np.column_stack([plan.tasks, *ends])
+        tables = _heads(plan, tasks), tasks, plan.waits, plan.posts
         self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
         self._known: dict[tuple[int, ...], Arguments] = {}
 
@@ -87,6 +88,13 @@ class Launcher:
         for offset, tensor in enumerate((*self._tables, *shared)):
             arguments.words[at + offset] = tensor.data_ptr()
         return arguments
+
+
+def _heads(plan: Plan, tasks: I32) -> I32:
+    """Head of kernel.cu for every cluster: where its tasks begin and end, and the first of them."""
+    begin, end = plan.task_ptr[:-1], plan.task_ptr[1:]
+    first = tasks[np.minimum(begin, len(tasks) - 1)] if len(tasks) else np.zeros((len(begin), 8), np.int32)
+    return np.column_stack([begin, end, np.zeros_like(begin), np.zeros_like(begin), first])
 
 
 def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[str, Any], plan: Plan) -> None:

@@ -19,16 +19,28 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 ful
     }
 }
 
+// Returns when so little is under way that a block may ask for more weights. More than memory answers at a time only queues there: some blocks then get half as much
+// again as others, and activations wait behind weights. Blocks that have come to a task whose activations cannot be loaded yet leave the others a larger share.
+template <class S>
+__device__ __forceinline__ void wait_for_share(u32 shared, int slot, int task) {
+    if constexpr (S::UNDER_WAY > 0) {
+        const int landed = slot - (load_shared_s32(shared + BEGUN) < task ? S::UNDER_WAY_AHEAD : S::UNDER_WAY);
+        if (landed >= 0) wait_cta(shared + B_FULL + 8 * (landed % B_SLOTS), landed / B_SLOTS & 1);
+    }
+}
+
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     Ring<B_SLOTS> ring;
+    int slot = 0;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const TensorMap* map = &arguments.stage[S::INDEX].weights;
         const auto [begin, end] = blocks_of<S>(task, rank);
-        for (int k = begin; k < end; k += S::PACK, ring.advance()) {
+        for (int k = begin; k < end; k += S::PACK, ring.advance(), ++slot) {
             const u32 full = shared + B_FULL + 8 * ring.slot, to = shared + B_AT + ring.slot * B_BYTES;
             const int blocks = end - k < S::PACK ? end - k : S::PACK;
             wait_blocks<HALVES>(shared + B_FREE + 8 * ring.slot, ring.turn ^ 1);
+            wait_for_share<S>(shared, slot, number);
             mbarrier_arrive_expect_release_cta(full, blocks * S::BLOCK_BYTES);
             for (int block = 0; block < blocks; ++block)
                 load_block<S>(map, to + block * S::BLOCK_BYTES, full, task.column * S::TILE_COLUMNS, k + block, rank);
@@ -184,8 +196,15 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
                     until([&] { return (awaited = load_acquire_cta_shared_u32(shared + AWAITED)) >= wanted; });
                     fence_proxy_async_global();
                 }
+                if (k == begin) store_shared_s32(shared + BEGUN, number);
                 load(k);
             }
         }
     });
+    __syncwarp();
+    // The last block to have read the number of the run counts it.
+    if (lane == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
+        arguments.state[1] = 0;
+        arguments.state[0] = epoch + 1;
+    }
 }

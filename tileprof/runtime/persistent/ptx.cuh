@@ -146,6 +146,16 @@ __device__ __forceinline__ void store_release_cta_shared_u32(u32 address, u32 va
     asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_s32(u32 address, s32 value) {
+    asm volatile("st.volatile.shared.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ s32 load_shared_s32(u32 address) {
+    s32 value;
+    asm volatile("ld.volatile.shared.s32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
 // Barriers in shared memory.
 
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {

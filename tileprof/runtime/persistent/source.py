@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
+
+import numpy as np
 
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan, taps_of
@@ -19,8 +23,8 @@ _RESERVED_BYTES: Final = 2048
 """For barriers, and for beginning where 1024 divides."""
 
 _MOST_SLOTS: Final = 16
-_SCRATCH_BYTES: Final = 8 * 16 * 4 * 24
-"""Of eight warps that send sums to other blocks: 16 rows of 24 floats each."""
+_CHUNK_BYTES: Final = 32 * 16
+"""Of a warp's sums that another block finishes: sixteen rows of eight columns."""
 
 _MOST_BIAS_BYTES: Final = 4 * 1024
 """Of shared memory, so that no tile's end waits for a bias from L2: whoever awaits a semaphore empties L1."""
@@ -39,14 +43,18 @@ _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 class Options:
     """How the shared memory of a block is used, and what tests ask for.
 
-    A tile's end goes through ``buffers`` buffers of at most ``buffer_bytes`` each, so many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps
-    most under way; the other memory holds weights. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where those of the kernel in front have ended, and wait there. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
+    A tile's end goes through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of it fits, so many columns at a time as fit. ``a_slots``: activation
+    slots, 0 for what keeps most under way; the other memory holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a
+    time, 0 for no limit; ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where
+    those of the kernel in front have ended, and wait there. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
     """
 
     buffers: int = 2
-    buffer_bytes: int = 28 * 1024
+    buffer_bytes: int = 32 * 1024
     a_slots: int = 0
     lag: int = 1
+    under_way_bytes: int = 9_000_000
+    ahead_bytes: int = 4_000_000
     programmatic: bool = True
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
@@ -69,12 +77,12 @@ class Layout:
         widths = [stage.columns for stage in plan.stages]
         a_bytes = -(-max(_box_rows(stage, plan) for stage in plan.stages) * _ROW_BYTES // 1024) * 1024
         b_bytes = max(widths) * _ROW_BYTES
-        buffers = 1 if alone(plan) else options.buffers
-        buffer_bytes = max(_passes(stage, plan, options).buffer_bytes for stage in plan.stages)
+        passes = [_passes(stage, plan, options) for stage in plan.stages]
+        buffers = 1 if alone(plan) or all(p.count == 1 for p in passes) else options.buffers
+        buffer_bytes = max(p.buffer_bytes for p in passes)
         if paired(plan):
             buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
-        left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - (_SCRATCH_BYTES if parts_of(plan) > 1 else 0)
-        left -= _bias_bytes(plan)
+        left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in plan.stages)
@@ -95,37 +103,56 @@ class Layout:
         return cls(best[1], a_bytes, best[2], b_bytes, buffers, buffer_bytes)
 
 
+def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options) -> list[int]:
+    """K-blocks of each stage that the rings hold in a launch of these stages. Raises `UserError` where they do not fit."""
+    none = np.zeros(1, np.int32)
+    layout = Layout.of(Plan(split, 1, tuple(stages), none, none, none, none, none, none, 0, none), options)
+    return [min(layout.a_slots, layout.b_slots * (layout.b_bytes // (s.columns * _ROW_BYTES))) for s in stages]
+
+
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """A tile's end: ``segments`` runs of columns, of each of which ``columns`` at a time go through a buffer of rows ``pitch`` floats apart. Each block
-    finishes ``own_rows`` rows, of which it gets the sums of all parts.
+    """A tile's end: ``segments`` runs of columns, of each of which ``columns`` at a time go through a buffer. Where warps are alone its rows are ``pitch`` floats apart;
+    otherwise each block finishes ``own`` groups of eight columns, and ``warps`` have rows of a tile.
     """
 
     segments: int
     segment: int
     columns: int
     pitch: int
-    own_rows: int
+    own: int
+    warps: int
     buffer_bytes: int
 
     @property
     def count(self) -> int:
-        return -(-self.segment // self.columns)
+        return -(-self.segment // self.columns) if self.pitch else -(-8 * self.own // self.columns)
 
 
 def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
-    operator, parts = stage.operator, parts_of(plan)
-    most = _ALONE_BYTES if alone(plan) else options.buffer_bytes
-    segments = 2 if operator.epilogue == GATE or stage.rows == 64 else 1
-    segment = stage.columns // segments
-    own_rows = -(-_height(stage, plan) // parts)
-    fitting = [
-        _Passes(segments, segment, columns, pitch, own_rows, 4 * parts * own_rows * pitch)
-        for columns in range(8, segment + 1, 8)
-        if 4 * parts * own_rows * (pitch := _pitch(segments * columns)) <= most or columns == 8
-    ]
+    segments = 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
+    segment, high = stage.columns // segments, _height(stage, plan)
+    fitting = []
+    if alone(plan):
+        for columns in range(8, segment + 1, 8):
+            bytes_ = 4 * high * (pitch := _pitch(segments * columns))
+            if bytes_ <= _ALONE_BYTES or columns == 8:
+                fitting.append(_Passes(segments, segment, columns, pitch, 0, 0, bytes_))
+    else:
+        parts, mine = parts_of(plan), _mine(stage, segments)
+        own = -(-segment // 8 // parts)
+        warps = -(-high // 16) * (2 if stage.rows == 64 else 1)
+        for groups in range(1, own + 1):
+            bytes_ = max(1, parts - 1) * groups * mine * warps * _CHUNK_BYTES
+            if bytes_ <= options.buffer_bytes or groups == 1:
+                fitting.append(_Passes(segments, segment, 8 * groups, 0, own, warps, bytes_))
     fewest = min(p.count for p in fitting)
     return next(p for p in fitting if p.count == fewest)
+
+
+def _mine(stage: StagePlan, segments: int) -> int:
+    """Segments of which a warpgroup has sums."""
+    return 2 if segments == 2 and stage.rows == 128 else 1
 
 
 def _pitch(columns: int) -> int:
@@ -237,6 +264,20 @@ def _bias_bytes(plan: Plan) -> int:
     return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 
 
+def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) -> tuple[int, int]:
+    """Slots that the blocks of a stage may have under way, and those of them that are ahead of their activations; 0: as many as there are.
+
+    Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are no load beside them.
+    """
+    streams = all(
+        isinstance(s.operator, Gemm) and s.operator.out.shape[0] <= min(s.operator.tile[0], 64) for s in plan.stages
+    )
+    if not streams or not options.under_way_bytes:
+        return 0, 0
+    slots = min(plan.clusters, stage.operator.tiles) * plan.split * slot_bytes
+    return ceil(options.under_way_bytes / slots), max(1, round(options.ahead_bytes / slots))
+
+
 def _width(stage: StagePlan) -> int:
     """Columns of a warpgroup: with 64 rows the two share the columns, with 128 the rows."""
     return stage.columns // (2 if stage.rows == 64 else 1)
@@ -249,12 +290,15 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     m = 1
     for size in outer:
         m *= size
-    gated = operator.epilogue == GATE
+    gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
+    under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
     values: dict[str, object] = {
         "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "TILE_ROWS": operator.tile[0],
-        "BLOCK_ROWS": _height(stage, plan), "OWN_ROWS": passes.own_rows,  "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
-        "BLOCK_BYTES": block_bytes, "PACK": layout.b_bytes // block_bytes,
-        "SEGMENTS": passes.segments, "MINE": 2 if passes.segments == 2 and stage.rows == 128 else 1, "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
+        "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
+        "BLOCK_BYTES": block_bytes, "PACK": pack,
+        "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
+        "SEGMENTS": passes.segments, "MINE": _mine(stage, passes.segments), "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
+        "GROUPS": passes.segment // 8, "OWN": passes.own, "PASS_GROUPS": passes.columns // 8, "WARPS": passes.warps,
         "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
         "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
         "RESIDUAL": int(operator.residual is not None), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
