@@ -121,7 +121,7 @@ struct Sums {
     __device__ __forceinline__ void send(const float (&sums)[S::WIDTH / 2]) {
         if constexpr (PART < PARTS) {
             if (PART != rank.part) {
-                const u32 to = map_shared_rank(place<S>(writing.slot, rank.part < PART ? rank.part : rank.part - 1, 0, 0), rank.with_part(PART));
+                const u32 to = map_shared_rank(place<S>(writing.slot, static_cast<int>(rank.part) < PART ? rank.part : rank.part - 1, 0, 0), rank.with_part(PART));
                 const u32 full = map_shared_rank(shared + SUMS_FULL + 8 * writing.slot, rank.with_part(PART));
                 for_groups<S, PASS, PART>([&](int group, int mine, int i) {
                     const float4 four = {sums[i], sums[i + 1], sums[i + 2], sums[i + 3]};
@@ -186,7 +186,7 @@ struct Sums {
         if (has_rows<S>()) {
 #pragma unroll
             for (int group = MINE; group < S::PASS_GROUPS; group += 2) {
-                const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + (MINE == 0 ? BEHIND : -BEHIND));
+                const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + static_cast<u32>(MINE == 0 ? BEHIND : -BEHIND));
                 store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows, PASS * S::PASS_GROUPS + group);
             }
         }
