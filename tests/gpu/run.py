@@ -94,6 +94,8 @@ STEPS = (
     suite("pytorch", "test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
     suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
     suite("regions", "test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
+    suite("nvtx", "test_gpu_nvtx.py", likely_s=60, limit_s=240),
+    suite("faults", "test_gpu_faults.py", likely_s=40, limit_s=150),
     suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=50, limit_s=180),
     suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),
     suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),

@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")
     add(
         "--patch", default="load", metavar="WHEN",
-        help="load (default), or range: with --capture, leave code outside captured regions as it is",
+        help="load (default), or range: with --capture or --nvtx, leave code outside of what they ask for as it is",
     )  # fmt: skip
     add("--no-replay", action="store_true", help="never repeat a launch to learn who stores through tensor maps")
     add("--no-names", action="store_true", help="no hooks in PyTorch: no names of operators, modules and tensors")
@@ -67,6 +67,7 @@ def settings(given: argparse.Namespace) -> Settings:
         include=given.include,
         wait_s=given.wait,
         capture_only=given.capture,
+        nvtx=given.nvtx,
         patch=given.patch,
         raw=given.keep_raw,
     )

@@ -35,6 +35,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
     add("--count", type=int, metavar="N", help="keep N launches, then none")
     add("--module", metavar="REGEX", help="keep launches of modules whose path matches")
+    add("--nvtx", metavar="REGEX", help="keep launches inside NVTX ranges whose name (name@domain in a domain) matches")
     add("--initialisation", action="store_true", help="keep launches that initialise parameters")
     add(
         "--tile",
@@ -59,6 +60,7 @@ def run(given: argparse.Namespace) -> int:
         skip=given.skip,
         count=given.count,
         module=given.module,
+        nvtx=given.nvtx,
         initialisation=given.initialisation,
         tile=tuple(given.tile),
     )

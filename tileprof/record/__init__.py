@@ -37,6 +37,8 @@ class Options:
     skip: int = 0
     count: int | None = None
     module: str | None = None
+    nvtx: str | None = None
+    """Keep launches inside NVTX ranges whose name this matches anywhere."""
     initialisation: bool = False
     """Keep launches that only initialise parameters, before the first module is called."""
     tile: tuple[str, ...] = ()
@@ -49,10 +51,11 @@ class Options:
             raise UserError(f"--skip takes a number of launches from 0, not {self.skip}.")
         if self.count is not None and self.count < 1:
             raise UserError(f"--count takes a number of launches from 1, not {self.count}.")
-        try:
-            re.compile(self.module or "")
-        except re.error as error:
-            raise UserError(f"--module {self.module!r} is not a regular expression: {error}.") from None
+        for option, pattern in (("--module", self.module), ("--nvtx", self.nvtx)):
+            try:
+                re.compile(pattern or "")
+            except re.error as error:
+                raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 
     def arguments(self) -> list[str]:
         """The command line of ``tileprof record`` that gives these options, without the program."""
@@ -60,6 +63,7 @@ class Options:
         given += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
         given += [] if self.count is None else [f"--count={self.count}"]
         given += [f"--tile={word}" for word in self.tile]
+        given += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]
         return given + ([] if self.module is None else [f"--module={self.module}"])
 
 

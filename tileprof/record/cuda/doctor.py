@@ -33,6 +33,7 @@ def checks() -> list[Check]:
     """All checks, in the order in which things are needed; those that depend on a failed one are left out."""
     out = [
         _check("driver and GPU", _gpus),
+        *_sharing(),
         _check("Compute Sanitizer API", lambda: f"{locate.sanitizer().version} in {locate.sanitizer().library.parent}"),
         _check("CUDA compiler", lambda: f"{locate.nvcc()}, cuda.h in {locate.cuda_include()}"),
         _check("C++ compiler", lambda: str(locate.host_compiler())),
@@ -57,9 +58,18 @@ def _check(name: str, look: Callable[[], str], *, needed: bool = True) -> Check:
 
 def _gpus() -> str:
     found = gpu.gpus()
-    for one in found:
-        gpu.supported(one)
-    return ", ".join(f"{g.name} ({g.architecture})" for g in found) + f"; driver for CUDA {found[0].driver}"
+    gpu.supported(found[0])
+    return gpu.described(found)
+
+
+def _sharing() -> list[Check]:
+    """Of the GPU that is looked at; none without one."""
+    try:
+        first = gpu.gpus()[0]
+    except UserError:
+        return []
+    text = gpu.shared(first)
+    return [Check("GPU to itself (times)", ok=not text, seen=text or "neither MPS nor a slice (MIG)", needed=False)]
 
 
 def _cupti() -> str:
@@ -90,8 +100,6 @@ def _selftest() -> str:
     from tileprof.trace import load  # noqa: PLC0415
 
     architecture = gpu.gpus()[0].architecture
-    if int(architecture[3:-1]) < tensormap.FIRST_MAJOR:
-        return "needs a GPU with tensor maps; not run"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         executable = selftest.program(folder, architecture)
@@ -110,6 +118,10 @@ def _selftest() -> str:
             for d in different
         ]
         raise UserError("The recorder did not see what the self-test does:\n  " + "\n  ".join(lines))
+    if len(compared) != selftest.launches(architecture):
+        raise UserError(
+            f"The recorder saw {len(compared)} launches of the self-test, which makes {selftest.launches(architecture)}."
+        )
     return f"{len(compared)} launches of known kernels, all bytes as expected"
 
 

@@ -35,6 +35,7 @@ class Reference:
     """The launches of the pass that the trace is made from: ordinals and keys; whether they are all of the program.
 
     ``ranged``: launches outside captured ranges were not even counted, so ordinals mean nothing to a pass that counts them.
+    ``begins``: where in ``keys`` the launches of another range begin; those of one range follow each other in every pass.
     """
 
     ordinals: list[int]
@@ -42,6 +43,7 @@ class Reference:
     names: dict[str, str] = field(default_factory=dict)
     whole: bool = True
     ranged: bool = False
+    begins: tuple[int, ...] = (0,)
 
     @classmethod
     def of(cls, process: raw.Process) -> Reference:
@@ -52,7 +54,18 @@ class Reference:
         keys = [key_of(kernels[e["kernel"]]["symbol"], e) for e in launches]
         names = {k["symbol"]: k["name"] for k in kernels.values()}
         ranged = any(e["e"] == "start" and e.get("ranged") for e in process.events)
-        return cls(ordinals, keys, names, whole=ordinals == list(range(len(ordinals))) and not ranged, ranged=ranged)
+        whole = ordinals == list(range(len(ordinals))) and not ranged
+        return cls(ordinals, keys, names, whole=whole, ranged=ranged, begins=_begins(process.events))
+
+
+def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
+    """How many launches there were when ranges began."""
+    found, launches = {0: None}, 0
+    for event in events:
+        launches += event["e"] == "launch"
+        if event["e"] == "capture" and event["on"]:
+            found[launches] = None
+    return tuple(found)
 
 
 def key_of(symbol: str, row: dict[str, Any]) -> Key:
@@ -77,10 +90,8 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
     same_length = len(other) == len(reference.keys) or (ordinals is None and not reference.whole)
     if not missing and same_length:
         return Matched(found)
-    if (
-        missing and not reference.whole and (start := window(reference.keys, other)) is not None
-    ):  # it may warm up differently
-        return Matched({o: start + i for i, o in enumerate(reference.ordinals)})
+    if missing and not reference.whole and (places := windows(reference.keys, reference.begins, other)):
+        return Matched(dict(zip(reference.ordinals, places, strict=True)))  # it may warm up differently
     rows = defaultdict(list)
     for row, key in enumerate(other):
         rows[key].append(row)
@@ -94,6 +105,19 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
     left = [(o, key) for o, key in missing if o not in found]
     seen = {o: other[row][0] for o, row in row_of.items()}
     return Matched(found, _report(reference, seen, name, missing, left))
+
+
+def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[object]) -> list[int]:
+    """The places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that order; or none."""
+    places: list[int] = []
+    for begin, end in reversed(list(zip(begins, [*begins[1:], len(keys)], strict=True))):
+        if begin == end:
+            continue
+        start = window(keys[begin:end], other[: places[0] if places else len(other)])
+        if start is None:
+            return []
+        places[:0] = range(start, start + end - begin)
+    return places
 
 
 def window(keys: Sequence[object], other: Sequence[object]) -> int | None:

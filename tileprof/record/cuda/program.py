@@ -15,6 +15,8 @@ from tileprof.record.cuda.settings import Settings
 
 INPROCESS = Path(__file__).parent / "inprocess"
 INJECTION = "CUDA_INJECTION64_PATH"
+NVTX_INJECTION = "NVTX_INJECTION64_PATH"
+"""NVTX 3 loads the library that this names, and tells it of every range."""
 
 
 def command_of(words: tuple[str, ...]) -> list[str]:
@@ -34,6 +36,16 @@ def refuse_taken() -> None:
         raise UserError(f"{INJECTION} is already set to {taken}: another tool records this program. Unset it first.")
 
 
+def refuse_ranges_taken() -> None:
+    """Raise `UserError` when another tool already listens to the NVTX ranges of this environment's programs."""
+    taken = os.environ.get(NVTX_INJECTION)
+    if taken:
+        raise UserError(
+            f"{NVTX_INJECTION} is already set to {taken}: another tool listens to this program's NVTX ranges, and only one can. "
+            "Unset it, or record without --nvtx."
+        )
+
+
 def environment(
     pass_: str, raw: Path, built: Built, sanitizer: Sanitizer, settings: Settings, *, skip: int, count: int | None
 ) -> dict[str, str]:
@@ -45,6 +57,7 @@ def environment(
     out |= settings.environment(pass_, skip=skip, count=count)
     out |= {INJECTION: str(built.library), "TILEPROF_PATCHES": str(built.patches)}
     out |= {"TILEPROF_SANITIZER": str(sanitizer.library)}
+    out |= {NVTX_INJECTION: str(built.library)} if settings.nvtx is not None else {}
     return out | ({"TILEPROF_HOOKS": "1"} if settings.hooks and pass_ == "accesses" else {})  # noqa: S105 - as above
 
 

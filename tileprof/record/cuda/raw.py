@@ -29,6 +29,7 @@ ACCESS, BLOCK, EXIT, TENSOR, TENSOR_TAIL, MAP, RANGE = range(7)
 KIND_SHIFT: Final = 60
 GENERATION_SHIFT: Final = 48
 SM_BITS: Final = 12
+_SM_MASK: Final = (1 << SM_BITS) - 1
 LOW_MASK: Final = (1 << GENERATION_SHIFT) - 1
 LAST_GENERATION: Final = (1 << (KIND_SHIFT - GENERATION_SHIFT)) - 1
 LOAD_MODE_SHIFT: Final = 8
@@ -139,7 +140,8 @@ def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, 
     launches = [n for n, e in enumerate(events) if e["e"] == "launch"]
     several = len({events[n].get("context", 0) for n in launches}) > 1
     stop = whole[-1] + 1 if whole and not several else (launches[0] if launches else len(events))
-    return events[:stop], sum(n >= stop for n in launches)
+    why = [event for event in events[stop:] if event["e"] in {"complaint", "ranges"}]
+    return [*events[:stop], *why], sum(n >= stop for n in launches)
 
 
 def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Process:
@@ -154,6 +156,19 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
         (int(v) >> 12, int(v) & LAST_GENERATION): (int(f), int(e)) for v, f, e in zip(values, firsts, ends, strict=True)
     }
     return Process(folder, events, entries, _starts=starts)
+
+
+def number_sms(found: list[Process], sms: int) -> None:
+    """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the whole GPU."""
+    ran = [process.entries[kinds(process.entries) == BLOCK] for process in found]
+    seen = np.unique(np.concatenate([low(entries) & _SM_MASK for entries in ran])) if ran else np.empty(0, np.int64)
+    if not len(seen) or seen[-1] < sms or len(seen) > sms:
+        return
+    for process in found:
+        here = np.isin(kinds(process.entries), (BLOCK, EXIT))
+        keys = process.entries["key"][here]
+        numbers = np.searchsorted(seen, (keys & np.uint64(_SM_MASK)).astype(np.int64)).clip(max=sms - 1)
+        process.entries["key"][here] = (keys & ~np.uint64(_SM_MASK)) | numbers.astype(np.uint64)
 
 
 def kinds(entries: Entries) -> NDArray[np.uint64]:

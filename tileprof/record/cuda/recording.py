@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tileprof.devices import Device, get
+from tileprof.devices import Device
 from tileprof.errors import UserError
+from tileprof.record import ranges
 from tileprof.record.cuda import allocator, build, gpu, im2col, join, locate, program, raw, tensormap
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.settings import PASSES, Settings
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from tileprof.record import Options
 
 
+_MOST_COMPLAINTS: Final = 6
+"""Printed; a trace holds all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Extra:
     """What the passes beside the one that the trace is made from say, by ordinal of a launch."""
@@ -34,6 +40,8 @@ class Extra:
     notes: tuple[str, ...] = ()
     no_im2col: str = ""
     """Why loads in im2col mode are not decoded."""
+    shared: str = ""
+    """What others on the GPU mean for the trace; said before the program ran."""
 
 
 def record(options: Options, settings: Settings | None = None) -> int:
@@ -45,15 +53,20 @@ def record(options: Options, settings: Settings | None = None) -> int:
     """
     settings = settings or Settings()
     program.refuse_taken()
+    if settings.nvtx is not None:
+        program.refuse_ranges_taken()
     command = program.command_of(options.program)
     found = gpu.gpus()[0]
     gpu.supported(found)
+    shared = gpu.shared(found)
+    if shared:
+        _say(shared)
     sanitizer = locate.sanitizer()
     built = build.build(found.architecture)
     layouts = (
         _layouts() if "accesses" in settings.passes and int(found.architecture[3:-1]) >= tensormap.FIRST_MAJOR else ""
     )
-    device = _device(found)
+    device = gpu.device(found)
     passes: list[str] = [p for p in PASSES if p in settings.passes]
     with _raw_folder(settings) as folder:
         exit_code = 0
@@ -78,7 +91,7 @@ def record(options: Options, settings: Settings | None = None) -> int:
                     f"the program died by signal {-code} in its {pass_} pass; it is not run again for the other passes"
                 )
                 break
-        convert(folder, passes[: number + 1], options, device, exit_code, layouts)
+        convert(folder, passes[: number + 1], options, device, exit_code, layouts, shared)
     return exit_code if exit_code >= 0 else 128 - exit_code  # as a shell says it
 
 
@@ -93,23 +106,30 @@ def _layouts() -> str:
 
 
 def convert(
-    folder: Path, passes: list[str], options: Options, device: Device, exit_code: int, no_im2col: str = ""
+    folder: Path,
+    passes: list[str],
+    options: Options,
+    device: Device,
+    exit_code: int,
+    no_im2col: str = "",
+    shared: str = "",
 ) -> list[Path]:
     """The traces of the raw records in ``folder``, one a process, the one with the most launches first.
 
-    ``no_im2col``: why loads in im2col mode are not decoded, "" where they are.
+    ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others on the GPU.
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
         raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
     others, failed = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
+    raw.number_sms([*processes, *others], device.sms)
     timings = join.time_passes(folder / "time") if "time" in passes else []
     written = []
     for number, process in enumerate(p for p in processes if _launches(p)):
         process.events = allocator.merged(process.events, process.folder)
         extra = _extra(process, others[number] if number < len(others) else None, timings[number : number + 1], passes)
-        extra = replace(extra, no_im2col=no_im2col, notes=tuple(filter(None, (failed, *extra.notes))))
+        extra = replace(extra, no_im2col=no_im2col, notes=tuple(filter(None, (failed, *extra.notes))), shared=shared)
         path = options.output if number == 0 else _beside(options.output, process)
         path, decoder = _write(process, extra, replace(options, output=path), device, exit_code)
         _summary(path, decoder, extra)
@@ -118,8 +138,18 @@ def convert(
     if not written and lost:
         raise UserError(f"The program ended early, before the records of its {lost} launches had left the GPU.")
     if not written:
-        raise UserError("The program used CUDA but launched no kernel that was to be recorded.")
+        raise UserError(_no_range(processes) or "The program used CUDA but launched no kernel that was to be recorded.")
     return written
+
+
+def _no_range(processes: list[raw.Process]) -> str:
+    """Why ranges left nothing to record; "" where none were asked for."""
+    told = [event for process in processes for event in process.events if event["e"] == "ranges"]
+    names: Counter[str] = Counter()
+    for event in told:
+        names.update(dict(event["names"]))
+    others = any(event["unlisted"] for event in told)
+    return ranges.why_empty(told[0]["pattern"], sum(e["matched"] for e in told), names, others=others) if told else ""
 
 
 def _second(folder: Path) -> tuple[list[raw.Process], str]:
@@ -145,7 +175,7 @@ def _write(
     with writer:
         decoder = Decoder(process, writer, device, extra.timed, extra.blocks, im2col=not extra.no_im2col)
         decoder.run()
-        for note in filter(None, (*extra.notes, extra.no_im2col)):
+        for note in filter(None, (*extra.notes, extra.no_im2col, extra.shared)):
             writer.note(note)
         if process.complete:
             return writer.close(exit_code), decoder
@@ -170,9 +200,8 @@ def _extra(process: raw.Process, other: raw.Process | None, timings: list[join.T
             timed[ordinal] = Timed(r["begin"] - start, r["end"] - r["begin"], r["registers"], r["shared"])
         notes.append(matched.report)
     elif timings:
-        notes.append(
-            f"CUPTI did not start ({timings[0].failure}); durations come from block times under instrumentation"
-        )
+        why = timings[0].failure or "CUPTI reported no kernel, as when the program profiles itself"
+        notes.append(f"the time pass has no durations ({why}); they come from block times under instrumentation")
     elif "time" in passes:
         notes.append(
             "the time pass saw no kernel: it needs a Python program and cupti-python; "
@@ -197,6 +226,11 @@ def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
         _say(f"write check: {decoder.checked:,} bytes changed, {missed:,} of them outside every recorded write")
     for note in extra.notes:
         _say(note)
+    complaints = list(dict.fromkeys(e["text"] for e in decoder.process.events if e["e"] == "complaint"))
+    for text in complaints[:_MOST_COMPLAINTS]:
+        _say(text)
+    if len(complaints) > _MOST_COMPLAINTS:
+        _say(f"{len(complaints) - _MOST_COMPLAINTS} more complaints of the recorder are among the trace's notes")
     _say(f"next: tileprof report {path}")
 
 
@@ -211,19 +245,6 @@ def _launches(process: raw.Process) -> int:
 def _beside(path: Path, process: raw.Process) -> Path:
     stem = path.name.removesuffix(SUFFIX)
     return path.with_name(f"{stem}-{process.folder.name}{SUFFIX}")
-
-
-def _device(found: gpu.Gpu) -> Device:
-    try:
-        return get(found.name)
-    except UserError:
-        words = found.name.replace("NVIDIA", "").split()
-        for word in words:
-            try:
-                return get(word)
-            except UserError:
-                continue
-        raise
 
 
 @contextmanager

@@ -64,6 +64,15 @@ def program(folder: Path, architecture: str) -> Path:
     return out
 
 
+def launches(architecture: str) -> int:
+    """How many launches of kernels with a formula the program makes on a GPU of this architecture, those in graphs included.
+
+    cp.async exists from sm_80 on; bulk copies, tensor maps and clusters from sm_90 on.
+    """
+    major = int(architecture.removeprefix("sm_").rstrip("af")[:-1])
+    return 12 + (major >= 8) + 3 * (major >= 9)
+
+
 def buffers(output: str) -> Buffers:
     """Addresses of the program's buffers by name, from its output."""
     lines = (line.split() for line in output.splitlines() if line.startswith("buffer "))

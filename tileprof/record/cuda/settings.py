@@ -36,7 +36,8 @@ class Settings:
     ``exclude`` are regular expressions over demangled kernel names, and so is ``include``, for kernels that are to be recorded although
     they are among `SPINNING`; ``wait_s`` is how long, in seconds, a launch is waited for before it is taken for one that
     spins, and a tenth of how long nothing may move before the program is ended; ``capture_only`` records nothing before
-    ``tileprof.capture()`` or ``cudaProfilerStart``; ``patch`` "range" leaves code alone and does not even count launches
+    ``tileprof.capture()`` or ``cudaProfilerStart``; ``nvtx`` records only inside NVTX ranges whose name (``name@domain`` in a
+    domain) this regular expression matches, and with ``capture_only`` in both; ``patch`` "range" leaves code alone and does not even count launches
     outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
     before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder.
@@ -53,6 +54,7 @@ class Settings:
     include: str | None = None
     wait_s: float = 60.0
     capture_only: bool = False
+    nvtx: str | None = None
     patch: str = "load"
     raw: Path | None = None
 
@@ -66,13 +68,14 @@ class Settings:
             raise UserError(f"--granule takes a power of two from 1 to 4096, not {self.granule}.")
         if self.patch not in PATCH:
             raise UserError(f"--patch takes {' or '.join(PATCH)}, not {self.patch}.")
-        if self.patch == "range" and not self.capture_only:
-            raise UserError("--patch range is about captured regions: give --capture as well.")
+        if self.patch == "range" and not self.capture_only and self.nvtx is None:
+            raise UserError("--patch range is about captured regions: give --capture or --nvtx as well.")
         if self.arena_bytes < 1 << 16:
             raise UserError(f"--arena takes at least 65536 bytes, not {self.arena_bytes}.")
         if not 0 < self.wait_s < float("inf"):
             raise UserError(f"--wait takes a number of seconds above 0, not {self.wait_s:g}.")
-        for option, pattern in (("--kernel", self.kernel), ("--exclude", self.exclude), ("--include", self.include)):
+        patterns = {"--kernel": self.kernel, "--exclude": self.exclude, "--include": self.include, "--nvtx": self.nvtx}
+        for option, pattern in patterns.items():
             try:
                 re.compile(pattern or "")
             except re.error as error:
@@ -89,4 +92,5 @@ class Settings:
         out |= {"TILEPROF_COUNT": str(count)} if count is not None else {}
         out |= {"TILEPROF_KERNEL": self.kernel} if self.kernel else {}
         out |= {"TILEPROF_INCLUDE": self.include} if self.include else {}
+        out |= {"TILEPROF_NVTX": self.nvtx or ".*"} if self.nvtx is not None else {}
         return out | ({"TILEPROF_EXCLUDE": self.exclude} if self.exclude else {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tileprof import devices
 from tileprof.errors import UserError
-from tileprof.record import program
+from tileprof.record import program, ranges
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all, overrides
@@ -32,6 +32,12 @@ _NO_CUDA = ("not compiled with CUDA", "not linked with support for cuda", "Found
 
 
 _NO_GPU_NEEDED = "no GPU is needed: let the program use the CPU (no .cuda()); --device names the GPU to model"
+
+
+_NO_NVTX = "NVTX functions not installed"
+_NO_NVTX_NEEDED = (
+    "this PyTorch has no NVTX; under --nvtx REGEX the program may mark ranges all the same ('' matches all of them)"
+)
 
 
 class Recording:
@@ -108,12 +114,11 @@ def _say_forked(session: Session) -> Callable[[], None]:
 def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> list[str]:
     launches = session.writer.launches
     if not launches:
-        hint = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else [_nothing_seen(session)]
+        hint = _hints(reason) or [_nothing_seen(session)]
         return [*hint, f"wrote {path}, which holds no launch"]
     size = f"{launches:,} launches of {session.tiles:,} tiles"
     lines = [f"wrote {path}: {size}, {session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"]
-    if any(words in reason for words in _NO_CUDA):
-        lines.append(_NO_GPU_NEEDED)
+    lines += _hints(reason)
     if reason:
         lines.append(f"the trace is partial, it holds what ran until then: {reason.splitlines()[0]}")
     total = session.conservative.total()
@@ -126,11 +131,20 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
     return lines
 
 
+def _hints(reason: str) -> list[str]:
+    """What to do about an exception of the program's."""
+    said = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
+    return said + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
+
+
 def _nothing_seen(session: Session) -> str:
+    if session.seen and session.ranges is not None and not session.ranges.matched:
+        found = session.ranges
+        return ranges.why_empty(found.pattern, found.matched, found.names)
     if session.seen:
         return (
-            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window (capture, --module, "
-            "--skip); widen the window"
+            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window (capture, --nvtx, "
+            "--module, --skip); widen the window"
         )
     return (
         "no PyTorch operator was seen. What child processes compute is recorded by recording the child's own command; "

@@ -28,6 +28,7 @@ from tileprof.record.model.call import Call, Kernel, Operand, Scratch
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
+from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import Buffer, Buffers
@@ -63,6 +64,7 @@ class Session:
         self.writer = self._new_writer(force=options.force)
         self.buffers = Buffers(self.writer)
         self.window = Window(options)
+        self.ranges = Ranges(options.nvtx, self._begin_range, self._end_range) if options.nvtx is not None else None
         self.names = Names()
         self.modules = Modules(self.names, self._label, self._registered)
         self.conservative: Counter[str] = Counter()
@@ -94,8 +96,11 @@ class Session:
         if self.fake:
             self._stack.enter_context(fake.conversions())
         self._enter_modes(self._stack)
-        self._stack.callback(capture.ignore, self)
-        capture.listen(self)
+        if self.ranges is not None:
+            self._stack.callback(self.ranges.install())
+        else:
+            self._stack.callback(capture.ignore, self)
+            capture.listen(self)
         self.active = True
 
     def _enter_modes(self, stack: ExitStack) -> None:
@@ -151,6 +156,15 @@ class Session:
                 self._guard(self._restart)
 
     def end_capture(self) -> None:
+        with self._lock:
+            self.window.end_capture()
+
+    def _begin_range(self) -> None:
+        """Beside NVTX ranges regions do not count, and nothing was recorded before the first one."""
+        with self._lock:
+            self.window.begin_range()
+
+    def _end_range(self) -> None:
         with self._lock:
             self.window.end_capture()
 

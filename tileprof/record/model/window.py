@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from tileprof.record import Options
 
 
-_CAPTURE, _MODULE, _COUNT = (
+_CAPTURE, _NVTX, _MODULE, _COUNT = (
     "outside tileprof.capture()",
+    "outside the NVTX ranges that --nvtx asks for",
     "of modules that --module leaves out",
     "beyond --skip and --count",
 )
@@ -21,13 +22,14 @@ class Window:
     """Decides launch by launch; counts what it leaves out."""
 
     def __init__(self, options: Options) -> None:
-        self.captures = False
+        self.captures = options.nvtx is not None
         self._left_out: Counter[str] = Counter()
         self.initialisations = 0
         self._module = re.compile(options.module) if options.module is not None else None
         self._limits = options.skip, options.count
         self._skip, self._count = self._limits
         self._open = 0
+        self._outside = _CAPTURE if options.nvtx is None else _NVTX
 
     def begin_capture(self) -> bool:
         """Enter a captured region; True for the first one of the program."""
@@ -41,6 +43,10 @@ class Window:
         """So many launches had been kept when the first captured region began; they are left out after all."""
         self._left_out = Counter({_CAPTURE: self._left_out.total() + launches})
 
+    def begin_range(self) -> None:
+        """Enter an NVTX range that matches; `end_capture` leaves it."""
+        self._open += 1
+
     def end_capture(self) -> None:
         """Leave a captured region."""
         self._open -= 1
@@ -53,7 +59,7 @@ class Window:
     def covers(self, module: str) -> bool:
         """Whether operators of ``module`` are looked at now; a whole operator is, or is not."""
         if self.captures and not self._open:
-            reason = _CAPTURE
+            reason = self._outside
         elif self._count == 0:
             reason = _COUNT
         elif self._module is not None and not self._module.search(module):

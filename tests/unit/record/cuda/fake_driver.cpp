@@ -28,7 +28,7 @@ struct State {
     std::set<CUmodule> patched;
     std::map<CUmodule, uint64_t> code;
     int patches = 0, unpatches = 0, waits = 0;
-    bool gone = false, faulted = false;
+    bool gone = false, faulted = false, makes_graph = false;
     std::string refused;  // the patch function of instructions that are not patched
     bool capturing = false;
     CUstream stream = nullptr;   // of launches to come
@@ -44,6 +44,7 @@ State& state() {
 
 using Driver = std::lock_guard<std::recursive_mutex>;
 thread_local const void* present = nullptr;  // callback data of the present launch
+thread_local std::vector<CUcontext> contexts;  // that are current; none at first, as in a thread that has not used the GPU
 
 [[noreturn]] void die(const char* why) {
     fprintf(stderr, "fake driver: %s\n", why);
@@ -97,6 +98,8 @@ Sanitizer_LaunchData launch_data(CUcontext context, CUmodule module, const char*
 #define API extern "C" __attribute__((visibility("default")))
 
 API SanitizerResult sanitizerSubscribe(Sanitizer_SubscriberHandle*, Sanitizer_CallbackFunc f, void*) {
+    const char* refused = getenv("FAKE_SUBSCRIBE");  // with this result
+    if (refused != nullptr) return static_cast<SanitizerResult>(atoi(refused));
     state().callback = f;
     return SANITIZER_SUCCESS;
 }
@@ -136,6 +139,8 @@ API SanitizerResult sanitizerSetLaunchCallbackData(Sanitizer_LaunchHandle, CUfun
 API SanitizerResult sanitizerAlloc(CUcontext c, void** p, size_t n) {
     Driver driver(state().driver);
     alive(nullptr);
+    const char* most = getenv("FAKE_MEMORY");  // bytes that are free on the device
+    if (most != nullptr && n > strtoull(most, nullptr, 10)) return SANITIZER_ERROR_OUT_OF_MEMORY;
     *p = calloc(1, n);
     state().memory[*p] = c;
     return SANITIZER_SUCCESS;
@@ -180,14 +185,28 @@ API CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, 
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) { return CUDA_SUCCESS; }
 API CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = nullptr;
+    *context = contexts.empty() ? nullptr : contexts.back();
     return CUDA_SUCCESS;
 }
-API CUresult cuCtxPushCurrent(CUcontext) { return CUDA_SUCCESS; }
-API CUresult cuCtxPopCurrent(CUcontext*) { return CUDA_SUCCESS; }
-API CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+API CUresult cuCtxPushCurrent(CUcontext context) {
+    contexts.push_back(context);
+    return CUDA_SUCCESS;
+}
+API CUresult cuCtxPopCurrent(CUcontext*) {
+    contexts.pop_back();
+    return CUDA_SUCCESS;
+}
+API CUresult cuCtxSynchronize() {
+    if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (state().makes_graph) die("waited for the context while a graph was captured");
+    return CUDA_SUCCESS;
+}
+namespace {
+std::vector<std::vector<std::string>> gpus();
+}
 API CUresult cuDeviceGetCount(int* n) {
-    *n = 1;
+    const char* text = getenv("FAKE_GPUS");
+    *n = text == nullptr ? 1 : static_cast<int>(gpus().size());
     return state().gone ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 API CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
@@ -205,6 +224,53 @@ API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, co
     *address = 0xC0000;
     *bytes = 64;
     return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// ---- what the driver says about its GPUs: FAKE_GPUS is "name|major|minor|SMs|bytes|L2 bytes|MPS;...", FAKE_INIT what cuInit returns
+
+namespace {
+
+std::vector<std::vector<std::string>> gpus() {
+    std::vector<std::vector<std::string>> out;
+    const char* text = getenv("FAKE_GPUS");
+    for (const char* c = text == nullptr ? "" : text; *c != 0; ++c) {
+        if (c == text || *c == ';') out.emplace_back(1);
+        if (*c == '|') out.back().emplace_back();
+        else if (*c != ';') out.back().back() += *c;
+    }
+    return out;
+}
+
+}  // namespace
+
+API CUresult cuInit(unsigned) { return static_cast<CUresult>(getenv("FAKE_INIT") == nullptr ? 0 : atoi(getenv("FAKE_INIT"))); }
+API CUresult cuDriverGetVersion(int* version) {
+    *version = 13000;
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
+    snprintf(name, static_cast<size_t>(length), "%s", gpus()[static_cast<size_t>(device)][0].c_str());
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice device) {
+    const std::map<int, size_t> places = {{75, 1}, {76, 2}, {16, 3}, {38, 5}, {133, 6}};
+    auto place = places.find(which);
+    const auto gpu = gpus()[static_cast<size_t>(device)];
+    if (place == places.end() || gpu[place->second].empty()) return CUDA_ERROR_INVALID_VALUE;
+    *value = atoi(gpu[place->second].c_str());
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceTotalMem(size_t* bytes, CUdevice device) {  // of cuda.h's version, by macro
+    *bytes = strtoull(gpus()[static_cast<size_t>(device)][4].c_str(), nullptr, 10);
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceGetUuid_v2(CUuuid* id, CUdevice device) {
+    memset(id, device + 1, sizeof *id);
+    return CUDA_SUCCESS;
 }
 
 // ---- what a program does, for tests
@@ -288,6 +354,27 @@ API void fake_value(uint32_t cbid, CUdeviceptr address, int result, unsigned cou
     for (Sanitizer_ApiCallbackSite site : {SANITIZER_API_ENTER, SANITIZER_API_EXIT}) {
         d.callbackSite = site;
         say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
+    }
+}
+// A call that allocates device memory returns with this result.
+API void fake_allocates(int result) {
+    Sanitizer_CallbackData d{};
+    d.callbackSite = SANITIZER_API_EXIT;
+    d.functionReturnValue = &result;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuMemAlloc_v2, &d);
+}
+// A stream begins to capture a graph, or has captured it.
+API void fake_capture(int begins, CUstream stream) {
+    struct { CUstream stream; } arguments{stream};
+    CUresult result = CUDA_SUCCESS;
+    Sanitizer_CallbackData d{};
+    d.functionParams = &arguments;
+    d.functionReturnValue = &result;
+    for (Sanitizer_ApiCallbackSite site : {SANITIZER_API_ENTER, SANITIZER_API_EXIT}) {
+        d.callbackSite = site;
+        if (site == SANITIZER_API_EXIT) state().makes_graph = begins != 0;
+        say(SANITIZER_CB_DOMAIN_DRIVER_API,
+            begins != 0 ? SANITIZER_CBID_DRIVER_API_cuStreamBeginCapture_v2 : SANITIZER_CBID_DRIVER_API_cuStreamEndCapture, &d);
     }
 }
 API void fake_synchronize() { say(SANITIZER_CB_DOMAIN_SYNCHRONIZE, 1, nullptr); }

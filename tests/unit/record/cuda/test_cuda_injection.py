@@ -37,6 +37,9 @@ def inject():
 """
 
 
+MADE = []
+
+
 @dataclass(frozen=True)
 class Libraries:
     library: str
@@ -46,7 +49,13 @@ class Libraries:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fake")
+    """Made once, for the modules that take this fixture from here, too."""
+    if not MADE:
+        MADE.append(compiled(tmp_path_factory.mktemp("fake")))
+    return MADE[0]
+
+
+def compiled(folder):
     here = Path(__file__).parent
     includes = [f"-I{p}" for p in (locate.sanitizer().include, locate.cuda_include(), build.SOURCES)]
     driver, library = folder / "libcuda.so.1", folder / "libtileprof.so"
@@ -83,6 +92,7 @@ def ran(libraries, tmp_path):
         return process, run.said
 
     run.folders = folders
+    run.read = lambda: raw.processes(tmp_path)
     return run
 
 

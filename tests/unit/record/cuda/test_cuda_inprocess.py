@@ -22,6 +22,9 @@ static void say(const char* text) {
 }
 extern "C" void tileprof_event(const char* json) { say(json); }
 extern "C" void tileprof_capture(int on) { say(on ? "\\"capture\\":1" : "\\"capture\\":0"); }
+static void (*listener)(int);
+extern "C" void tileprof_listen(void (*f)(int)) { listener = f; }
+extern "C" void fire(int change) { if (listener != nullptr) listener(change); }
 extern "C" void tileprof_drain() { say("\\"drain\\":1"); }
 """
 
@@ -122,6 +125,68 @@ Net()(torch.ones(2))
     said, _ = inside(code, TILEPROF_HOOKS="1", TILEPROF_CAPTURE="0")
     marks = [(row["op"], row["module"]) for row in said if row.get("e") == "mark"]
     assert marks == [("aten::sigmoid", "b"), ("", "")]
+
+
+def test_operators_are_looked_at_inside_nvtx_ranges_and_regions_of_the_program_do_not_matter_beside_them(inside):
+    """A thread that is Python's, and one that is not."""
+    pytest.importorskip("torch")
+    code = """
+import ctypes, os, threading, tileprof, torch
+from torch.utils._python_dispatch import _len_torch_dispatch_stack as depth
+fire = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"]).fire
+x = torch.ones(2)
+fire(1); fire(1); x.sigmoid(); fire(-1)
+print(depth(), end=" ")
+thread = threading.Thread(target=fire, args=(1,)); thread.start(); thread.join()
+fire(-1); x.relu(); fire(-1)
+print(depth(), end=" ")
+with tileprof.capture():
+    x.tanh()
+fire(1); x.exp(); fire(-1)
+print(depth())
+"""
+    said, output = inside(code, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="1")
+    marks = [row["op"] for row in said if row.get("e") == "mark"]
+    assert marks == ["aten::sigmoid", "aten::relu", "", "aten::exp", ""]
+    assert output == "1 0 0\n"
+    assert not [row for row in said if "capture" in row]
+
+
+def test_regions_around_nvtx_ranges_say_where_operators_are_looked_at(inside):
+    pytest.importorskip("torch")
+    code = """
+import tileprof, torch
+x = torch.ones(2).relu()
+with tileprof.capture():
+    x.tanh()
+"""
+    said, _ = inside(code, TILEPROF_HOOKS="1", TILEPROF_NVTX="x", TILEPROF_CAPTURE="0")
+    assert [row["op"] for row in said if row.get("e") == "mark"] == ["aten::tanh", ""]
+    assert [row["capture"] for row in said if "capture" in row] == [1, 0]
+
+
+@pytest.mark.parametrize("activities", [("CPU",), ("CPU", "CUDA")])
+def test_a_program_that_profiles_itself_on_the_gpu_is_told_once_what_it_loses(inside, activities):
+    pytest.importorskip("torch")
+    code = f"""
+import torch
+from types import SimpleNamespace
+profiler = torch.autograd.profiler
+follow, real = profiler._prepare_profiler, torch._C._autograd._prepare_profiler
+assert follow is not real and follow.__closure__
+import tileprof_profiler
+stand_in = SimpleNamespace(_prepare_profiler=lambda *given, **named: (given, named))
+tileprof_profiler.follow(stand_in)
+activities = [SimpleNamespace(name=name) for name in {activities!r}]
+for _ in range(2):
+    assert stand_in._prepare_profiler("config", activities, activity_filter=3) == (("config", activities), {{"activity_filter": 3}})
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as mine:
+    torch.ones(2).sin()
+print(any(event.key == "aten::sin" for event in mine.key_averages()))
+"""
+    said, output = inside(code)
+    assert output == "True\n"
+    assert [row["e"] for row in said if "e" in row] == ["complaint"] * ("CUDA" in activities)
 
 
 def test_the_profilers_start_and_stop_are_regions_too(inside):

@@ -1,7 +1,11 @@
 """Joining passes of one program."""
 
+from itertools import accumulate, chain
+
 import pytest
 from cuda_records import KERNEL, launch, process
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tileprof.record.cuda import allocator, join
 
@@ -43,6 +47,32 @@ def test_parts_of_two_passes_match_by_their_ordinals():
 @pytest.mark.parametrize(("keys", "start"), [([1, 2], 3), ([2], 4), ([3, 4], None), ([1, 2, 0, 1, 2, 9], None)])
 def test_a_window_is_the_last_whole_occurrence(keys, start):
     assert join.window(keys, [1, 2, 0, 1, 2]) == start
+
+
+def test_each_of_several_ranges_is_found_as_a_whole_in_their_order():
+    ranged = join.Reference([0, 1, 2, 3], [A, B, A, C], whole=False, ranged=True, begins=(0, 2, 4))
+    assert join.match(ranged, [A, C, A, B, C, A, C, B], "time").found == {0: 2, 1: 3, 2: 5, 3: 6}
+    apart = join.match(ranged, [A, C, A, B, A], "time")
+    assert apart.found == {}, "the second one stands before the first alone"
+    assert "4 launches have no time" in apart.report
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=4), st.lists(st.integers(0, 3), max_size=8))
+def test_windows_hold_the_launches_that_are_looked_for_and_are_found_where_there_are_any(stretches, noise):
+    keys, begins = list(chain(*stretches)), [0, *accumulate(map(len, stretches))][:-1] or [0]
+    other = list(chain(*([*stretch, *noise] for stretch in stretches)))
+    places = join.windows(keys, begins, other)
+    assert [other[place] for place in places] == keys
+    assert places == sorted(set(places))
+    for begin, end in zip(begins, [*begins[1:], len(keys)], strict=True):
+        assert places[begin:end] == list(range(*(places[begin], places[begin] + end - begin) if begin < end else (0,)))
+
+
+def test_where_ranges_begin_is_known_from_the_events(tmp_path):
+    on, off = {"e": "capture", "on": 1}, {"e": "capture", "on": 0}
+    events = [KERNEL, on, launch(1), launch(2), off, on, off, on, launch(3), off]
+    assert join.Reference.of(process(tmp_path, events, [])).begins == (0, 2)
+    assert join.Reference.of(process(tmp_path, [KERNEL, launch(1)], [])).begins == (0,)
 
 
 def test_a_reference_is_whole_only_when_every_launch_was_recorded(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from cuda_records import KERNEL, launch, process
 
 from tileprof.cli import cuda_options
+from tileprof.cli import record as record_verb
 from tileprof.errors import UserError
 from tileprof.record.cuda import doctor, gpu, locate, program, raw
 from tileprof.record.cuda.settings import Settings
@@ -32,6 +33,12 @@ def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
         program.refuse_taken()
 
 
+def test_another_listener_to_nvtx_ranges_is_not_replaced(monkeypatch):
+    monkeypatch.setenv(program.NVTX_INJECTION, "/opt/nsys.so")
+    with pytest.raises(UserError, match=r"/opt/nsys.so: another tool .* record without --nvtx"):
+        program.refuse_ranges_taken()
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -40,7 +47,8 @@ def test_an_injection_that_is_taken_is_not_replaced(monkeypatch):
         ({"granule": 24}, "--granule takes a power of two"),
         ({"arena_bytes": 10}, "--arena takes at least"),
         ({"patch": "always", "capture_only": True}, "--patch takes load or range"),
-        ({"patch": "range"}, "give --capture as well"),
+        ({"patch": "range"}, "give --capture or --nvtx as well"),
+        ({"nvtx": "("}, "--nvtx '\\(' is not a regular expression"),
         ({"kernel": "("}, "--kernel '\\(' is not a regular expression"),
     ],
 )
@@ -61,6 +69,23 @@ def test_the_passes_get_the_variables_that_they_need(tmp_path, monkeypatch):
     assert program.INJECTION not in time
     assert time["TILEPROF_TIME"] == "1"
     assert "TILEPROF_HOOKS" not in make("blocks")
+
+
+def test_nvtx_ranges_reach_the_library_in_passes_that_have_it(tmp_path):
+    built = type("Built", (), {"library": "/c/lib.so", "patches": "/c/p.fatbin"})
+    sanitizer = locate.Sanitizer(tmp_path, tmp_path / "s.so", "13.4")
+
+    def make(name, **settings):
+        return program.environment(name, tmp_path, built, sanitizer, Settings(**settings), skip=0, count=None)
+
+    for name in ("accesses", "blocks"):
+        variables = make(name, nvtx="step", patch="range")
+        assert (variables[program.NVTX_INJECTION], variables["TILEPROF_NVTX"]) == ("/c/lib.so", "step")
+        assert variables["TILEPROF_CAPTURE"] == "1"
+    assert make("accesses", nvtx="", capture_only=True)["TILEPROF_NVTX"] == ".*"
+    for variables in (make("time", nvtx="step"), make("accesses")):
+        assert program.NVTX_INJECTION not in variables
+        assert "TILEPROF_NVTX" not in variables
 
 
 def test_an_old_wheel_is_refused_with_both_versions(tmp_path, monkeypatch):
@@ -150,12 +175,12 @@ def test_launches_after_the_last_copy_of_a_process_that_died_are_not_taken_for_i
 
 def test_the_command_lines_options_become_settings():
     parser = argparse.ArgumentParser()
-    cuda_options.add_options(parser)
+    record_verb.prepare(parser)
     assert cuda_options.settings(parser.parse_args([])) == Settings()
-    words = "--passes blocks,time --granule 8 --arena 64 --kernel gemm --no-replay --capture --check-writes --no-names"
+    words = "--passes blocks,time --granule 8 --arena 64 --kernel gemm --no-replay --capture --check-writes --no-names --nvtx step"
     assert cuda_options.settings(parser.parse_args(words.split())) == Settings(
         passes=("blocks", "time"), granule=8, arena_bytes=64 << 20, kernel="gemm", replay=False, capture_only=True,
-        verify=True, hooks=False,
+        verify=True, hooks=False, nvtx="step",
     )  # fmt: skip
     with pytest.raises(UserError, match="power of two"):
         cuda_options.settings(parser.parse_args(["--granule", "3"]))

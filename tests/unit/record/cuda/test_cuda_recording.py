@@ -1,6 +1,7 @@
 """A whole recording without a GPU: the program is one that leaves raw records as the injection library would."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -50,12 +51,15 @@ def process(pid, launches):
     if os.environ.get("CUT_ENTRIES"):
         events += [dict(events[-2], launch=50, ordinal=50), dict(e="drain", entries=2, lost=0)]
         entries += struct.pack("<QII4I", 1 << 60 | 5, 0, 50, 0, 0, 9, 0)
+    ends = [dict(e="complaint", text=text) for text in json.loads(os.environ.get("COMPLAINTS", "[]"))]
     if os.environ.get("HANGS"):
         events.append(dict(e="hung", kernel="spins", t=9))
     elif os.environ.get("DIES"):
-        events.append(dict(events[-2], launch=99, ordinal=99))
+        events += [dict(events[-2], launch=99, ordinal=99), *ends]
     else:
-        events.append(dict(e="end", t=9))
+        if "TILEPROF_NVTX" in os.environ:
+            events.append(dict(e="ranges", pattern=os.environ["TILEPROF_NVTX"], **json.loads(os.environ["RANGES"])))
+        events += [*ends, dict(e="end", t=9)]
     open(os.path.join(place, "entries.bin"), "wb").write(entries)
     open(os.path.join(place, "events.jsonl"), "w").write(
         "".join(json.dumps(e, separators=(",", ":")) + "\\n" for e in events)
@@ -134,6 +138,49 @@ def test_without_cupti_durations_come_from_blocks_and_the_trace_says_so(record, 
     assert any("no CUPTI" in note for note in trace.manifest["notes"])
 
 
+def test_a_program_that_profiles_itself_leaves_no_durations_and_the_trace_says_so(record, tmp_path):
+    """Its profiler takes CUPTI's records, so the time pass has none."""
+    record(N_time="0")
+    trace = load(tmp_path / "t.tileprof")
+    assert trace.launches.duration_ns.tolist() == [70, 70]
+    assert any(
+        "CUPTI reported no kernel, as when the program profiles itself" in note for note in trace.manifest["notes"]
+    )
+
+
+def test_a_gpu_that_others_share_is_said_before_the_program_runs_and_in_the_trace(record, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(gpu, "gpus", lambda: [gpu.Gpu("NVIDIA H200", "sm_90", "13.0", sms=132, mps=True)])
+    assert record() == 0
+    assert capfd.readouterr().err.startswith("tileprof: contexts on this GPU are clients of an MPS server")
+    assert any("clients of an MPS server" in note for note in load(tmp_path / "t.tileprof").manifest["notes"])
+
+
+def test_on_a_slice_the_trace_is_of_the_slice(record, tmp_path, monkeypatch):
+    slice_ = gpu.Gpu("NVIDIA H200 MIG 1g.18gb", "sm_90", "13.0", sms=4, memory_bytes=1 << 34)
+    monkeypatch.setattr(gpu, "gpus", lambda: [slice_])
+    record()
+    trace = load(tmp_path / "t.tileprof")
+    assert validate(trace) == []
+    assert (trace.device.name, trace.device.sms, set(trace.times.sm)) == ("H200 MIG 1g.18gb", 4, {0})
+    assert any("slice of a GPU" in note for note in trace.manifest["notes"])
+
+
+def test_complaints_of_the_recorder_are_printed_once_and_not_without_end(record, capfd):
+    record(COMPLAINTS=json.dumps(["the GPU was full", *(f"number {n}" for n in range(9)), "the GPU was full"]))
+    err = capfd.readouterr().err
+    assert err.count("the GPU was full") == 1
+    assert "number 4" in err
+    assert "number 5" not in err
+    assert "4 more complaints of the recorder are among the trace's notes" in err
+
+
+def test_what_explains_the_end_of_a_program_that_died_is_kept(record, tmp_path, capfd):
+    record(DIES="1", COMPLAINTS='["one of its kernels faulted"]')
+    assert "tileprof: one of its kernels faulted" in capfd.readouterr().err
+    notes = load(tmp_path / "t.tileprof.partial").manifest["notes"]
+    assert "the recorder complained: one of its kernels faulted" in notes
+
+
 def test_one_pass_alone_is_a_trace(record, tmp_path):
     record(Settings(passes=("accesses",)))
     assert load(tmp_path / "t.tileprof").launches.coverage.tolist() == ["exact"] * 2
@@ -172,6 +219,30 @@ def test_raw_records_are_kept_where_asked_and_never_mixed(record, tmp_path):
 def test_a_program_without_launches_is_no_trace(record):
     with pytest.raises(UserError, match="launched no kernel"):
         record(N_accesses="0")
+
+
+@pytest.mark.parametrize(
+    ("matched", "names", "unlisted", "words"),
+    [
+        (0, [["forward", 3], ["back'ward@mine", 1]], 0, "It opened 'forward' (3 times), \"back'ward@mine\"."),
+        (0, [[f"r{n}", 1] for n in range(20)], 0, "'r19' and others."),
+        (0, [["r", 1]], 5, "It opened 'r' and others."),
+        (0, [], 0, "The program opened no NVTX range, so none matches --nvtx 'x.*'."),
+        (1234, [["x1", 1234]], 0, "inside the 1,234 NVTX ranges that match --nvtx 'x.*'."),
+    ],
+)
+def test_a_recording_without_a_matching_range_says_which_there_were(record, matched, names, unlisted, words):
+    ranges = json.dumps({"matched": matched, "names": names, "unlisted": unlisted})
+    with pytest.raises(UserError, match=re.escape(words)):
+        record(Settings(nvtx="x.*"), N_accesses="0", RANGES=ranges)
+
+
+def test_another_listener_to_ranges_ends_a_recording_that_needs_them_before_the_program_runs(record, capfd):
+    variables = {"NVTX_INJECTION64_PATH": "/opt/nsys.so", "RANGES": '{"matched": 1, "names": [], "unlisted": 0}'}
+    with pytest.raises(UserError, match=r"already set to /opt/nsys\.so"):
+        record(Settings(nvtx="x"), **variables)
+    assert capfd.readouterr().out == ""
+    assert record() == 0, "without --nvtx it may listen"
 
 
 def test_a_program_that_dies_leaves_a_partial_trace_without_the_launches_it_took_along(record, tmp_path, capfd):

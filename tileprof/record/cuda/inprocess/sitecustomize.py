@@ -18,9 +18,11 @@ def _start() -> None:
 
         tileprof_time.start()
     if os.environ.get("CUDA_INJECTION64_PATH") and os.environ.get("TILEPROF_PASS"):
+        import tileprof_profiler  # type: ignore[import-not-found]
         import tileprof_regions  # type: ignore[import-not-found]
 
         tileprof_regions.start()
+        tileprof_profiler.start()
     if os.environ.get("TILEPROF_HOOKS"):
         import tileprof_torch  # type: ignore[import-not-found]
 

@@ -18,12 +18,21 @@ changed: list[Callable[[bool], None]] = []
 
 
 def start() -> None:
-    """Listen to captured regions as soon as the program imports tileprof's."""
+    """Listen to captured regions as soon as the program imports tileprof's, or to the NVTX ranges that are asked for."""
     from tileprof_after import after_import  # type: ignore[import-not-found]
 
-    after_import("tileprof.record.capture", lambda module: module.listen(_Regions()))
+    library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
     # Registered before the program registers anything, so called after all of its handlers.
-    atexit.register(ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"]).tileprof_drain)
+    atexit.register(library.tileprof_drain)
+    if not by_ranges():
+        after_import("tileprof.record.capture", lambda module: module.listen(_Regions()))
+    elif os.environ.get("TILEPROF_HOOKS"):
+        _Ranges(library)
+
+
+def by_ranges() -> bool:
+    """Whether NVTX ranges alone say what is recorded. With ``--capture``, too, hooks follow the regions around them."""
+    return "TILEPROF_NVTX" in os.environ and os.environ.get("TILEPROF_CAPTURE") != "0"
 
 
 def tell(*, begun: bool) -> None:
@@ -53,3 +62,26 @@ class _Regions:
             if self.open == 0:
                 tell(begun=False)
                 self.library.tileprof_capture(0)
+
+
+class _Ranges:
+    """Matching NVTX ranges, as the library tells of them in the threads that mark them; the outermost counts."""
+
+    def __init__(self, library: Any) -> None:
+        self.library = library
+        self.lock = threading.RLock()
+        self.open = 0
+        self.listener = ctypes.CFUNCTYPE(None, ctypes.c_int)(self.change)
+        library.tileprof_listen(self.listener)
+        atexit.register(
+            self.stop
+        )  # Python cannot be called when it has ended; this also keeps the listener alive until then
+
+    def stop(self) -> None:
+        self.library.tileprof_listen(None)
+
+    def change(self, change: int) -> None:
+        with self.lock:
+            self.open += change
+            if self.open == max(change, 0):
+                tell(begun=change > 0)

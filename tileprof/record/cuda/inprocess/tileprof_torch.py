@@ -40,7 +40,7 @@ class _Hooks:
         self.handle: Any = None
         self.mode: Any = None
         self.aside = False
-        self.looking = os.environ.get("TILEPROF_CAPTURE") != "0"
+        self.looking = os.environ.get("TILEPROF_CAPTURE") != "0" and "TILEPROF_NVTX" not in os.environ
         self.for_a_graph = False
         self.compiled: list[Any] = []
         """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region begins."""
@@ -57,7 +57,8 @@ class _Hooks:
         else:
             tileprof_regions.changed.append(history.region)
             tileprof_regions.changed.append(self.region)
-            self.follow_profiler(tileprof_regions.tell)
+            if not tileprof_regions.by_ranges():
+                self.follow_profiler(tileprof_regions.tell)
         self.follow_graphs(history)
         compile_ = self.torch.compile
 

@@ -13,7 +13,7 @@ std::string Api::load(const char* sanitizer_path) {
     if (library == nullptr) return std::string("cannot load ") + sanitizer_path + ": " + dlerror();
 #define X(name)                                                        \
     name.function = reinterpret_cast<decltype(name.function)>(dlsym(library, #name)); \
-    if (name.function == nullptr) return std::string(sanitizer_path) + " has no symbol " #name;
+    if (name.function == nullptr) return std::string(sanitizer_path) + " has no symbol " #name ": it is too old; update nvidia-cuda-sanitizer-api";
     TILEPROF_SANITIZER_FUNCTIONS(X)
 #undef X
     return "";
@@ -32,11 +32,15 @@ std::string Api::load_driver() {
     return "";
 }
 
-bool check(SanitizerResult result, const char* what) {
-    if (result == SANITIZER_SUCCESS) return true;
+const char* words_of(SanitizerResult result) {
     const char* text = "unknown result";
     if (api.sanitizerGetResultString.function != nullptr) api.sanitizerGetResultString(result, &text);
-    complain("%s: %s (%d)", what, text, static_cast<int>(result));
+    return text;
+}
+
+bool check(SanitizerResult result, const char* what) {
+    if (result == SANITIZER_SUCCESS) return true;
+    complain("%s: %s (%d)", what, words_of(result), static_cast<int>(result));
     return false;
 }
 

@@ -69,6 +69,9 @@ struct Api {
 
 extern Api api;
 
+// What the library calls a result.
+const char* words_of(SanitizerResult result);
+
 // A sentence when a call fails; the recording goes on with what it has.
 bool check(SanitizerResult result, const char* what);
 

@@ -34,6 +34,10 @@ bool Arena::allocate() {
     tried_ = allocating_ = true;
     bool made = allocate_all();
     if (made) refill();
+    if (!made)
+        complain("the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. Take "
+                 "less with --arena, or leave more free",
+                 static_cast<unsigned long long>(arena_bytes_ >> 20));
     ready_ = made;
     allocating_ = false;
     return ready_;

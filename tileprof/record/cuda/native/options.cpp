@@ -60,6 +60,7 @@ std::string Options::read_environment() {
         wait_ns = static_cast<uint64_t>(strtod(wait.c_str(), nullptr) * 1e9);
     std::string wrong = pattern("TILEPROF_KERNEL", &kernel);
     if (wrong.empty()) wrong = pattern("TILEPROF_EXCLUDE", &exclude);
+    if (wrong.empty()) wrong = pattern("TILEPROF_NVTX", &nvtx);
     if (wrong.empty()) wrong = pattern("TILEPROF_SPINNING", &spinning);
     return wrong.empty() ? pattern("TILEPROF_INCLUDE", &include) : wrong;
 }

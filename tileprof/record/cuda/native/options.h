@@ -21,6 +21,7 @@ struct Options {
     bool replay = true;          // TILEPROF_REPLAY: 0 turns write attribution by replay off
     bool verify = false;         // TILEPROF_VERIFY: 1 compares memory before and after every launch
     bool capturing = true;       // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart
+    std::optional<std::regex> nvtx;  // TILEPROF_NVTX: record only in ranges whose name has a match (nvtx.cpp)
     bool patch_in_ranges = false;  // TILEPROF_PATCH=range: code is patched, and launches are seen, only while capturing
     uint64_t skip = 0;           // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;

@@ -12,6 +12,7 @@
 
 #include "arrays.h"
 #include "log.h"
+#include "nvtx.h"
 #include "streamops.h"
 #include "verify.h"
 
@@ -102,6 +103,11 @@ constexpr uint32_t kMostLessons = 64;
 // CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and nobody says where.
 constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
 
+constexpr char kFaulted[] =
+    "the GPU did not answer when the program ended: one of its kernels faulted, or the driver stopped it. What ran before is "
+    "recorded as far as it had been copied. Where that does not happen without tileprof, it is a fault of tileprof's; "
+    "compute-sanitizer --tool memcheck names the kernel otherwise";
+
 constexpr uint64_t kDrainEveryNs = 500000000;  // at synchronisations, so that a killed run leaves most records
 constexpr uint64_t kDrainPatienceNs = 100000000;  // then: other streams may go on running
 constexpr uint64_t kStandstill = 10;  // times the limit for one wait
@@ -112,10 +118,6 @@ std::string demangled(const char* name) {
     std::string out = status == 0 && text != nullptr ? text : name;
     free(text);
     return out;
-}
-
-void check_driver(CUresult result, const char* what) {
-    if (result != CUDA_SUCCESS) complain("%s: the driver says %d", what, static_cast<int>(result));
 }
 
 struct Patch {
@@ -146,6 +148,7 @@ constexpr Patch kFloorPatches[] = {
 }  // namespace
 
 std::string Recorder::start() {
+    Hold hold;  // NVTX ranges may open meanwhile
     std::string wrong = options.read_environment();
     if (!wrong.empty()) return wrong;
     if (!log_.open(options.raw_folder + "/process-" + std::to_string(getpid())))
@@ -163,12 +166,14 @@ std::string Recorder::start() {
     SanitizerResult result = api.sanitizerSubscribe(&subscriber_, callback, nullptr);
     if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED) return "another Compute Sanitizer tool is attached to this program";
     if (!check(result, "subscribing to Compute Sanitizer"))
-        return "Compute Sanitizer refused: the driver may be too old for it, or the GPU unsupported";
+        return std::string("Compute Sanitizer refused (") + words_of(result) + "): the driver may be too old for it, or the GPU unsupported";
     check(api.sanitizerEnableDomain(1, subscriber_, SANITIZER_CB_DOMAIN_RESOURCE), "enabling callbacks");
     for (Sanitizer_CallbackId id :
          {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop,
           SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap})
         check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+    start_regions();
+    follow_allocations();
     if (seeing()) see_launches(true);
     watch(kStandstill * options.wait_ns);
     pthread_atfork(
@@ -182,6 +187,7 @@ std::string Recorder::start() {
     log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu,\"ranged\":%d", getpid(),
                names[static_cast<int>(options.pass)], 1u << options.granule_shift, static_cast<u64>(options.arena_bytes),
                options.patch_in_ranges);
+    if (options.nvtx && options.capturing) log_.event("\"e\":\"capture\",\"on\":1");
     return "";
 }
 
@@ -223,6 +229,8 @@ void Recorder::finish() {
         lost_ |= arena->pending();
     }
     finished = true;
+    if (lost_ && alive) complain("%s", kFaulted);
+    if (options.nvtx) log_.event("\"e\":\"ranges\",%s", ranges_seen().c_str());
     if (!lost_) log_.event("\"e\":\"end\",\"t\":%llu", static_cast<u64>(now_ns()));
     log_.close();
 }
@@ -637,12 +645,20 @@ void Recorder::synchronized() {
 void Recorder::capture(bool on) {
     Hold hold;
     if (finished) return;
+    region_ = on;
+    options.nvtx ? follow() : record(on);
+}
+
+void Recorder::record(bool on) {
+    if (options.patch_in_ranges && !graph_streams_.empty()) return;  // later, in stream_captured
     log_.event("\"e\":\"capture\",\"on\":%d", on);
     if (options.capturing == on) return;
     options.capturing = on;
     if (!options.patch_in_ranges) return;
     Alone alone(options.wait_ns);  // no launching call is cut in two; should one never end, then so be it
-    check_driver(api.cuCtxSynchronize(), "waiting before code is patched");  // nothing runs whose code changes
+    on = options.capturing;        // which others may have changed meanwhile
+    Inside inside(modules_.empty() ? nullptr : modules_.begin()->second.context);  // the thread may have none
+    rest();                        // nothing runs whose code changes
     if (on) see_launches(true);
     std::vector<CUmodule> handles;  // others may load and unload meanwhile
     for (const auto& [handle, module] : modules_) handles.push_back(handle);
@@ -666,6 +682,8 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == SANITIZER_API_EXIT) capture(cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart);
         return;
     }
+    if (is_allocation(cbid)) return allocated(data);
+    if (is_capture_begin(cbid) || is_capture_end(cbid)) return stream_captured(cbid, data);
     if (cbid == SANITIZER_CBID_DRIVER_API_cuMemMap || cbid == SANITIZER_CBID_DRIVER_API_cuMemUnmap) {
         bool made = cbid == SANITIZER_CBID_DRIVER_API_cuMemMap;
         const auto* map = static_cast<const MemoryMap*>(data.functionParams);

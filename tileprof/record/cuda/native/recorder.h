@@ -81,6 +81,10 @@ class Recorder {
     void launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data);
     void stream(uint32_t cbid, const Sanitizer_ResourceStreamData& data);
     void capture(bool on);
+    // A matching NVTX range was opened (1) or is closed (-1), in any thread, perhaps before start().
+    void range(int change);
+    void stream_captured(uint32_t cbid, const Sanitizer_CallbackData& data);
+    void allocated(const Sanitizer_CallbackData& data);
 
     // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
@@ -110,6 +114,12 @@ class Recorder {
     void wait_for_launch();
     void wait_for_graph();
     bool add_patches(CUcontext context);
+    void start_regions();
+    void follow_allocations();
+    bool wanted() const;
+    void follow();
+    void record(bool on);
+    void rest();
     void patch(CUmodule handle, Module* module);
     bool prepare_and_patch(CUmodule handle, Module* module);
     void unpatch(CUmodule handle, Module* module);
@@ -135,8 +145,21 @@ class Recorder {
     uint64_t matching_ = 0;
     uint64_t last_drain_ns_ = 0;
     int graphs_ = -1;
+    bool told_of_memory_ = false;
+    bool started_ = false;
+    bool region_ = true;           // inside of what tileprof_capture and cuProfilerStart mark
+    bool only_in_regions_ = false;  // with NVTX ranges: in these regions alone
+    int open_ranges_ = 0;          // NVTX ranges that match
+    std::set<CUstream> graph_streams_;  // that capture a graph now
     bool lost_ = false;  // a context took records along
 };
+
+// Driver calls between which a stream captures a graph (regions.cpp).
+bool is_capture_begin(uint32_t cbid);
+bool is_capture_end(uint32_t cbid);
+
+// Driver calls that hand out device memory (memory.cpp).
+bool is_allocation(uint32_t cbid);
 
 // The graph launch that a thread is in. Nodes of a context share a header.
 struct GraphLaunch {

