@@ -44,7 +44,11 @@ State& state() {
 
 using Driver = std::lock_guard<std::recursive_mutex>;
 thread_local const void* present = nullptr;  // callback data of the present launch
-thread_local std::vector<CUcontext> contexts;  // that are current; none at first, as in a thread that has not used the GPU
+// Those that are current in this thread; none at first, as where the GPU has not been used. Leaked: calls come while threads end.
+std::vector<CUcontext>& contexts() {
+    thread_local auto* stack = new std::vector<CUcontext>;
+    return *stack;
+}
 
 [[noreturn]] void die(const char* why) {
     fprintf(stderr, "fake driver: %s\n", why);
@@ -185,19 +189,19 @@ API CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, 
 }
 API CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) { return CUDA_SUCCESS; }
 API CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = contexts.empty() ? nullptr : contexts.back();
+    *context = contexts().empty() ? nullptr : contexts().back();
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxPushCurrent(CUcontext context) {
-    contexts.push_back(context);
+    contexts().push_back(context);
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxPopCurrent(CUcontext*) {
-    contexts.pop_back();
+    contexts().pop_back();
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxSynchronize() {
-    if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (contexts().empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (state().makes_graph) die("waited for the context while a graph was captured");
     return CUDA_SUCCESS;
 }

@@ -25,7 +25,7 @@ std::string Api::load_driver() {
 #define STRING_OF(name) #name
 #define X(name)                                                                 \
     name.function = reinterpret_cast<decltype(name.function)>(dlsym(library, STRING_OF(name))); \
-    if (name.function == nullptr) return "libcuda.so.1 has no symbol " STRING_OF(name);
+    if (name.function == nullptr) return "libcuda.so.1 has no symbol " STRING_OF(name) ": the NVIDIA driver is too old, CUDA 12.4 is the first that has all";
     TILEPROF_DRIVER_FUNCTIONS(X)
 #undef X
 #undef STRING_OF
