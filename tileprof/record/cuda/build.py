@@ -20,7 +20,7 @@ from tileprof.record.cuda import locate
 
 SOURCES: Final = Path(__file__).parent / "native"
 HOST_FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
-LINK_FLAGS: Final = ("-ldl", f"-Wl,--version-script={SOURCES / 'exports.map'}")
+LINK_FLAGS: Final = ("-ldl", "-Wl,-z,nodelete", f"-Wl,--version-script={SOURCES / 'exports.map'}")
 PATCH_FLAGS: Final = ("-std=c++17", "--fatbin", "--compile-as-tools-patch")
 LIBRARY: Final = "libtileprof.so"
 PATCHES: Final = "patches.fatbin"

@@ -301,8 +301,8 @@ class Decoder:
         coverage = ["exact"]
         if nothing:
             return self._anything(geometry), "conservative", [f"{nothing}: every tile stands for all memory"], None
-        first, seconds = self._spinning.get(event["kernel"], (0, 0.0))
-        if first and event["launch"] >= first:
+        first, seconds = self._spinning.get(event["kernel"], (None, 0.0))
+        if first is not None and event["launch"] >= first:
             coverage.append("conservative")
             notes.append(
                 f"a launch of this kernel had not ended after {seconds:g} s: it may wait for later launches, and no dependency says so"

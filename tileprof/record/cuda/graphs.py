@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from enum import Enum
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -103,7 +104,13 @@ class Graphs:
 
     def _is_lost(self, launch: int) -> bool:
         """Nodes that never ended under this launch's id may have written their records under another."""
-        return not self._adds_up(launch) and self._ended[launch][0] < min(self._launched[launch], raw.LAST_GENERATION)
+        if not self._adds_up(launch):
+            return self._ended[launch][0] < min(self._launched[launch], raw.LAST_GENERATION)
+        if launch in self._ended:
+            return False
+        # Without a header on the device there are no counts: then the blocks that entered are all that can be counted.
+        entered = sum(int((raw.kinds(self._process.of(launch, g)) == raw.BLOCK).sum()) for g in range(_PLACES))
+        return entered < sum(prod(Geometry.of(event).grid) for event in self._nodes[launch])
 
     def _is_at_home(self, event: dict[str, Any], entries: raw.Entries) -> bool:
         """All blocks entered inside their kernel's code, where that is known."""

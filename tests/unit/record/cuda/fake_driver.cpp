@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <set>
@@ -29,9 +30,11 @@ struct State {
     std::map<CUmodule, uint64_t> code;
     int patches = 0, unpatches = 0, waits = 0;
     bool gone = false, faulted = false, makes_graph = false;
+    std::atomic<int> pause_ms{0};  // that functions take which threads may be in at the same time
     std::string refused;  // the patch function of instructions that are not patched
     bool capturing = false;
     CUstream stream = nullptr;   // of launches to come
+    std::set<const void*> refusing;  // streams in which no place can be marked
     std::set<const void*> spinning;  // streams, by handle
     std::map<const void*, std::vector<void*>> behind;  // bytes that are to be set when such a stream goes on
     std::mutex mutex;
@@ -50,6 +53,8 @@ std::vector<CUcontext>& contexts() {
     return *stack;
 }
 
+void rest(unsigned part = 1) { usleep(static_cast<unsigned>(state().pause_ms) * 1000 / part); }
+
 [[noreturn]] void die(const char* why) {
     fprintf(stderr, "fake driver: %s\n", why);
     _exit(99);
@@ -61,8 +66,13 @@ void alive(const void* p) {
     if (p != nullptr && at != state().memory.begin() && state().dead.count((--at)->second) != 0) die("memory of a dead context");
 }
 
+using Brief = std::lock_guard<std::mutex>;
+
 void say(Sanitizer_CallbackDomain domain, uint32_t id, const void* data) {
-    if (state().callback == nullptr || state().domains.count(domain) == 0) return;
+    {
+        Brief brief(state().mutex);
+        if (state().callback == nullptr || state().domains.count(domain) == 0) return;
+    }
     std::unique_lock<std::recursive_mutex> driver(state().driver, std::defer_lock);
     if (domain == SANITIZER_CB_DOMAIN_LAUNCH || domain == SANITIZER_CB_DOMAIN_RESOURCE) driver.lock();
     state().callback(nullptr, domain, id, data);
@@ -76,6 +86,7 @@ void append(Header* h, uint64_t key, uint32_t block) {
 // What a launch's blocks leave: a record each, at the kernel's entry, and the count of nodes in graphs.
 void run(CUmodule module, uint32_t blocks) {
     auto* h = static_cast<Header*>(const_cast<void*>(present));
+    Brief brief(state().mutex);
     if (h == nullptr || h->launch == kKeepAll || state().patched.count(module) == 0) return;
     uint64_t generation = h->in_graph ? h->generation : 0;
     for (uint32_t b = 0; b < blocks; ++b)
@@ -108,30 +119,40 @@ API SanitizerResult sanitizerSubscribe(Sanitizer_SubscriberHandle*, Sanitizer_Ca
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerEnableDomain(uint32_t on, Sanitizer_SubscriberHandle, Sanitizer_CallbackDomain d) {
+    Brief brief(state().mutex);
     if (on != 0) state().domains.insert(d);
     else state().domains.erase(d);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerEnableCallback(uint32_t on, Sanitizer_SubscriberHandle, Sanitizer_CallbackDomain d, Sanitizer_CallbackId) {
+    Brief brief(state().mutex);
     if (on != 0) state().domains.insert(d);
     return SANITIZER_SUCCESS;
 }
-API SanitizerResult sanitizerAddPatches(const void*, CUcontext) { return SANITIZER_SUCCESS; }
+API SanitizerResult sanitizerAddPatches(const void*, CUcontext) {
+    rest();
+    return SANITIZER_SUCCESS;
+}
 API SanitizerResult sanitizerPatchInstructions(Sanitizer_InstructionId, CUmodule, const char* function) {
     return state().refused == function ? SANITIZER_ERROR_UNKNOWN : SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerPatchModule(CUmodule m) {
     Driver driver(state().driver);
+    rest();
+    Brief brief(state().mutex);
     ++state().patches;
     if (!state().patched.insert(m).second) die("patched twice");
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerUnpatchModule(CUmodule m) {
+    rest();
+    Brief brief(state().mutex);
     ++state().unpatches;
     if (state().patched.erase(m) == 0) die("unpatched what is not patched");
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerGetFunctionPcAndSize(CUmodule m, const char*, uint64_t* pc, uint64_t* size) {
+    Brief brief(state().mutex);
     *pc = state().code[m];
     *size = 256;
     return SANITIZER_SUCCESS;
@@ -158,6 +179,7 @@ API SanitizerResult sanitizerMemcpyHostToDeviceAsync(void* to, void* from, size_
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, Sanitizer_StreamHandle) {
+    rest();
     Driver driver(state().driver);
     alive(from);
     if (state().faulted) return SANITIZER_ERROR_UNKNOWN;
@@ -169,12 +191,14 @@ API SanitizerResult sanitizerMemset(void* to, int value, size_t n, Sanitizer_Str
     alive(to);
     std::lock_guard<std::mutex> lock(state().mutex);
     if (n == 1) ++state().waits;  // a place in a stream
+    if (n == 1 && state().refusing.count(stream) != 0) return SANITIZER_ERROR_UNKNOWN;
     if (n == 1 && state().spinning.count(stream) != 0) state().behind[stream].push_back(to);
     else memset(to, value, n);
     return SANITIZER_SUCCESS;
 }
 API SanitizerResult sanitizerStreamSynchronize(Sanitizer_StreamHandle) {
     alive(nullptr);
+    Brief brief(state().mutex);
     ++state().waits;
     return SANITIZER_SUCCESS;
 }
@@ -216,6 +240,7 @@ API CUresult cuDeviceGetCount(int* n) {
 API CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
 // Every kernel has one parameter, of 8 bytes.
 API CUresult cuFuncGetParamInfo(CUfunction, size_t n, size_t* offset, size_t* bytes) {
+    rest(8);
     *offset = 0;
     *bytes = 8;
     return n == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -285,8 +310,11 @@ API void fake_module(CUcontext context, CUmodule module, uint64_t code, const ch
     d.cubinSize = bytes;
     d.context = context;
     d.module = module;
-    state().code[module] = code;
-    state().patched.erase(module);  // whatever had the handle before
+    {
+        Brief brief(state().mutex);
+        state().code[module] = code;
+        state().patched.erase(module);  // whatever had the handle before
+    }
     say(SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CBID_RESOURCE_MODULE_LOADED, &d);
 }
 API void fake_unload(CUcontext context, CUmodule module) {
@@ -294,12 +322,14 @@ API void fake_unload(CUcontext context, CUmodule module) {
     d.context = context;
     d.module = module;
     say(SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CBID_RESOURCE_MODULE_UNLOAD_STARTING, &d);
+    Brief brief(state().mutex);
     state().patched.erase(module);
 }
 API void fake_destroy(CUcontext context) {
     Sanitizer_ResourceContextData d{};
     d.context = context;
     say(SANITIZER_CB_DOMAIN_RESOURCE, SANITIZER_CBID_RESOURCE_CONTEXT_DESTROY_STARTING, &d);
+    Driver driver(state().driver);
     state().dead.insert(context);
 }
 API void fake_memory(int made, CUcontext context, uint64_t address, uint64_t bytes) {
@@ -345,6 +375,7 @@ API void fake_launch_and(CUcontext context, CUmodule module, const char* name, u
 API void fake_launch(CUcontext context, CUmodule module, const char* name, uint32_t blocks, uint64_t parameter) {
     fake_launch_and(context, module, name, blocks, nullptr, nullptr, parameter);
 }
+API void fake_pause(int ms) { state().pause_ms = ms; }
 API void fake_refuse(const char* function) { state().refused = function; }
 API void fake_capturing(int on) { state().capturing = on != 0; }
 // A stream's memory operation has returned `result`: one value, or where `count` is not 0 a batch.
@@ -408,6 +439,26 @@ API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32
 }
 // The stream of the launches to come.
 API void fake_stream(CUstream stream) { state().stream = stream; }
+API void fake_refuse_places(CUstream stream) { state().refusing.insert(stream); }
+// A launch that no call of the driver's API is seen to make.
+API void fake_launch_unseen(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), int api_exit) {
+    Sanitizer_LaunchData d = launch_data(context, module, name, blocks);
+    if (api_exit == 0) {
+        state().callback(nullptr, SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_BEGIN, &d);
+        const void* data = present;
+        if (before != nullptr) before();
+        present = data;
+        run(module, blocks);
+        say(SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CBID_LAUNCH_END, &d);
+        return;
+    }
+    struct { CUfunction function; unsigned sizes[7]; CUstream stream; void** parameters; void** extra; } arguments{};
+    arguments.function = reinterpret_cast<CUfunction>(0x77);
+    Sanitizer_CallbackData api{};
+    api.functionParams = &arguments;
+    api.callbackSite = SANITIZER_API_EXIT;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuLaunchKernel, &api);
+}
 // What is in the stream spins, until it is let go.
 API void fake_spin(CUstream stream) {
     std::lock_guard<std::mutex> lock(state().mutex);

@@ -23,9 +23,15 @@ uint32_t next_first_launch = 1;
 Arena::Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns)
     : context_(context), granule_shift_(granule_shift), arena_bytes_(arena_bytes), limit_ns_(limit_ns) {}
 
-Arena::~Arena() {
+void Arena::end() {
     for (Places::Place place : given_up_)
         if (place >= 0) gone(places_.byte(place));
+    given_up_.clear();
+    ready_ = false;
+    broken_ = true;
+    places_.end();
+    Alone alone(0);
+    if (alone) std::vector<Header>().swap(host_headers_);  // no thread copies it now
 }
 
 bool Arena::allocate() {
@@ -108,6 +114,7 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 }
 
 uint64_t Arena::count() {
+    if (!ready_) return 0;
     Inside inside(context_);
     unsigned long long n[2] = {0, 0};
     if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
@@ -116,6 +123,7 @@ uint64_t Arena::count() {
 }
 
 bool Arena::answers() {
+    if (!ready_) return false;
     Inside inside(context_);
     unsigned long long n = 0;
     return api.sanitizerMemcpyDeviceToHost(&n, count_, sizeof n, nullptr) == SANITIZER_SUCCESS;
@@ -225,20 +233,27 @@ void Arena::end_stream(Sanitizer_StreamHandle stream) {
 // Whether all that was launched has ended. A place that was not reached the last time is waited for first: what was put
 // behind it cannot have been reached either.
 bool Arena::at_rest(uint64_t patience_ns) {
-    auto all = [&] {
-        return std::all_of(streams_.begin(), streams_.end(), [&](const auto& s) { return places_.reached(s.second); });
-    };
+    // Others may add streams meanwhile, of launches that were under way: these stay.
+    std::vector<Sanitizer_StreamHandle> streams;
+    for (const auto& [stream, place] : streams_) streams.push_back(stream);
+    std::vector<Places::Place> places;
+    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
     auto broken = [&] { return !answers(); };
     for (int round = 0; round < 2; ++round) {
         if (round == 1)
-            for (auto& [stream, place] : streams_) {
-                places_.forget(place);
-                place = places_.put(stream);
+            for (Sanitizer_StreamHandle stream : streams) {
+                places_.forget(streams_[stream]);
+                Places::Place place = places_.put(stream);
+                streams_[stream] = place;
             }
+        places.clear();
+        for (Sanitizer_StreamHandle stream : streams) places.push_back(streams_[stream]);
         if (!wait_for(all, broken, patience_ns)) return false;
     }
-    for (const auto& [stream, place] : streams_) places_.forget(place);
-    streams_.clear();
+    for (Sanitizer_StreamHandle stream : streams) {
+        places_.forget(streams_[stream]);
+        streams_.erase(stream);
+    }
     return true;
 }
 
@@ -286,10 +301,15 @@ void Arena::drain(uint64_t patience_ns) {
     if (!alone) return;
     Inside inside(context_);
     bool behind = held_up();
+    places_.was_refused();
+    auto making = open_;  // their threads may have done so when the records are copied
     if (!at_rest(behind ? std::min(patience_ns, kBriefNs) : patience_ns) || held_up()) return;
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
-    for (const auto& [thread, launch] : open_) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
+    making.insert(open_.begin(), open_.end());
+    for (const auto& [thread, launch] : making) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
+    if (places_.was_refused())  // some of them may run on
+        for (uint32_t i = 0; i < used_headers_; ++i) log_.event("\"e\":\"unfinished\",\"launch\":%u", first_launch_ + i);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
         if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records")) {

@@ -16,7 +16,8 @@ namespace tileprof {
 class Arena {
    public:
     Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
-    ~Arena();
+    // The context goes. Other threads may be about to work here: they find nothing to do.
+    void end();
 
     // Allocate now what launches need: afterwards a kernel may spin, and others must not wait for it.
     void prepare() { allocate(); }

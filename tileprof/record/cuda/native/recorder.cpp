@@ -224,7 +224,7 @@ void Recorder::finish() {
     if (finished) return;
     int gpus = 0;
     bool alive = api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
-    for (auto& [context, arena] : arenas_) {
+    for (Arena* arena : arenas()) {
         if (alive) arena->drain();
         lost_ |= arena->pending();
     }
@@ -251,12 +251,19 @@ void Recorder::module_loaded(const Sanitizer_ResourceModuleData& data) {
     module.context = data.context;
     module.codes = scan_cubin(data.pCubin, data.cubinSize);
     module.left_alone = left_alone(module);
-    if (seeing()) patch(data.module, &module);
+    if (seeing()) follow_regions(data.module, &module);
 }
 
 // Kernels keep their ids; a handle stands for them no longer.
 void Recorder::module_unloaded(const Sanitizer_ResourceModuleData& data) {
-    if (modules_.erase(data.module) == 0) return;
+    auto found = modules_.find(data.module);
+    if (found == modules_.end()) return;
+    found->second.gone = true;
+    if (found->second.changing) {  // a thread goes on with it
+        unloaded_.push_back(modules_.extract(found));
+    } else {
+        modules_.erase(found);
+    }
     std::set<uint32_t> gone;
     for (auto at = kernels_.lower_bound({data.module, ""}); at != kernels_.end() && at->first.first == data.module;) {
         gone.insert(at->second->id);
@@ -271,7 +278,9 @@ void Recorder::context_destroyed(CUcontext context) {
     if (arena != arenas_.end()) {
         arena->second->drain();
         lost_ |= arena->second->pending();
-        arenas_.erase(arena);
+        arena->second->end();
+        ended_arenas_.push_back(std::move(arena->second));
+        arenas_.erase(context);
     }
     patched_contexts_.erase(context);
     std::vector<CUmodule> modules;
@@ -323,14 +332,20 @@ bool Recorder::add_patches(CUcontext context) {
     return ok;
 }
 
-void Recorder::patch(CUmodule handle, Module* module) {
-    if (module->left_alone || module->patching || module->patched || !add_patches(module->context)) return;
-    module->patching = true;
-    bool ok = prepare_and_patch(handle, module);
-    module->patching = false;
+// One thread changes a module's code at a time. When it is done, a region may have ended or begun meanwhile.
+void Recorder::follow_regions(CUmodule handle, Module* module) {
+    if (module->left_alone || module->changing) return;
+    module->changing = true;
+    while (!module->gone && module->patched != seeing())
+        if (!(seeing() ? patch(handle, module) : unpatch(handle, module))) break;
+    module->changing = false;
+}
+
+bool Recorder::patch(CUmodule handle, Module* module) {
+    if (!add_patches(module->context)) return false;
+    module->patched = prepare_and_patch(handle, module);
     module->prepared = true;
-    module->patched = ok;
-    if (!seeing()) unpatch(handle, module);  // a region has ended meanwhile
+    return module->patched;
 }
 
 bool Recorder::prepare_and_patch(CUmodule handle, Module* module) {
@@ -348,9 +363,10 @@ bool Recorder::prepare_and_patch(CUmodule handle, Module* module) {
 }
 
 // The header says that this removes "any instrumentation": what to patch is said again next time.
-void Recorder::unpatch(CUmodule handle, Module* module) {
-    if (!module->patched || !check(api.sanitizerUnpatchModule(handle), "unpatching a module")) return;
+bool Recorder::unpatch(CUmodule handle, Module* module) {
+    if (!check(api.sanitizerUnpatchModule(handle), "unpatching a module")) return false;
     module->patched = module->prepared = false;
+    return true;
 }
 
 // For a launch's event: patches that its module lacks; nothing when it has all.
@@ -664,12 +680,7 @@ void Recorder::record(bool on) {
     for (const auto& [handle, module] : modules_) handles.push_back(handle);
     for (CUmodule handle : handles) {
         auto module = modules_.find(handle);
-        if (module == modules_.end()) continue;
-        if (on) {
-            patch(handle, &module->second);
-        } else {
-            unpatch(handle, &module->second);
-        }
+        if (module != modules_.end()) follow_regions(handle, &module->second);
     }
     if (!on) {
         drain();
@@ -753,7 +764,7 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
     if (launch.kernel != nullptr) {
         handles_[handle] = launch.kernel->id;
         if (!launch.kernel->aside) tell_constants(*launch.kernel);
-    } else if (launch.arena == nullptr) {  // captured into a graph, not launched
+    } else if (launch.arena == nullptr && in_launching_call) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
         log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),
                    static_cast<u64>(now_ns()));

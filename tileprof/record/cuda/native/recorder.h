@@ -1,6 +1,7 @@
 // The state of a recording process and what each kind of callback does to it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -49,7 +50,8 @@ struct Module {
     CUcontext context = nullptr;
     std::map<std::string, KernelCode> codes;
     bool patched = false;
-    bool patching = false;  // a thread does that now, without the mutex
+    bool changing = false;  // a thread patches or unpatches it now, without the mutex
+    bool gone = false;      // unloaded meanwhile
     bool prepared = false;  // it is known which instructions to patch
     std::vector<std::string> unpatched;  // patches that the library refused
     bool left_alone = false;  // it holds no kernel that is recorded
@@ -95,7 +97,7 @@ class Recorder {
     std::recursive_mutex mutex;  // through Hold
     Options options;
     const Kernel* last = nullptr;  // that was launched
-    bool finished = false;  // the process ends: whatever is called now does nothing
+    std::atomic<bool> finished{false};  // the process ends: whatever is called now does nothing
 
    private:
     Arena* arena(CUcontext context);
@@ -120,16 +122,19 @@ class Recorder {
     void follow();
     void record(bool on);
     void rest();
-    void patch(CUmodule handle, Module* module);
+    void follow_regions(CUmodule handle, Module* module);
+    bool patch(CUmodule handle, Module* module);
     bool prepare_and_patch(CUmodule handle, Module* module);
-    void unpatch(CUmodule handle, Module* module);
+    bool unpatch(CUmodule handle, Module* module);
     std::string unpatched(CUmodule handle) const;
 
     Sanitizer_SubscriberHandle subscriber_ = nullptr;
     std::vector<char> patches_;
     std::map<CUcontext, std::unique_ptr<Arena>> arenas_;
+    std::vector<std::unique_ptr<Arena>> ended_arenas_;  // of contexts that went: threads may still hold them
     std::map<CUcontext, int> context_ids_;
     std::map<CUmodule, Module> modules_;  // loaded ones: the driver gives handles out again
+    std::vector<std::map<CUmodule, Module>::node_type> unloaded_;  // while a thread changed them
     std::deque<Kernel> all_kernels_;      // ever seen, by id
     std::map<std::pair<CUmodule, std::string>, Kernel*> kernels_;
     enum class Patches { kAdding, kAdded, kRefused };

@@ -55,11 +55,18 @@ struct Region {
 
 struct Known {
     uint32_t id = 0;
+    bool whole = false;  // all of it is known; a thread finds it out otherwise
     std::string refused;
     std::vector<uint32_t> maps;  // where the written regions' maps lie in the parameter block
 };
 
 std::map<uint64_t, Known>& known = *new std::map<uint64_t, Known>;
+uint32_t next_id = 0;  // none is given out again: launches may have named it
+
+const Known* known_whole(uint64_t shape) {
+    auto found = known.find(shape);
+    return found != known.end() && found->second.whole ? &found->second : nullptr;
+}
 
 uint64_t shape_of(const OpenLaunch& launch, const std::vector<char>& parameters) {
     uint64_t hash = launch.geometry ^ launch.kernel->code.fingerprint;
@@ -290,17 +297,20 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
 
 void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
     uint64_t shape = shape_of(launch, parameters);
-    if (known.count(shape) == 0) {
+    if (known_whole(shape) == nullptr) {
         Alone alone(kPatienceNs);  // launches of other threads would see what is poisoned
         if (!alone) return;
-        auto [at, fresh] = known.try_emplace(shape);
-        at->second.id = fresh ? static_cast<uint32_t>(known.size() - 1) : at->second.id;
-        if (fresh && !learn(&at->second, launch, parameters, again, call)) {
-            known.erase(at);
-            return;
+        if (known_whole(shape) == nullptr) {  // nor has another thread found it out meanwhile
+            Known& fresh = known[shape];
+            fresh.id = next_id++;
+            if (!learn(&fresh, launch, parameters, again, call)) {
+                known.erase(shape);
+                return;
+            }
+            fresh.whole = true;
         }
     }
-    const Known& k = known.at(shape);
+    const Known& k = *known_whole(shape);
     std::string bases;
     for (uint32_t map : k.maps) {
         uint64_t base = 0;

@@ -19,7 +19,11 @@ namespace {
 constexpr uint64_t kMostBytes = 4ull << 30;
 constexpr size_t kUnit = 64;  // bytes compared at once, and one by one where they differ
 
-std::map<uint64_t, std::vector<char>>& before = *new std::map<uint64_t, std::vector<char>>;
+// Of the launch that a thread makes. Leaked, as threads end before the driver stops calling back.
+std::map<uint64_t, std::vector<char>>& before_of_thread() {
+    thread_local auto* before = new std::map<uint64_t, std::vector<char>>;
+    return *before;
+}
 
 bool copy(uint64_t address, std::vector<char>* out) {
     Inside inside(recorder.owner(address));
@@ -30,6 +34,7 @@ bool copy(uint64_t address, std::vector<char>* out) {
 }  // namespace
 
 void remember_memory() {
+    auto& before = before_of_thread();
     before.clear();
     uint64_t total = 0;
     const auto allocations = recorder.allocations();  // other threads allocate meanwhile
@@ -42,6 +47,7 @@ void remember_memory() {
 }
 
 void report_changes(uint32_t launch) {
+    auto& before = before_of_thread();
     std::string ranges;
     for (const auto& [address, old] : before) {
         std::vector<char> now(old.size());

@@ -140,7 +140,13 @@ bool Places::allocate(CUcontext context) {
     return true;
 }
 
+void Places::end() {
+    bytes_ = nullptr;
+    pause_without_holds();
+}
+
 Places::Place Places::put(Sanitizer_StreamHandle stream) {
+    if (bytes_ == nullptr) return kNone;
     Place place = used_;
     auto free = std::find_if(forgotten_.begin(), forgotten_.end(), [&](Place p) { return bytes_[p] != 0; });
     if (free != forgotten_.end()) {
@@ -154,7 +160,8 @@ Places::Place Places::put(Sanitizer_StreamHandle stream) {
     }
     char* byte = const_cast<char*>(bytes_ + place);
     if (check(api.sanitizerMemset(byte, 1, 1, stream), "marking a place in a stream")) return place;
-    *byte = 1;
+    refused_ = true;
+    if (bytes_ != nullptr) *byte = 1;
     forget(place);
     return kNone;
 }
@@ -192,8 +199,8 @@ void watch(uint64_t standstill_ns) {
         for (;;) {
             nap(std::min<uint64_t>(standstill_ns / 4, 1000 * kMs));
             if (clock_ns() - last_move.load(std::memory_order_relaxed) < standstill_ns) continue;
+            if (recorder.finished) return;  // the driver may have taken its memory back, too
             std::string kernel = running.any();
-            if (recorder.finished) return;
             if (!kernel.empty() || at_work.load() != 0)
                 end_process(kernel, "nothing has moved any more: what it waits for may be waiting for the recorder");
         }

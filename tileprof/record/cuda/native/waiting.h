@@ -8,9 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "api.h"
@@ -39,7 +41,14 @@ class Places {
 
     bool allocate(CUcontext context);
     Place put(Sanitizer_StreamHandle stream);
-    bool reached(Place place) const { return place == kNone || (place >= 0 && bytes_[place] != 0); }
+    bool reached(Place place) const {
+        const volatile char* bytes = bytes_;
+        return place == kNone || bytes == nullptr || (place >= 0 && bytes[place] != 0);
+    }
+    // The context goes: its memory is not looked at any more, by no thread that waits either.
+    void end();
+    // Since this was asked last, a place could not be put: whether what the stream held has ended is not known.
+    bool was_refused() { return std::exchange(refused_, false); }
     // The caller has no more use for it. One that is reached may be put again.
     void forget(Place place) {
         if (place >= 0) forgotten_.push_back(place);
@@ -49,7 +58,8 @@ class Places {
    private:
     static constexpr int kPlaces = 4096;
 
-    volatile char* bytes_ = nullptr;  // pinned host
+    std::atomic<volatile char*> bytes_{nullptr};  // pinned host
+    bool refused_ = false;
     int used_ = 0;
     std::vector<Place> forgotten_;
 };
