@@ -22,6 +22,7 @@ from tileprof.runtime.persistent.driver import Arguments
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
 from tileprof.runtime.stages.view import View
+from tileprof.runtime.sync.tables import FLAG_BYTES
 
 EMULATED: Final = Path(__file__).parent / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
@@ -157,6 +158,11 @@ class HostKernel:
         """Poison what stages write, and run. None, or what went wrong: what the machine found, or a wait that gave up."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
+        at = self.plan.semaphore_bytes // 4
+        for stage in self.plan.stages:
+            lines = 2 * stage.operator.tiles * FLAG_BYTES // 4
+            self._flags[at + lines : at + stage.partial_bytes // 4] = -1
+            at += stage.partial_bytes // 4
         arguments = self._arguments()
         blocks, split = self.plan.clusters * self.plan.split, self.plan.split
         schedule = Schedule.of(seed, blocks, split)

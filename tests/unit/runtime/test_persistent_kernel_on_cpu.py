@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "the smallest products": (gelu_mlp(64, (64, 48), (64, 96), 128, 96), "fewest", 1, 2, 227),
     "products": (PRODUCTS, "tile", 1, 3, 227),
     "products by two": (PRODUCTS, "tile", 2, 3, 227),
-    "products by four": (PRODUCTS, "row", 4, 2, 90),
+    "products by four": (PRODUCTS, "row", 4, 2, 140),
     "one token": (gelu_mlp(1, (1, 48), (1, 96), 512, 256), "tile", 4, 2, 227),
     "high products": (HIGH, "tile", 1, 3, 120),
     "gated products": (gated_mlp(80, (64, 40), (64, 64), 256, 200), "tile", 1, 3, 90),
@@ -100,6 +100,7 @@ CASES: dict[str, Case] = {
     "convolutions, rows, short rings": (ROWS, "tile", 1, 2, 110),
     "convolutions, rows, by two": (ROWS, "fewest", 2, 3, 227),
     "convolutions, images": (convolution_pair(5, 7, 64, (98, 64)), "tile", 1, 2, 227),
+    "convolutions, images in halos of 64 pixels": (convolution_pair(4, 6, 64, (72, 32)), "tile", 1, 2, 227),
     "convolutions, parts of rows": (convolution_pair(1, 16, 64, (8, 64)), "tile", 1, 2, 227),
     "convolutions, two images a tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
     "a convolution of stride 2": (narrowing(), "tile", 1, 3, 227),
@@ -125,13 +126,13 @@ def plan_for(case: Case, policy: Policy | None = None) -> Plan:
     return plan_of(policy or policy_of(chain, kind), chain, clusters=clusters, split=split)
 
 
-def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> list[str]:
-    """What went wrong in which run. Run 0 is calm, and within rounding of PyTorch's result; the others are the same bits."""
+def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
+    """What went wrong in which run, as they are made. Run 0 is calm, and within rounding of PyTorch's result; the others are the same bits."""
     pipeline = Pipeline(chain.policy())
     given = pipeline.example()
     kernel.put(given)
     wanted = pipeline.reference(given)[chain.operators[-1].out.tensor].double()
-    wrong, calm = [], []
+    calm = []
     for seed in range(runs):
         said = kernel.run(seed)
         out = kernel.results[-1].double()
@@ -144,9 +145,8 @@ def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> list[str]:
         elif said is None and not all(map(torch.equal, bits, calm)):
             said = "is not the result of the calm run"
         if said is not None:
-            wrong.append(f"seed {seed}: {said}")
+            yield f"seed {seed}: {said}"
             kernel.begin_anew()
-    return wrong
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -154,7 +154,7 @@ def test_every_order_gives_the_same_bits(make, name) -> None:
     case = CASES[name]
     plan = plan_for(case)
     assert plan.early.any() == ("cut" in name)
-    assert wrong_runs(make(plan, kilobytes=case[4]), case[0], RUNS) == []
+    assert not list(wrong_runs(make(plan, kilobytes=case[4]), case[0], RUNS))
 
 
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -165,7 +165,7 @@ def test_plans_at_random_give_the_same_bits_in_every_order(make, plan) -> None:
         kernel = make(plan)
     except UserError:
         return  # no room for rings
-    assert wrong_runs(kernel, Chain(tuple(f"s{n}" for n in range(len(operators))), operators), 6) == []
+    assert not list(wrong_runs(kernel, Chain(tuple(f"s{n}" for n in range(len(operators))), operators), 6))
 
 
 def replaced(file: str, *changes: tuple[str, str]) -> Patch:
@@ -180,7 +180,6 @@ def replaced(file: str, *changes: tuple[str, str]) -> Patch:
     return patch
 
 
-WAITS = CASES["products"]
 FAULTS: dict[str, tuple[str, Patch]] = {
     "tiles are posted before they are stored": (
         "high products", replaced("kernel.cu", ("wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", "")),
@@ -240,7 +239,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 def test_a_planted_fault_is_seen(make, fault) -> None:
     name, patch = FAULTS[fault]
     case = CASES[name]
-    assert wrong_runs(make(plan_for(case), patch, case[4]), case[0], 48)
+    assert any(wrong_runs(make(plan_for(case), patch, case[4]), case[0], 60))
 
 
 @pytest.mark.parametrize("name", ["products", "products by two", "pairs", "bias and residual", "convolutions, rows"])
@@ -248,7 +247,7 @@ def test_without_its_waits_a_chain_goes_wrong(make, name) -> None:
     case = CASES[name]
     policy = case[0].policy()
     weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
-    assert wrong_runs(make(plan_for(case, weak), kilobytes=case[4]), case[0], 24)
+    assert any(wrong_runs(make(plan_for(case, weak), kilobytes=case[4]), case[0], 24))
 
 
 def test_a_wait_that_cannot_end_is_recorded_and_the_next_run_is_right(make) -> None:
