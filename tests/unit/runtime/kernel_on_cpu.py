@@ -28,7 +28,8 @@ EMULATED: Final = Path(__file__).parent / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
 
 _MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
-_LOADERS, _AWAITS, _POSTS = (0, 1), 2, 3
+_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\((.*)\) = (.*);")
+_NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
 
 
 class Schedule(ctypes.Structure):
@@ -36,7 +37,10 @@ class Schedule(ctypes.Structure):
 
     _fields_ = (
         ("seed", ctypes.c_uint64),
-        *((name, ctypes.c_int) for name in ("order", "events", "event_odds", "drain_odds", "cluster", "block", "warp", "yield_odds")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("order", "events", "event_odds", "drain_odds", "cluster", "block", "warp", "yield_odds")
+        ),
     )
 
     @classmethod
@@ -79,17 +83,42 @@ def compiled(plan: Plan, folder: Path, patch: Patch | None = None) -> Path:
     stages = _MULTIPLY.sub("", header(plan, Options())).replace("template <int> struct Multiply;\n", "")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
+    texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
+    texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
     for name, text in texts.items():
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
     library = folder / "kernel.so"
     machine = folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(EMULATED / "entry.cpp"), str(machine), "-o", str(library))
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(EMULATED / "entry.cpp"),
+        str(machine),
+        "-o",
+        str(library),
+    )
     return library
 
 
 def compile_machine(folder: Path) -> None:
     """What every kernel is linked with."""
-    _run("g++", *FLAGS, "-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c", str(EMULATED / "machine.cpp"), "-o", str(folder / "machine.o"))
+    _run(
+        "g++",
+        *FLAGS,
+        "-O2",
+        "-ftree-vectorize",
+        "-fvisibility=hidden",
+        "-c",
+        str(EMULATED / "machine.cpp"),
+        "-o",
+        str(folder / "machine.o"),
+    )
 
 
 def compiler_missing() -> bool:
@@ -120,7 +149,12 @@ class HostKernel:
         plan = self.plan
         flags = torch.zeros(plan.flag_words + 32, dtype=torch.int32)
         self._flags = flags[-(flags.data_ptr() // 4) % 32 :][: plan.flag_words]
-        self._shared = (torch.zeros(1, dtype=torch.int32), self._flags, torch.zeros(2, dtype=torch.int32), torch.zeros(8, dtype=torch.int32))
+        self._shared = (
+            torch.zeros(1, dtype=torch.int32),
+            self._flags,
+            torch.zeros(2, dtype=torch.int32),
+            torch.zeros(8, dtype=torch.int32),
+        )
 
     def put(self, given: Mapping[str, torch.Tensor]) -> None:
         """Inputs; room for all that stages write."""
@@ -132,7 +166,9 @@ class HostKernel:
                     flat = torch.zeros(max(view.elements + view.offset, 1) + 64, dtype=dtype)
                     at = -(flat.data_ptr() // 2) % 64
                     self.tensors[view.tensor] = flat[at : at + view.elements + view.offset]
-        bound = [{role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages]
+        bound = [
+            {role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
+        ]
         views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
         for name, tensor in given.items():
             self._seen(views[name]).copy_(tensor)
@@ -146,12 +182,12 @@ class HostKernel:
 
     def _arguments(self) -> HostArguments:
         plan = self.plan
-        with mock.patch.object(launch, "Arguments", HostArguments), mock.patch.object(torch.Tensor, "to", lambda self, _device: self):
+        with (
+            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
+        ):
             self._launcher.device = torch.device("cpu")
-            posts_end = np.where(plan.early, -1, plan.post_ptr[1:])
-            ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end
-            tables = plan.task_ptr, np.column_stack([plan.tasks, *ends]), plan.waits, plan.posts
-            self._launcher._tables = [_aligned(table) for table in tables]
+            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan)]
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:

@@ -28,12 +28,10 @@ struct alignas(16) uint4 {
     uint4() = default;
     uint4(const uint4&) = default;
     uint4& operator=(const uint4& from) {
-        machine::Chunk value;
-        std::memcpy(&value, &from, sizeof value);
         if (machine::is_global(this))
-            machine::hold(this, value);
+            machine::hold(this, &from, sizeof from);
         else
-            std::memcpy(static_cast<void*>(this), &value, sizeof value);
+            std::memcpy(static_cast<void*>(this), &from, sizeof from);
         return *this;
     }
 };

@@ -49,6 +49,7 @@ struct Clock {
 struct Store {
     void* to;
     Chunk value;
+    u32 bytes;
     u16 number;
 };
 
@@ -167,9 +168,10 @@ std::string text(const char* format, ...) {
 
 std::string name_of(u32 offset) {
     const u32 base = (SHARED_BEGIN + 1023) & ~1023u;
-    for (const Name* n = NAMES; n->name != nullptr; ++n)
-        if (offset >= base + n->begin && offset < base + n->begin + n->count * n->bytes)
-            return text("%s[%u]", n->name, (offset - base - n->begin) / n->bytes);
+    const Name* found = nullptr;
+    for (const Name* name = NAMES; name->name != nullptr; ++name)
+        if (offset >= base + name->begin && (found == nullptr || name->begin > found->begin)) found = name;
+    if (found != nullptr) return text("%s[%u]", found->name, (offset - base - found->begin) / 8);
     return text("shared memory at %u", offset);
 }
 
@@ -201,7 +203,7 @@ void learn(Fiber& fiber, const Clock& clock) {
     if (block_of(fiber).held > 0) fiber.clock.join(clock);
 }
 
-void put(const Store& store) { std::memcpy(store.to, &store.value, sizeof store.value); }
+void put(const Store& store) { std::memcpy(store.to, &store.value, store.bytes); }
 
 // What `clock` knows of becomes visible to all.
 void release_stores(u32 number, const Clock& clock) {
@@ -690,9 +692,10 @@ bool is_global(const void* address) {
     return byte < stacks || byte >= stacks + stacks_bytes;
 }
 
-void hold(void* to, Chunk value) {
+void hold(void* to, const void* value, u32 bytes) {
     if (now->held.empty()) holders.push_back(now);
-    now->held.push_back({to, value, ++now->stores});
+    now->held.push_back({to, {}, bytes, ++now->stores});
+    std::memcpy(&now->held.back().value, value, bytes);
     now->clock.known[now->thread] = now->stores;
     now->wrote = true;
     ++block_of(*now).held;

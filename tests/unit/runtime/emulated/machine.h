@@ -20,10 +20,10 @@ struct Chunk {
 // Of the thread that runs.
 extern Index thread_index, block_index, grid_size;
 
-// A range of shared memory that reports name: `count` things of `bytes` each.
+// From where on shared memory reports a name, eight bytes each of what it names.
 struct Name {
     const char* name;
-    u32 begin, count, bytes;
+    u32 begin;
 };
 
 constexpr u32 SHARED_BEGIN = 1040;  // not where 1024 divides, which the kernel sees to itself
@@ -55,7 +55,7 @@ bool barrier_wait(u32 barrier, u32 parity);
 
 // Global memory. Stores are held back until a release that knows of them, or a random moment.
 bool is_global(const void* address);
-void hold(void* to, Chunk value);
+void hold(void* to, const void* value, u32 bytes);
 int load_acquire(const int* address);
 int add_release(int* address, int value);
 void nap();

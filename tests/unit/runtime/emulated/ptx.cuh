@@ -67,6 +67,8 @@ inline void store_shared_f32x4(u32 address, const float4& v) { store_shared(addr
 inline float4 load_shared_f32x4(u32 address) { return load_shared<float4>(address); }
 inline void store_shared_u32x4(u32 address, const uint4& v) { store_shared(address, v); }
 inline uint4 load_shared_u32x4(u32 address) { return load_shared<uint4>(address); }
+inline void store_shared_s32(u32 address, s32 value) { store_shared(address, value); }
+inline s32 load_shared_s32(u32 address) { return load_shared<s32>(address); }
 inline void store_shared_f32x2(u32 address, float x, float y) {
     const float two[2] = {x, y};
     std::memcpy(machine::shared(address, sizeof two), two, sizeof two);
@@ -76,7 +78,8 @@ inline float4 load_global_f32x4(const void* address) {
     std::memcpy(&v, address, sizeof v);
     return v;
 }
-inline void store_global_f32x4(void* address, const float4& v) { machine::hold(address, same_bits<machine::Chunk>(v)); }
+inline void store_global_f32x4(void* address, const float4& v) { machine::hold(address, &v, sizeof v); }
+inline void store_global_u32(void* address, u32 value) { machine::hold(address, &value, sizeof value); }  // for assignments, see kernel_on_cpu.py
 inline void store_matrices_shared(u32 address, const u32 (&squares)[4]) { machine::store_matrices(address, squares); }
 inline u32 load_acquire_cta_shared_u32(u32 address) { return machine::load_word(address); }
 inline void store_release_cta_shared_u32(u32 address, u32 value) { machine::store_word(address, value); }
