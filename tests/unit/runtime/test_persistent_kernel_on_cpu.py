@@ -231,7 +231,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
         "products by two", replaced("ends.cuh", ("wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);\n        if (PARTS", "if (PARTS")),
     ),
     "rows of two stages lie on each other": (
-        "a residual block", replaced("kernel.cu", ("if (last_stage != S::INDEX) barrier_sync<1, CONSUMERS>();", "")),
+        "a residual block", replaced("kernel.cu", ("if (stage_before != S::INDEX) barrier_sync<1, CONSUMERS>();", "")),
     ),
     "blocks of pairs end while others say that slots are free": ("pairs", replaced("kernel.cu", ("__syncwarp();\n        cluster_barrier();", ""))),
     "pairs hand over in buffers that are not stored": (

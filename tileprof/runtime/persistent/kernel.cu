@@ -135,15 +135,6 @@ __device__ __forceinline__ void keep_biases(const Arguments& arguments, u32 shar
     }
 }
 
-// Whether rows of all stages lie alike in the buffer through which warps that are alone store.
-template <int FIRST = 0>
-constexpr bool rows_alike() {
-    if constexpr (FIRST + 1 == STAGES)
-        return true;
-    else
-        return Stage<FIRST>::PITCH == Stage<FIRST + 1>::PITCH && Stage<FIRST>::PASS_COLUMNS == Stage<FIRST + 1>::PASS_COLUMNS && rows_alike<FIRST + 1>();
-}
-
 __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 thread = threadIdx.x - 128;
     Reader reader;
@@ -151,7 +142,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     Ends ends = {arguments, shared, rank, thread};
     keep_biases(arguments, shared, thread);
     Handing handing = {arguments, shared, thread};
-    int last_stage = HANDED ? 0 : tasks.first.stage;
+    int stage_before = HANDED ? 0 : tasks.first.stage;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 knows itself
@@ -166,9 +157,9 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
             }
             add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
         }
-        if constexpr (ALONE && !HANDED && !rows_alike()) {  // where a warp writes, another may still read rows of the stage before
-            if (last_stage != S::INDEX) barrier_sync<1, CONSUMERS>();
-            last_stage = S::INDEX;
+        if constexpr (ALONE && !HANDED && !ROWS_ALIKE) {  // where a warp writes, another may still read rows of the stage before
+            if (stage_before != S::INDEX) barrier_sync<1, CONSUMERS>();
+            stage_before = S::INDEX;
         }
         if constexpr (HANDED)
             handing.passes<S>(sums, task, first_row<S>(task, rank), rows);

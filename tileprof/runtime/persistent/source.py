@@ -223,6 +223,11 @@ def alone(plan: Plan) -> bool:
     return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
 
 
+def _rows_alike(plan: Plan, options: Options) -> bool:
+    """Whether rows of all stages lie alike in the buffer of warps that are alone, so that each keeps to a part of its own."""
+    return len({(p.pitch, p.columns) for p in (_passes(stage, plan, options) for stage in plan.stages)}) == 1
+
+
 def tile_of(stage: StagePlan) -> tuple[int, int]:
     """Rows and columns of a stage's tiles."""
     assert isinstance(stage.operator, Gemm | Conv2d)
@@ -236,7 +241,7 @@ def header(plan: Plan, options: Options) -> str:
     constants = {
         "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
         "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
-        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
+        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "ROWS_ALIKE": int(_rows_alike(plan, options)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
         "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
     }  # fmt: skip
     lines = [
