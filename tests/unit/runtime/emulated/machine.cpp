@@ -118,6 +118,7 @@ u32 load_word(u32 address) {
 void store_word(u32 address, u32 value) {
     unsigned char* word = shared(address, 4);
     std::memcpy(word, &value, 4);
+    now->polled = nullptr;
     block_of(*now).words[address] = now->clock;
     changed(word);
     if (one_in(options.yield_odds)) yield();
@@ -144,6 +145,7 @@ void barrier_arrive(u32 address, u32 bytes, bool release) {
 
 bool barrier_wait(u32 barrier_address, u32 parity) {
     Barrier& barrier = *barrier_at(block_of(*now), barrier_address);
+    now->polled = nullptr;
     if (one_in(options.yield_odds)) yield();
     while ((barrier.phase & 1) == parity) {
         barrier.waiting.push_back(now);

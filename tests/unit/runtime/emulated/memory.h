@@ -90,6 +90,7 @@ template <class Work>
 void collective(const char* name, Work&& work) {
     Fiber& self = *now;
     Warp& warp = warp_of(self);
+    self.polled = nullptr;
     if (warp.arrived != 0 && warp.collective != name) report(text("is at %s, lanes of its warp at %s", name, warp.collective));
     warp.collective = name;
     warp.arrived |= 1u << self.thread % 32;
@@ -101,12 +102,13 @@ void collective(const char* name, Work&& work) {
     if (one_in(options.yield_odds)) yield();
 }
 
-// Somebody reads a word until it changes.
+// Somebody reads a word until it changes: with a nap between, or nothing.
 void poll(const void* address, u32 value, u32 name) {
     Fiber& self = *now;
     const bool same = self.polled == address && self.seen == value;
     self.repeats = same ? self.repeats + 1 : 0;
-    if (same && (self.napped || self.repeats > 8)) {
+    if (same && (self.napped || self.repeats > MOST_REPEATS)) {
+        self.repeats = 0;
         pollers.push_back({&self, address});
         sleep("a word that does not change", name);
     }

@@ -91,7 +91,7 @@ void schedule() {
             idle = progress ? 0 : idle + 1;
             progress = false;
             if (pollers.empty() || idle > MOST_IDLE) return report(stuck());
-            if (idle > 1) time_ns += TIMEOUT / 16;
+            if (idle > 16) time_ns += TIMEOUT / 16;
             for (const Poller& poller : pollers) wake(*poller.fiber);
             pollers.clear();
         }
