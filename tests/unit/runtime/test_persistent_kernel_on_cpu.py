@@ -33,7 +33,7 @@ from tileprof.runtime.stages.gemm import Gemm
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "24"))
+RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "18"))
 
 
 def biased(dtype: str) -> Chain:

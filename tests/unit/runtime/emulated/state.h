@@ -32,7 +32,7 @@ namespace {
 constexpr u32 THREADS = 384, WARPS = THREADS / 32;
 constexpr u32 SHARED_END = 228 * 1024;
 constexpr u64 STACK_BYTES = 64 * 1024;
-constexpr u32 MOST_REPEATS = 256;  // reads of a word, one after the other, of a thread that does not poll it
+constexpr u32 MOST_REPEATS = 256;  // of one word by one thread, of which more are taken for polling
 constexpr int MOST_IDLE = 64;  // times in a row that all who poll may find nothing new
 
 // How many of each thread's stores somebody knows of.
