@@ -56,11 +56,7 @@ class Launcher:
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
-        ends = plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end
-        tasks = np.column_stack([plan.tasks, *ends])
-        tables = _heads(plan, tasks), tasks, plan.waits, plan.posts
-        self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables]
+        self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan)]
         self._known: dict[tuple[int, ...], Arguments] = {}
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> None:
@@ -88,6 +84,13 @@ class Launcher:
         for offset, tensor in enumerate((*self._tables, *shared)):
             arguments.words[at + offset] = tensor.data_ptr()
         return arguments
+
+
+def tables_of(plan: Plan) -> tuple[I32, ...]:
+    """Heads, tasks, waits and posts, as the kernel reads them."""
+    posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
+    tasks = np.column_stack([plan.tasks, plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end])
+    return _heads(plan, tasks), tasks, plan.waits, plan.posts
 
 
 def _heads(plan: Plan, tasks: I32) -> I32:

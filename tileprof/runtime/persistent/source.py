@@ -223,6 +223,11 @@ def alone(plan: Plan) -> bool:
     return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
 
 
+def _rows_alike(plan: Plan, options: Options) -> bool:
+    """Whether rows of all stages lie alike in the buffer of warps that are alone, so that each keeps to a part of its own."""
+    return len({(p.pitch, p.columns) for p in (_passes(stage, plan, options) for stage in plan.stages)}) == 1
+
+
 def tile_of(stage: StagePlan) -> tuple[int, int]:
     """Rows and columns of a stage's tiles."""
     assert isinstance(stage.operator, Gemm | Conv2d)
@@ -236,7 +241,7 @@ def header(plan: Plan, options: Options) -> str:
     constants = {
         "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
         "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
-        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
+        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "ROWS_ALIKE": int(_rows_alike(plan, options)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
         "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
     }  # fmt: skip
     lines = [
@@ -293,7 +298,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
     under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "TILE_ROWS": operator.tile[0],
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "IMAGES": 1, "TILE_ROWS": operator.tile[0],
         "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": pack,
         "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
@@ -315,7 +320,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
                 "IMAGE_PIXELS": halo.out_columns * halo.out_rows,
             }
             if halo.images > 1:
-                values["GROUP_STEP"] = halo.columns * halo.rows
+                values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
     members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 

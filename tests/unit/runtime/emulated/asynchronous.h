@@ -1,0 +1,105 @@
+// What happens behind the threads' backs: products of warpgroups and loads of boxes.
+#pragma once
+
+#include "memory.h"
+
+namespace machine {
+namespace {
+
+// Products.
+
+u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
+
+u32 start_of(u64 descriptor) { return (descriptor & 0x3FFF) << 4; }
+
+void check_descriptor(u64 descriptor) {
+    if (descriptor >> 62 != 1 || (descriptor >> 32 & 0x3FFF) != 64 || (descriptor >> 49 & 7) != 0)
+        report(text("a descriptor %llx that the machine does not know", static_cast<unsigned long long>(descriptor)));
+}
+
+// Row `row`, element `k` of an operand that is K-major with 128-byte swizzle.
+float element(Block& block, u32 start, u32 row, u32 k) {
+    u16 half;
+    std::memcpy(&half, bytes_of(block, swizzled(start + row * 128 + 2 * k), 2), 2);
+    return values_of_halves[half];
+}
+
+// A warp's sixteen rows of one wgmma.
+void compute(Block& block, u32 warp, const Group& group, u64 number) {
+    const Product& first = group.products[0][number];
+    float a[16][16], b[16][256], sums[16][256] = {};
+    const u32 a_at = start_of(first.a), b_at = start_of(first.b);
+    for (u32 row = 0; row < 16; ++row)
+        for (u32 k = 0; k < 16; ++k) a[row][k] = element(block, a_at, warp % 4 * 16 + row, k);
+    for (int column = 0; column < first.width; ++column)
+        for (u32 k = 0; k < 16; ++k) b[k][column] = element(block, b_at, column, k);
+    for (u32 row = 0; row < 16; ++row)
+        for (u32 k = 0; k < 16; ++k)
+            for (int column = 0; column < first.width; ++column) sums[row][column] += a[row][k] * b[k][column];
+    for (u32 lane = 0; lane < 32; ++lane) {
+        float* to = group.products[lane][number].sums;
+        for (int eight = 0; eight < first.width / 8; ++eight)
+            for (u32 i = 0; i < 4; ++i) to[4 * eight + i] += sums[lane / 4 + i / 2 * 8][8 * eight + lane % 4 * 2 + i % 2];
+    }
+}
+
+void compute_group(u32 number) {
+    Warp& warp = warps[number];
+    const std::unique_ptr<Group> group = std::move(warp.groups.front());
+    warp.groups.pop_front();
+    Block& block = blocks[number / WARPS];
+    for (u64 i = 0; i < group->products[0].size(); ++i) compute(block, number % WARPS, *group, i);
+    progress = true;
+    for (u32 lane = 0; lane < 32; ++lane) {
+        Fiber& fiber = fibers[number * 32 + lane];
+        if (std::strcmp(fiber.waits_for, "products") == 0) wake(fiber);
+    }
+}
+
+// Loads. A row of 128 bytes of the box after the other.
+void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
+    u32 counts[4];
+    for (u32 i = 0; i < 4; ++i) counts[i] = (map.box[i] + map.steps[i] - 1u) / map.steps[i];
+    u32 row = 0;
+    for (u32 w = 0; w < counts[3]; ++w)
+        for (u32 z = 0; z < counts[2]; ++z)
+            for (u32 y = 0; y < counts[1]; ++y, ++row) {
+                const std::int64_t outer[3] = {at[1] + std::int64_t(y) * map.steps[1], at[2] + std::int64_t(z) * map.steps[2],
+                                               at[3] + std::int64_t(w) * map.steps[3]};
+                const u16* from = reinterpret_cast<const u16*>(map.address);
+                bool inside = true;
+                for (u32 i = 0; i < 3; ++i) {
+                    inside &= outer[i] >= 0 && u64(outer[i]) < map.sizes[i + 1];
+                    from += outer[i] * std::int64_t(map.strides[i]) / 2;
+                }
+                for (u32 chunk = 0; chunk < 8; ++chunk) {
+                    u16 halves[8];
+                    for (u32 i = 0; i < 8; ++i) {
+                        const std::int64_t x = at[0] + std::int64_t(8 * chunk + i);
+                        halves[i] = inside && x >= 0 && u64(x) < map.sizes[0] ? from[x] : 0;
+                    }
+                    std::memcpy(bytes_of(block, swizzled(to + row * 128 + chunk * 16), 16), halves, 16);
+                }
+            }
+}
+
+u32 bytes_of_box(const Map& map) {
+    u32 rows = 1;
+    for (u32 i = 1; i < 4; ++i) rows *= (map.box[i] + map.steps[i] - 1u) / map.steps[i];
+    return rows * 128;
+}
+
+float value_of_half(u16 half) {
+    if (BFLOATS) {
+        const u32 bits = u32(half) << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    const int exponent = half >> 10 & 31, mantissa = half & 1023;
+    const float size = exponent == 31 ? (mantissa ? NAN : INFINITY) : exponent ? std::ldexp(float(1024 + mantissa), exponent - 25) : std::ldexp(float(mantissa), -24);
+    return half >> 15 ? -size : size;
+}
+
+}  // namespace
+}  // namespace machine

@@ -1,0 +1,57 @@
+// What CUDA has built in, for a host compiler. Included in front of everything.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "machine.h"
+
+#define __device__
+#define __global__
+#define __shared__
+#define __grid_constant__
+#define __forceinline__ inline
+#define __cluster_dims__(...)
+#define __launch_bounds__(...)
+#define threadIdx machine::thread_index
+#define blockIdx machine::block_index
+#define gridDim machine::grid_size
+
+struct float4 {
+    float x, y, z, w;
+};
+
+// Stores of it to global memory are held back, as a GPU may.
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+
+    uint4() = default;
+    uint4(const uint4&) = default;
+    uint4& operator=(const uint4& from) {
+        if (machine::is_global(this))
+            machine::hold(this, &from, sizeof from);
+        else
+            std::memcpy(static_cast<void*>(this), &from, sizeof from);
+        return *this;
+    }
+};
+
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+inline void __syncwarp() { machine::sync_warp(); }
+inline bool __any_sync(unsigned, bool mine) { return machine::any(mine); }
+inline int __reduce_min_sync(unsigned, int mine) { return machine::least(mine); }
+inline void __trap() { machine::fail("__trap"); }
+
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __expf(float x) { return expf(x); }
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+template <int W>
+struct Multiply {
+    static void add(float (&sums)[W / 2], unsigned long long a, unsigned long long b) { machine::multiply(sums, W, a, b); }
+};

@@ -1,0 +1,81 @@
+// A GPU of a few clusters on one CPU thread: what the stand-ins of ptx.cuh and cuda.h ask of it. See machine.cpp.
+#pragma once
+
+#include <cstdint>
+
+namespace machine {
+
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+struct Index {
+    u32 x;
+};
+
+struct Chunk {
+    u32 words[4];
+};
+
+// Of the thread that runs.
+extern Index thread_index, block_index, grid_size;
+
+// From where on shared memory reports a name, eight bytes each of what it names.
+struct Name {
+    const char* name;
+    u32 begin;
+};
+
+constexpr u32 SHARED_BEGIN = 1040;  // not where 1024 divides, which the kernel sees to itself
+
+void fail(const char* what);
+void yield();  // others may go first
+u64 clock();
+
+// Collectives of the 32 lanes of a warp.
+void sync_warp();
+bool any(bool mine);
+int least(int mine);
+void store_matrices(u32 address, const u32* squares);
+
+void sync_block(u32 barrier, u32 threads);
+void sync_cluster();
+u32 rank();
+
+// Shared memory. Addresses above 2^24 are another block's of the cluster.
+unsigned char* shared(u32 address, u32 bytes);
+u32 map_rank(u32 address, u32 rank);
+void store_async(u32 address, Chunk value, u32 barrier);
+u32 load_word(u32 address);
+void store_word(u32 address, u32 value);
+
+void barrier_init(u32 barrier, u32 arrivals);
+void barrier_arrive(u32 barrier, u32 bytes, bool release);
+bool barrier_wait(u32 barrier, u32 parity);
+
+// Global memory. Stores are held back until a release that knows of them, or a random moment.
+bool is_global(const void* address);
+void hold(void* to, const void* value, u32 bytes);
+int load_acquire(const int* address);
+int add_release(int* address, int value);
+void nap();
+void fence_proxy();
+
+// A tensor map, as fake_driver.py encodes it: sizes, box and steps in elements of two bytes, strides in bytes.
+struct Map {
+    u64 address, sizes[4], strides[3];
+    u16 box[4], steps[4];
+    u64 unused[6];
+};
+static_assert(sizeof(Map) == 128);
+
+void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 blocks, bool others_write);
+
+void multiply(float* sums, int width, u64 a, u64 b);
+void commit();
+void wait_groups(u32 pending);
+
+u16 to_half(float value);
+float from_half(u16 half);
+
+}  // namespace machine

@@ -1,0 +1,224 @@
+"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments by the code that gives them on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import torch
+
+from tileprof.runtime.persistent import launch
+from tileprof.runtime.persistent.build import SOURCES
+from tileprof.runtime.persistent.driver import Arguments
+from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.source import Options, header
+from tileprof.runtime.stages.view import View
+from tileprof.runtime.sync.tables import FLAG_BYTES
+
+EMULATED: Final = Path(__file__).parent / "emulated"
+FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
+
+_MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
+_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\((.*)\) = (.*);")
+_NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
+
+
+class Schedule(ctypes.Structure):
+    """`Options` of machine.cpp."""
+
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        *(
+            (name, ctypes.c_int)
+            for name in ("order", "events", "event_odds", "drain_odds", "cluster", "block", "warp", "yield_odds")
+        ),
+    )
+
+    @classmethod
+    def of(cls, seed: int, blocks: int, split: int) -> Schedule:
+        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or a cluster late. Seed 0 is calm."""
+        if seed == 0:
+            return cls(0, 1, 1, 1, 1, -1, -1, -1, 0)
+        dice = random.Random(seed)
+        late: list[tuple[int, int, int]] = [
+            (-1, -1, -1),
+            (-1, -1, dice.randrange(12)),
+            (-1, dice.randrange(blocks), dice.randrange(12)),
+            (-1, -1, dice.randrange(4)),
+            (-1, dice.randrange(blocks), -1),
+            (dice.randrange(blocks // split), -1, -1),
+        ]
+        return cls(
+            seed, dice.randrange(3), dice.choice([0, 0, 1, 2, 2]), dice.choice([2, 4, 16, 64]), dice.choice([0, 0, 4, 64]), *late[seed % len(late)],
+            dice.choice([0, 2, 8, 32]),
+        )  # fmt: skip
+
+
+class HostArguments(Arguments):
+    """Encodes tensor maps as `machine.Map`."""
+
+    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int]) -> None:  # fmt: skip
+        more = 4 - len(sizes)
+        words = [address, *sizes, *[1] * more, *strides, *[0] * more]
+        words += [sum(side << 16 * i for i, side in enumerate((*sides, *[1] * more))) for sides in (box, steps)]
+        self.words[word : word + 10] = words
+
+
+Patch = Callable[[str, str], str]
+"""From a source's name and text to the text that is compiled."""
+
+
+def compiled(plan: Plan, folder: Path, patch: Patch | None = None) -> Path:
+    """A library of the kernel of a plan and a machine of its own, in a new folder."""
+    folder.mkdir(parents=True)
+    stages = _MULTIPLY.sub("", header(plan, Options())).replace("template <int> struct Multiply;\n", "")
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
+    texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
+    texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
+    texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
+    for name, text in texts.items():
+        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
+    library = folder / "kernel.so"
+    machine = folder.parent / "machine.o"
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(EMULATED / "entry.cpp"),
+        str(machine),
+        "-o",
+        str(library),
+    )
+    return library
+
+
+def compile_machine(folder: Path) -> None:
+    """What every kernel is linked with."""
+    _run(
+        "g++",
+        *FLAGS,
+        "-O2",
+        "-ftree-vectorize",
+        "-fvisibility=hidden",
+        "-c",
+        str(EMULATED / "machine.cpp"),
+        "-o",
+        str(folder / "machine.o"),
+    )
+
+
+def compiler_missing() -> bool:
+    return shutil.which("g++") is None
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@dataclass
+class HostKernel:
+    """A kernel with its tensors in memory. Runs follow each other on the same semaphores, as on a GPU."""
+
+    plan: Plan
+    library: Path
+
+    def __post_init__(self) -> None:
+        loaded = ctypes.CDLL(str(self.library))
+        self._run = loaded.run_kernel
+        self._run.restype = ctypes.c_char_p
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Semaphores and counts as they are before the first run."""
+        plan = self.plan
+        flags = torch.zeros(plan.flag_words + 32, dtype=torch.int32)
+        self._flags = flags[-(flags.data_ptr() // 4) % 32 :][: plan.flag_words]
+        self._shared = (
+            torch.zeros(1, dtype=torch.int32),
+            self._flags,
+            torch.zeros(2, dtype=torch.int32),
+            torch.zeros(8, dtype=torch.int32),
+        )
+
+    def put(self, given: Mapping[str, torch.Tensor]) -> None:
+        """Inputs; room for all that stages write."""
+        dtype = next(iter(given.values())).dtype
+        self.tensors = {}
+        for stage in self.plan.stages:
+            for view in stage.operator.views().values():
+                if view.tensor not in self.tensors:
+                    flat = torch.zeros(max(view.elements + view.offset, 1) + 64, dtype=dtype)
+                    at = -(flat.data_ptr() // 2) % 64
+                    self.tensors[view.tensor] = flat[at : at + view.elements + view.offset]
+        bound = [
+            {role: self._seen(view) for role, view in stage.operator.views().items()} for stage in self.plan.stages
+        ]
+        views = {v.tensor: v for stage in self.plan.stages for v in stage.operator.views().values()}
+        for name, tensor in given.items():
+            self._seen(views[name]).copy_(tensor)
+        launcher: Any = object.__new__(launch.Launcher)
+        launcher.plan = self.plan
+        self._bound, self._launcher = bound, launcher
+
+    def _seen(self, view: View) -> torch.Tensor:
+        memory = self.tensors[view.tensor]
+        return memory.as_strided(view.shape, view.strides, memory.storage_offset() + view.offset)
+
+    def _arguments(self) -> HostArguments:
+        plan = self.plan
+        with (
+            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
+        ):
+            self._launcher.device = torch.device("cpu")
+            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan)]
+            return self._launcher._arguments(self._bound, self._shared)
+
+    def run(self, seed: int) -> str | None:
+        """Poison what stages write, and run. None, or what went wrong: what the machine found, or a wait that gave up."""
+        for bound in self._bound:
+            bound["out"].fill_(float("nan"))
+        at = self.plan.semaphore_bytes // 4
+        for stage in self.plan.stages:
+            lines = 2 * stage.operator.tiles * FLAG_BYTES // 4
+            self._flags[at + lines : at + stage.partial_bytes // 4] = -1
+            at += stage.partial_bytes // 4
+        arguments = self._arguments()
+        blocks, split = self.plan.clusters * self.plan.split, self.plan.split
+        schedule = Schedule.of(seed, blocks, split)
+        said = self._run(
+            arguments.pointers[0] and ctypes.c_void_p(arguments.pointers[0]), blocks, split, ctypes.byref(schedule),
+            ctypes.c_void_p(self._flags.data_ptr()), ctypes.c_uint64(self.plan.semaphore_bytes),
+        )  # fmt: skip
+        if said is None and int(self._shared[3][0]):
+            return f"a wait gave up: {self._shared[3].tolist()}"
+        return None if said is None else said.decode()
+
+    @property
+    def results(self) -> list[torch.Tensor]:
+        """Of every stage; a later one may have written an earlier one's memory."""
+        return [bound["out"] for bound in self._bound]
+
+
+def _aligned(table: np.ndarray) -> torch.Tensor:
+    """A copy that begins where 64 bytes do."""
+    flat = torch.zeros(table.size + 16, dtype=torch.int32)
+    at = -(flat.data_ptr() // 4) % 16
+    flat[at : at + table.size] = torch.from_numpy(table.reshape(-1).astype(np.int32))
+    return flat[at : at + table.size]
