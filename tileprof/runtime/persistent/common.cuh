@@ -189,7 +189,7 @@ __device__ __forceinline__ int slot_end(int k, int end) {
 template <class S>
 __device__ __forceinline__ int product_rows(int left) {
     if constexpr (S::SLOT_TAPS == 1) return left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
-    if constexpr (S::GROUP_STEP != 64) return left > S::IMAGE_PIXELS ? S::BLOCK_ROWS : S::BLOCK_ROWS - 64;
+    if constexpr (S::IMAGES > 1) return left > S::IMAGE_PIXELS ? S::BLOCK_ROWS : S::BLOCK_ROWS - 64;
     return S::BLOCK_ROWS;
 }
 
@@ -199,7 +199,7 @@ __device__ __forceinline__ int result_row(int row) {
     if constexpr (S::SLOT_TAPS == 1) {
         return row;
     } else {
-        const int image = S::GROUP_STEP == 64 ? 0 : row / 64, mine = row - 64 * image;
+        const int image = S::IMAGES == 1 ? 0 : row / 64, mine = row - 64 * image;
         const int column = mine % S::ROW_STEP, pixel = mine / S::ROW_STEP * S::ROW_PIXELS + column;
         return column < S::ROW_PIXELS && pixel < S::IMAGE_PIXELS ? image * S::IMAGE_PIXELS + pixel : -1;
     }

@@ -269,7 +269,7 @@ def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) 
 
     Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are no load beside them.
     """
-    streams = all(
+    streams = not paired(plan) and all(
         isinstance(s.operator, Gemm) and s.operator.out.shape[0] <= min(s.operator.tile[0], 64) for s in plan.stages
     )
     if not streams or not options.under_way_bytes:
@@ -293,7 +293,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
     under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "TILE_ROWS": operator.tile[0],
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "IMAGES": 1, "TILE_ROWS": operator.tile[0],
         "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": pack,
         "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
@@ -315,7 +315,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
                 "IMAGE_PIXELS": halo.out_columns * halo.out_rows,
             }
             if halo.images > 1:
-                values["GROUP_STEP"] = halo.columns * halo.rows
+                values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
     members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 
