@@ -191,15 +191,14 @@ def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> f
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
-    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows of the stage before that it reads."""
+    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows that it reads of an earlier stage."""
     free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
     under_way = (
         [0] * len(stages)
         if any(_pace(stage, split) is not _STREAMED for stage in stages)
         else k_blocks_under_way(stages, split, Options())
     )
-    before: list[float] = []  # when each row of tiles of the stage before was done
-    height_before = 1
+    done: dict[str, tuple[list[float], int]] = {}  # when each row of tiles of a tensor was done, and its height
     for number, stage in enumerate(stages):
         height, matrix = stage.operator.tile[0], _rows(stage)
         life, finish = paced_us(stage, split, clusters, under_way[number]), finish_us(stage, split)
@@ -208,9 +207,10 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
         ends: list[float] = []
         for row in range(down):
             ready = 0.0
-            if number:
-                low, high = _read(stage, row * height, min(matrix, (row + 1) * height))
-                ready = max(before[low // height_before : -(-high // height_before)]) + SIGNAL_US
+            if read := done.get(_activations(stage)):
+                ready = (
+                    max(_overlapping(*read, *_read(stage, row * height, min(matrix, (row + 1) * height)))) + SIGNAL_US
+                )
             for _ in range(across):
                 late = ready - free[0]
                 end = free[0] + life if late <= 0 else ready + rest_us(stage, split, life, late)
@@ -218,8 +218,19 @@ def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
             ends.append(
                 end + finish + (_pace(stage, split).lag_us if life > tile_us(stage, split, under_way[number]) else 0.0)
             )
-        before, height_before = ends, height
-    return max(before) + _pace(stages[-1], split).lag_us
+        done[stage.operator.out.tensor] = ends, height
+    return max(max(ends) for ends, _ in done.values()) + _pace(stages[-1], split).lag_us
+
+
+def _activations(stage: StagePlan) -> str:
+    """The tensor that a stage loads beside its weights."""
+    return stage.operator.a.tensor if isinstance(stage.operator, Gemm) else stage.operator.x.tensor
+
+
+def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
+    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader takes the tensor in another shape, with more rows."""
+    first = min(low // height, len(rows) - 1)
+    return rows[first : max(first + 1, -(-high // height))]
 
 
 def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ THREADS: Final = 384
 """Of a block: one warpgroup of loaders, two that multiply."""
 
 MOST_POSTS: Final = 256
-"""Semaphores that a task posts: one a thread."""
+"""Semaphores that a task posts, by a warp: more are more than a finer wait can gain."""
 
 _MOST_KNOWN: Final = 256
 """Sets of addresses whose arguments are kept: instances of a graph, inputs that an allocator hands out in turn."""

@@ -52,23 +52,29 @@ struct Wait {
     int k_from, k_to, semaphore, value, posts;
 };
 
+// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1 to -2^31. (Of signed numbers the
+// difference may not overflow, so that compilers compare the two, which is wrong in the run that goes beyond.)
+__device__ __forceinline__ bool reached(s32 seen, s32 expected) {
+    return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
+}
+
 // Return when the semaphore has reached its value, or too late; as tileprof.runtime.sync.device.wait.
 __device__ __forceinline__ void await(const Arguments& arguments, const Wait& wait, u32 epoch, int stage, int tile) {
     const s32* flag = arguments.flags + wait.semaphore * FLAG_WORDS;
-    const s32 before = static_cast<s32>(epoch * static_cast<u32>(wait.posts));
-    const s32 expected = before + wait.value;
-    if (load_acquire_gpu_s32(flag) - expected >= 0) return;
+    const u32 before = epoch * static_cast<u32>(wait.posts);
+    const s32 expected = static_cast<s32>(before + static_cast<u32>(wait.value));
+    if (reached(load_acquire_gpu_s32(flag), expected)) return;
     const u64 start = globaltimer();
     while (true) {
         nanosleep(20);
         const s32 seen = load_acquire_gpu_s32(flag);
-        if (seen - expected >= 0) return;
+        if (reached(seen, expected)) return;
         if (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0) {
             if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
                 arguments.record[1] = stage;
                 arguments.record[2] = tile;
                 arguments.record[3] = wait.semaphore;
-                arguments.record[4] = seen - before;
+                arguments.record[4] = static_cast<s32>(static_cast<u32>(seen) - before);
                 arguments.record[5] = wait.value;
             }
             return;

@@ -153,14 +153,11 @@ class StagePlan:
         if not isinstance(self.operator, Conv2d):
             return None
         halo = Halo.of(self.operator, self.rows)
-        if halo is None or (self.columns < _WIDE and not self._grouped(halo, split)):
-            return None
-        return halo
-
-    def _grouped(self, halo: Halo, split: int) -> bool:
-        """Whether weights for three rows of taps fit the memory: two rows are multiplied while one comes."""
-        taps = self.operator.weight.shape[2] if isinstance(self.operator, Conv2d) else 1
-        return 2 * K_BLOCK * (3 * taps * self.columns + 2 * halo.pixels) <= _RINGS_BYTES[split > 1]
+        if halo is None or self.k_blocks < split * self.operator.weight.shape[2]:
+            return None  # no row of taps for every block
+        # Slots of weights beside two of these: of narrow tiles for three rows of taps, two of which are multiplied while one comes.
+        slots = 2 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
+        return halo if 2 * K_BLOCK * (slots * self.columns + 2 * halo.pixels) <= _RINGS_BYTES[split > 1] else None
 
     def share(self, split: int) -> int:
         """Blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""

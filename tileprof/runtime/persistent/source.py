@@ -274,7 +274,7 @@ def _under_way(stage: StagePlan, plan: Plan, options: Options, slot_bytes: int) 
 
     Limited where memory is the limit: for products that stream their weights once, by so few rows that activations are no load beside them.
     """
-    streams = all(
+    streams = not paired(plan) and all(
         isinstance(s.operator, Gemm) and s.operator.out.shape[0] <= min(s.operator.tile[0], 64) for s in plan.stages
     )
     if not streams or not options.under_way_bytes:

@@ -1,0 +1,36 @@
+"""Counts of the persistent kernel go on for as long as a process lives, beyond what 32 bits hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tileprof.runtime.persistent.build import SOURCES
+
+MAIN = """
+#include <cstdlib>
+using s32 = int;
+using u32 = unsigned;
+#define __device__ __attribute__((noinline))
+#define __forceinline__
+{function}
+int main(int, char** given) {{ return reached(std::strtol(given[1], 0, 10), std::strtol(given[2], 0, 10)); }}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+def test_a_semaphore_is_awaited_beyond_the_largest_number(tmp_path) -> None:
+    """A compiler may take the difference of signed numbers for a comparison, and the wait of one run in 2^31 posts would return at once."""
+    found = re.search(
+        r"^__device__[^\n]* bool reached\(.*?^}", (SOURCES / "loads.cuh").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert found
+    (tmp_path / "main.cpp").write_text(MAIN.format(function=found[0]))
+    subprocess.run(["g++", "-O2", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
+    most = 2**31 - 1
+    pairs = {(3, 4): 0, (4, 4): 1, (most, -(2**31)): 0, (-(2**31), most): 1, (most - 5, -(2**31) + 5): 0, (-3, 2): 0, (2, -3): 1}  # fmt: skip
+    said = {pair: subprocess.run([tmp_path / "main", *map(str, pair)], check=False).returncode for pair in pairs}
+    assert said == pairs
