@@ -230,7 +230,12 @@ def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[st
 def _print(found: dict[str, Any]) -> None:
     print(f"{len(found['stages'])} stages, {found['tiles']:,} tiles, {found['semaphores']:,} semaphores.")
     what = "found neither race nor deadlock" if not found["findings"] else "found:"
-    print(f"{found['executions']:,} executions, in plain, random and adversarial orders, {what}")
+    count = found["executions"]
+    print(
+        f"{count:,} executions, in plain, random and adversarial orders, {what}"
+        if count != 1
+        else f"1 execution, in stream order, {what}"
+    )
     for line in found["findings"]:
         print(f"  {line}")
     for number in found.get("numbers", ()):
