@@ -62,7 +62,9 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="with --compare: torch.compile max-autotune too, which gets so long to compile",
     )
-    add("--random", type=int, metavar="N", help=f"random orders (default {RANDOM})")
+    add(
+        "--random", type=int, metavar="N", help=f"random orders (default {RANDOM}; not with --compare, as the next two)"
+    )
     add(
         "--delayed",
         type=int,
