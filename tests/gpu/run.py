@@ -1,4 +1,4 @@
-"""Everything that needs a GPU, in order of what it is worth: ``python tests/gpu/run.py --out DIR [--budget SECONDS]``.
+r"""Everything that needs a GPU, in order of what it is worth: ``python tests/gpu/run.py --out DIR [--budget SECONDS]``.
 
 Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
@@ -12,7 +12,9 @@ beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks 
 
     python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
-        --platform manylinux2014_x86_64 -d .whl NAME==VERSION       for each of WHEELS below
+        --platform manylinux2014_x86_64 -d .whl NAME==VERSION
+
+for each of WHEELS in this file.
 """
 
 import argparse
@@ -226,17 +228,24 @@ def report(summary):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
     parser.add_argument(
         "--budget", type=float, default=1740, metavar="SECONDS", help="for all steps together (default: 1740)"
     )
-    parser.add_argument("--from", dest="begin", choices=[step.name for step in STEPS])
-    parser.add_argument("--only", metavar="STEP,STEP")
+    names = [step.name for step in STEPS]
+    parser.add_argument("--from", dest="begin", choices=names, metavar="STEP", help="begin there: " + ", ".join(names))
+    parser.add_argument("--only", metavar="STEP,STEP", help="these alone")
     cores = os.cpu_count() or 1
     parser.add_argument(
         "--jobs", type=int, default=max(1, min(6, cores // 2)), help="steps at once (default: %(default)s)"
     )
-    parser.add_argument("--wheels", type=Path, default=ROOT / ".whl")
+    parser.add_argument(
+        "--wheels",
+        type=Path,
+        default=ROOT / ".whl",
+        metavar="DIR",
+        help="wheels that this machine lacks (default: .whl)",
+    )
     given = parser.parse_args()
     ends = time.monotonic() + given.budget
     out = given.out.resolve()

@@ -67,7 +67,7 @@ def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsy
 
 def test_launches_between_become_stages_or_are_fused(mlp, tmp_path, capsys):
     assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "a"), "--pair", "0:2"]) == 0
-    assert "Launches 1 lie between" in capsys.readouterr().err
+    assert "Launch 1 lies between" in capsys.readouterr().err
     assert len(load_policy(tmp_path / "a" / "policy.json").stages) == 3
     assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "b"), "--pair", "0:2", "--fuse"]) == 0
     fused = load_policy(tmp_path / "b" / "policy.json")

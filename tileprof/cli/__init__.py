@@ -54,6 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             print(f"tileprof: cannot write to stdout: {error.strerror or error}", file=sys.stderr)
             return BAD_USAGE
+        if (
+            isinstance(error, PermissionError) and error.filename is not None
+        ):  # a folder above that cannot be looked into
+            print(f"tileprof: no permission for {_harmless(str(error.filename))}", file=sys.stderr)
+            return BAD_USAGE
         traceback.print_exc()
         print("tileprof: this is a bug in tileprof; the traceback above says where", file=sys.stderr)
         return OUR_FAILURE

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--granule", type=int, default=32, metavar="BYTES", help="resolution of recorded addresses (default: 32)")
     add("--arena", type=int, default=2048, metavar="MIB", help="GPU memory for records (default: 2048)")
     add("--kernel", metavar="REGEX", help="record kernels whose name matches")
-    add("--exclude", metavar="REGEX", help="leave out kernels whose name matches")
+    add("--exclude", metavar="REGEX", help="leave out kernels whose name matches; they are not waited for either")
     add(
         "--include", metavar="REGEX",
         help="record kernels that are left alone by default, as NCCL's are, because they spin until another GPU or process "

@@ -155,9 +155,11 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         folded = between(graph, launches)
         graph = fuse(graph, launches)
     elif more := between(graph, launches):
+        numbers = ", ".join(map(str, more))
         print(
-            f"Launches {', '.join(map(str, more))} lie between, need some of these and are needed by others: they become stages too "
-            "(--fuse takes them as part of the stages instead).",
+            f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too (--fuse takes it as part of a stage instead)."
+            if len(more) == 1
+            else f"Launches {numbers} lie between, need some of these and are needed by others: they become stages too (--fuse takes them as part of the stages instead).",
             file=sys.stderr,
         )
         launches = sorted({*launches, *more})

@@ -62,7 +62,9 @@ def _prepare(parser: ArgumentParser) -> None:
         metavar="SECONDS",
         help="with --compare: torch.compile max-autotune too, which gets so long to compile",
     )
-    add("--random", type=int, metavar="N", help=f"random orders (default {RANDOM})")
+    add(
+        "--random", type=int, metavar="N", help=f"random orders (default {RANDOM}; not with --compare, as the next two)"
+    )
     add(
         "--delayed",
         type=int,
@@ -230,7 +232,12 @@ def _found(policy: Policy, findings: Findings, names: dict[int, str]) -> dict[st
 def _print(found: dict[str, Any]) -> None:
     print(f"{len(found['stages'])} stages, {found['tiles']:,} tiles, {found['semaphores']:,} semaphores.")
     what = "found neither race nor deadlock" if not found["findings"] else "found:"
-    print(f"{found['executions']:,} executions, in plain, random and adversarial orders, {what}")
+    count = found["executions"]
+    print(
+        f"{count:,} executions, in plain, random and adversarial orders, {what}"
+        if count != 1
+        else f"1 execution, in stream order, {what}"
+    )
     for line in found["findings"]:
         print(f"  {line}")
     for number in found.get("numbers", ()):

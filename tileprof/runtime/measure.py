@@ -273,6 +273,13 @@ def main(arguments: Sequence[str]) -> None:
     begun = time.monotonic()
     options = _options(arguments)
     chosen = [case for case in cases() if any(word in case.name for word in options.only or [""])]
+    if not chosen:
+        raise SystemExit(f"no chain's name contains {' or '.join(map(repr, options.only))}")
+    if not options.prepare:
+        try:
+            measured_on("--prepare compiles without one")
+        except UserError as reason:
+            raise SystemExit(str(reason)) from None
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - _CORES_LEFT)) as pool:
         if options.prepare:
             kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
@@ -372,12 +379,10 @@ def _known(path: Path) -> list[dict[str, Any]]:
     return list(found["rows"]) if found["device"] == torch.cuda.get_device_name() else []
 
 
-def measured_on() -> dict[str, Any]:
-    """Device, versions and date of what is measured here; raises `UserError` without a GPU."""
+def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:
+    """Device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``, without a GPU."""
     if not torch.cuda.is_available():
-        raise UserError(
-            "there is no GPU here that PyTorch can use, so that nothing can be measured; leave out --compare"
-        )
+        raise UserError(f"there is no GPU here that PyTorch can use, so that nothing can be measured; {instead}")
     import triton  # noqa: PLC0415 - for its version
 
     return {

@@ -62,7 +62,7 @@ INSTEAD: Final = {
 def scheduler(name: str) -> Scheduler:
     """The scheduler of a name; raises `UserError`."""
     if name not in SCHEDULERS:
-        raise UserError(f"there is no scheduler {name!r}; known: {', '.join(SCHEDULERS)}")
+        raise UserError(f"there is no scheduler {name!r}; known: auto, {', '.join(SCHEDULERS)}")
     return SCHEDULERS[name]
 
 

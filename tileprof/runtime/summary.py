@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -126,8 +127,17 @@ def mean(values: Sequence[float]) -> float:
 
 def main(arguments: Sequence[str]) -> None:
     """See the module."""
-    found = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    sys.stdout.write(markdown(found))
+    parser = argparse.ArgumentParser(prog="python -m tileprof.runtime.summary", description=__doc__)
+    parser.add_argument("rows", metavar="OUT.json", type=Path, help="what python -m tileprof.runtime.measure wrote")
+    path = parser.parse_args(arguments).rows
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        said = markdown(found)
+    except OSError as error:
+        parser.error(f"cannot read {path}: {error.strerror}")
+    except (ValueError, LookupError, TypeError):
+        parser.error(f"{path} holds no rows of python -m tileprof.runtime.measure")
+    sys.stdout.write(said)
 
 
 if __name__ == "__main__":

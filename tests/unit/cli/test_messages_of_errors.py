@@ -24,3 +24,13 @@ def test_an_error_is_printed_without_what_a_terminal_obeys(monkeypatch, capsys, 
     monkeypatch.setattr(cli, "_run", fail)
     assert cli.main(["verify"]) == 2
     assert capsys.readouterr().err == f"tileprof: {shown}\n"
+
+
+@pytest.mark.parametrize("verb", ["view", "export"])
+def test_what_may_not_be_looked_at_is_named_and_is_no_bug(monkeypatch, capsys, verb) -> None:
+    def fail(_: list[str]) -> int:
+        raise PermissionError(13, "Permission denied", "locked/page.html")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main([verb]) == 2
+    assert capsys.readouterr().err == "tileprof: no permission for locked/page.html\n"

@@ -87,7 +87,7 @@ def pretended(monkeypatch, tmp_path, every_case):
     compiled, clock = [], [0.0]
     for place, name, value in (
         (measure, "cases", lambda: iter(every_case)), (torch.cuda, "get_device_name", lambda: "H200"), (torch.cuda, "empty_cache", lambda: None),
-        (torch.cuda, "get_device_capability", lambda: (9, 0)), (measure, "measured_on", lambda: {"device": "H200"}),
+        (torch.cuda, "get_device_capability", lambda: (9, 0)), (measure, "measured_on", lambda *_: {"device": "H200"}),
         (measure, "_clusters_here", lambda: clusters_on(132)), (measure.time, "monotonic", lambda: clock[0]),
         (measure, "compile_for", lambda policy, chain, chosen, clusters: compiled.append(chain)),
     ):  # fmt: skip
@@ -236,3 +236,11 @@ def test_more_waits_never_take_less_and_the_sum_of_stages_bounds_it(chain) -> No
     free, waited = predicted_us(without_waits(plan), alone, GAP_US), predicted_us(plan, alone, GAP_US)
     assert max(alone) - 3 <= free <= waited <= sum(alone) + SIGNAL_US
     assert all(a <= b for a, b in pairwise([predicted_us(plan, [us, 20.0], GAP_US) for us in (10.0, 20.0, 40.0)]))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_or_a_chain_a_sentence_says_so(tmp_path) -> None:
+    with pytest.raises(SystemExit, match=r"no GPU here .*; --prepare compiles without one"):
+        measure.main([str(tmp_path / "o.json")])
+    with pytest.raises(SystemExit, match="no chain's name contains 'nothing of the kind'"):
+        measure.main(["--prepare", "--only", "nothing of the kind"])

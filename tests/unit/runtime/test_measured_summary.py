@@ -26,6 +26,18 @@ def test_the_page_holds_what_the_results_say(capsys) -> None:
     assert all(name in said for name in by_chain(json.loads(RESULTS.read_text())["rows"]))
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "cannot read"), ("{", "holds no rows"), ("[]", "holds no rows"), ('{"a": 1}', "holds no rows")],
+)
+def test_what_holds_no_rows_is_said_in_a_sentence(tmp_path, capsys, text, said) -> None:
+    if text is not None:
+        (tmp_path / "rows.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "rows.json")])
+    assert said in capsys.readouterr().err
+
+
 def test_a_gain_is_against_the_same_kernels_in_stream_order() -> None:
     persistent = [row("persistent-stages", 20.0), row("persistent", 15.0), row("PyTorch in a graph", 30.0)]
     triton = [row("graph", 20.0), row("cusync", 22.0)]

@@ -55,7 +55,7 @@ class Recording:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
         self._exit_code = exit_code
         self._interrupted = isinstance(error, KeyboardInterrupt)
-        self._reason = "" if error is None else f"{type(error).__name__}: {error}"
+        self._reason = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
         obstacle = fake.obstacle(error) if error is not None and self.session.fake else None
         if obstacle is not None:
             self._reason = obstacle

@@ -111,6 +111,8 @@ def replace_chains(graph: fx.GraphModule, options: Options, policies: Sequence[P
         with graph.graph.inserting_before(found.last):
             node = graph.graph.call_module(name, tuple(found.inputs.values()))
         node.meta = dict(found.last.meta)
+        if options.use != "always" and node.meta["val"].device.type != "cuda":
+            LOG.info('a chain of %d stages stays PyTorch\'s on a CPU, but for use="always"', len(found.stages))
         found.last.replace_all_uses_with(node)
         count += 1
     if count:
