@@ -156,6 +156,16 @@ class HostKernel:
             torch.zeros(8, dtype=torch.int32),
         )
 
+    def begin_after(self, runs: int) -> None:
+        """Semaphores and counts as so many runs leave them."""
+        self.begin_anew()
+        posts = np.zeros(max(1, self.plan.semaphores), np.int64)
+        posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
+        self._flags[: self.plan.semaphore_bytes // 4 : FLAG_BYTES // 4] = torch.from_numpy(
+            (posts * runs).astype(np.uint32).view(np.int32)
+        )
+        self._shared[2][0] = runs
+
     def put(self, given: Mapping[str, torch.Tensor]) -> None:
         """Inputs; room for all that stages write."""
         dtype = next(iter(given.values())).dtype

@@ -33,7 +33,7 @@ from tileprof.runtime.stages.gemm import Gemm
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
-RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "18"))
+RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
 
 
 def biased(dtype: str) -> Chain:
@@ -267,3 +267,11 @@ def test_a_wait_that_cannot_end_is_recorded_and_the_next_run_is_right(make) -> N
     strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
     kernel = make(plan_for(case, strong))
     assert any("a wait gave up: [1, 1, " in line for line in wrong_runs(kernel, case[0], 2))
+
+
+def test_counts_go_on_beyond_what_a_word_holds(make) -> None:
+    chain, *_ = case = CASES["products by two"]
+    plan = plan_for(case)
+    kernel = make(plan)
+    kernel.begin_after(2**31 // int(plan.waits[:, 4].max()) - 3)
+    assert not list(wrong_runs(kernel, chain, 6))
