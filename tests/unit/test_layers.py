@@ -21,6 +21,7 @@ ALLOWED = {
     "runtime": {"errors", "building", "devices", "policy"},
     "examples": set(),
     "cli": {"errors", "devices", "trace", "record", "analysis", "viz", "policy", "runtime"},
+    "__main__": {"cli"},
 }
 
 
