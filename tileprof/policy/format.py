@@ -173,6 +173,13 @@ def load_policy(path: Path | str) -> Policy:
     """Read a policy file; raises `PolicyError` naming the file and what is wrong with it."""
     try:
         return from_dict(parsed(read_text(Path(path))))
+    except IsADirectoryError:
+        more = (
+            f" and seems to be a trace; `tileprof export {path}` makes policies of one"
+            if (Path(path) / "manifest.json").exists()
+            else ""
+        )
+        raise PolicyError(f"{path} is a folder{more}; a policy is a JSON file") from None
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
     except RecursionError:

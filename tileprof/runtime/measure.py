@@ -374,9 +374,11 @@ def _known(path: Path) -> list[dict[str, Any]]:
     """Rows of an earlier call on a device of the same name."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        return list(found["rows"]) if found["device"] == torch.cuda.get_device_name() else []
     except FileNotFoundError:
         return []
-    return list(found["rows"]) if found["device"] == torch.cuda.get_device_name() else []
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} holds no measured rows, and is not overwritten; name another file") from None
 
 
 def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:

@@ -74,3 +74,12 @@ def test_names_and_notes_reach_the_terminal_as_one_plain_line(
     assert f"  {plain}\n" in shown.out
     assert f"{plain} (0): {plain}." in shown.err
     assert "\x1b" not in shown.out + shown.err
+
+
+def test_a_trace_where_a_policy_belongs_is_told_from_any_folder(
+    mlp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(mlp)]) == 2
+    assert f"seems to be a trace; `tileprof export {mlp}` makes policies of one" in capsys.readouterr().err
+    assert main(["run", str(tmp_path)]) == 2
+    assert f"{tmp_path} is a folder; a policy is a JSON file" in capsys.readouterr().err

@@ -143,6 +143,15 @@ def test_what_is_there_is_not_measured_again_where_only_what_is_missing_is(prete
     assert len(json.loads(out.read_text())["rows"]) == 3
 
 
+@pytest.mark.parametrize("text", ["not json", "[1]", "{}"])
+def test_a_file_that_holds_no_rows_is_neither_joined_nor_overwritten(pretended, text) -> None:
+    _, out = pretended
+    out.write_text(text)
+    with pytest.raises(UserError, match=r"holds no measured rows, and is not overwritten"):
+        measure.main([str(out), "--only", "GPT-3 MLP TP8, 1 tokens"])
+    assert out.read_text() == text
+
+
 def test_the_persistent_kernel_comes_first_then_what_it_does_not_take_then_what_takes_long(every_case) -> None:
     options = Namespace(triton=False, compile=False)
     found = measure.jobs(every_case, (9, 0), options)
