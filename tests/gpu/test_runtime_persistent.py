@@ -86,6 +86,7 @@ CHAINS = {
     "convolutions, rows": convolution_pair(3, 14, 64, (98, 32)),
     "convolutions, images": convolution_pair(5, 7, 64, (98, 64)),
     "convolutions, parts of rows": convolution_pair(1, 32, 64, (16, 64)),
+    "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
     "a convolution of stride 2": narrowing(),
 }
 
@@ -105,7 +106,13 @@ def test_a_thousand_replays_with_random_delays_are_right(chain) -> None:
 @pytest.mark.parametrize("split", [1, 2, 4])
 def test_every_split_of_k_is_right_under_delays(monkeypatch, split) -> None:
     monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split))
-    for name in ("products", "gated products", "bias and residual", "convolutions, rows"):
+    for name in (
+        "products",
+        "gated products",
+        "bias and residual",
+        "convolutions, rows",
+        "convolutions, two images whose halo is 64 pixels",
+    ):
         assert wrong_replays(CHAINS[name].policy(), replays=200) == 0
 
 
