@@ -1,4 +1,4 @@
-// A program that runs out of device memory, of which the recorder itself holds some.
+// The program's device memory: what is allocated, mapped and whose it is, and a program that runs out of it, of which the recorder itself holds some.
 #include <algorithm>
 #include <array>
 
@@ -9,6 +9,8 @@ namespace tileprof {
 
 namespace {
 
+using u64 = unsigned long long;
+
 constexpr std::array kAllocations = {
     SANITIZER_CBID_DRIVER_API_cuMemAlloc_v2,      SANITIZER_CBID_DRIVER_API_cuMemAllocPitch_v2,
     SANITIZER_CBID_DRIVER_API_cuMemAllocManaged,  SANITIZER_CBID_DRIVER_API_cuMemCreate,
@@ -17,6 +19,54 @@ constexpr std::array kAllocations = {
 };
 
 }  // namespace
+
+void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
+    bool made = cbid == SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC || cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
+    if (made) {
+        allocations_[data.address] = data.size;
+        if (data.context != nullptr) owners_[data.address] = data.context;
+    } else {
+        allocations_.erase(data.address);
+        owners_.erase(data.address);
+    }
+    // What comes from a pool of the driver is one tensor's, not a segment that a framework cuts up.
+    bool pool = cbid == SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC;
+    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"device\":%d,\"flags\":%u,\"pool\":%d", made ? "alloc" : "free",
+               static_cast<u64>(data.address), static_cast<u64>(data.size), static_cast<int>(data.device), data.flags, pool);
+}
+
+// Pinned memory is the reader's business alone: kernels reach it, but it is not poisoned or compared.
+void Recorder::host_memory(bool made, const Sanitizer_ResourceMemoryData& data) {
+    log_.event("\"e\":\"%s\",\"address\":%llu,\"bytes\":%llu,\"host\":1", made ? "alloc" : "free",
+               static_cast<u64>(data.address), static_cast<u64>(data.size));
+}
+
+// Memory that the program maps itself (expandable segments do): known from the calls, whether the library reports it or not.
+void Recorder::mapped(uint64_t address, uint64_t bytes, bool made) {
+    if (made) {
+        if (allocation(address).second != 0) return;  // it was reported
+        allocations_[address] = bytes;
+        log_.event("\"e\":\"alloc\",\"address\":%llu,\"bytes\":%llu,\"mapped\":1", static_cast<u64>(address), static_cast<u64>(bytes));
+        return;
+    }
+    for (auto at = allocations_.lower_bound(address); at != allocations_.end() && at->first < address + bytes;) {
+        log_.event("\"e\":\"free\",\"address\":%llu", static_cast<u64>(at->first));
+        at = allocations_.erase(at);
+    }
+}
+
+std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
+    auto after = allocations_.upper_bound(address);
+    if (after == allocations_.begin()) return {0, 0};
+    --after;
+    if (address - after->first >= after->second) return {0, 0};
+    return *after;
+}
+
+CUcontext Recorder::owner(uint64_t base) const {
+    auto found = owners_.find(base);
+    return found == owners_.end() ? nullptr : found->second;
+}
 
 bool is_allocation(uint32_t cbid) { return std::find(kAllocations.begin(), kAllocations.end(), cbid) != kAllocations.end(); }
 
@@ -32,7 +82,7 @@ void Recorder::allocated(const Sanitizer_CallbackData& data) {
     told_of_memory_ = true;
     complain("the GPU was out of memory when the program asked for some; of it, %llu MiB are the recorder's. If the program runs "
              "without a recorder, make that less with --arena",
-             static_cast<unsigned long long>(arenas_.empty() ? 0 : options.arena_bytes >> 20));
+             static_cast<u64>(arenas_.empty() ? 0 : options.arena_bytes >> 20));
 }
 
 }  // namespace tileprof
