@@ -3,6 +3,7 @@
 import torch
 
 from tileprof.runtime.gpu import GpuPipeline
+from tileprof.runtime.timing import captured
 
 DELAY_NS = 20_000
 
@@ -15,20 +16,13 @@ def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=
     given = pipeline.example()
     wanted = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**given)).clone()
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
-    torch.cuda.synchronize()  # another stream is about to read all of this
 
     def once():
         pipeline.seed.add_(1)
         pipeline.poison()
         wrong.add_((bits(pipeline(**given)) != wanted).any().int())
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        once()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        once()
+    graph = captured(once)
     for _ in range(replays):
         graph.replay()
     pipeline.check()

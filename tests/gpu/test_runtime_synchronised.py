@@ -33,6 +33,7 @@ from tileprof.runtime.stages.reduce import Reduce  # noqa: E402 - likewise
 from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402 - likewise
 from tileprof.runtime.stages.view import View  # noqa: E402 - likewise
 from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402 - likewise
+from tileprof.runtime.timing import captured  # noqa: E402 - likewise
 
 
 @triton.jit
@@ -190,13 +191,7 @@ def test_triton_kernels_of_a_user_become_stages(delay_ns) -> None:
         doubled[(tiles,)](y, z, stages[1], run, delay_ns, BLOCK=block, **stages.launch(1))
         wrong.add_((z != 4 * x).any().int())
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        once()
-    side.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
-        once()
+    graph = captured(once)
     for _ in range(300):
         graph.replay()
     stages.check()
