@@ -158,9 +158,14 @@ struct Sums {
         }
         if constexpr (HANDS_OVER<S>) {
             if (thread < 128)
-                exchange<S, PASS, 0>(kept, task, rows);
+                give<S, 0>(kept);
             else
-                exchange<S, PASS, 1>(kept, task, rows);
+                give<S, 1>(kept);
+            barrier_sync<2, CONSUMERS>();  // one instruction for both warpgroups: synccheck reports two as divergence
+            if (thread < 128)
+                take<S, PASS, 0>(kept, task, rows);
+            else
+                take<S, PASS, 1>(kept, task, rows);
         } else if (has_rows<S>()) {
 #pragma unroll
             for (int group = 0; group < S::PASS_GROUPS; ++group)
@@ -175,20 +180,21 @@ struct Sums {
 
     // The first warpgroup has gates and finishes even groups, the second what they gate and the odd ones: each gives the other what that one lacks, through the
     // places that it has read its own sums from.
+    template <class S, int MINE>
+    __device__ __forceinline__ void give(const float4 (&kept)[S::PASS_GROUPS][S::MINE]) {
+        if (!has_rows<S>()) return;
+#pragma unroll
+        for (int group = 1 - MINE; group < S::PASS_GROUPS; group += 2) store_shared_f32x4(place<S>(reading.slot, 0, group, 0), kept[group][0]);
+    }
+
     template <class S, int PASS, int MINE>
-    __device__ __forceinline__ void exchange(const float4 (&kept)[S::PASS_GROUPS][S::MINE], const Task& task, int rows) {
+    __device__ __forceinline__ void take(const float4 (&kept)[S::PASS_GROUPS][S::MINE], const Task& task, int rows) {
         constexpr int BEHIND = S::WARPS / 2 * 512;
-        if (has_rows<S>()) {
+        if (!has_rows<S>()) return;
 #pragma unroll
-            for (int group = 1 - MINE; group < S::PASS_GROUPS; group += 2) store_shared_f32x4(place<S>(reading.slot, 0, group, 0), kept[group][0]);
-        }
-        barrier_sync<2, CONSUMERS>();
-        if (has_rows<S>()) {
-#pragma unroll
-            for (int group = MINE; group < S::PASS_GROUPS; group += 2) {
-                const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + static_cast<u32>(MINE == 0 ? BEHIND : -BEHIND));
-                store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows, PASS * S::PASS_GROUPS + group);
-            }
+        for (int group = MINE; group < S::PASS_GROUPS; group += 2) {
+            const float4 other = load_shared_f32x4(place<S>(reading.slot, 0, group, 0) + static_cast<u32>(MINE == 0 ? BEHIND : -BEHIND));
+            store<S>(MINE == 0 ? kept[group][0] : other, MINE == 0 ? other : kept[group][0], task, rows, PASS * S::PASS_GROUPS + group);
         }
     }
 
