@@ -84,6 +84,14 @@ int streams(Memory& m, int times) {
     return m.say();
 }
 
+// In the default stream, in which the library copies, too.
+int plain(Memory& m) {
+    m.load_all();
+    spins<<<1, kThreads>>>(m.flag, m.data, m.out);
+    lets_go<<<1, kThreads, 0, m.second>>>(m.flag, m.data);
+    return m.say();
+}
+
 // The host lets it go, after it has waited for another stream.
 int host(Memory& m) {
     m.load_all();
@@ -129,6 +137,7 @@ int cooperative(Memory& m) {
 int main(int, char** words) {
     Memory m;
     if (strcmp(words[1], "streams") == 0) return streams(m, 1);
+    if (strcmp(words[1], "plain") == 0) return plain(m);
     if (strcmp(words[1], "often") == 0) return streams(m, 5);
     if (strcmp(words[1], "host") == 0) return host(m);
     if (strcmp(words[1], "late") == 0) return late(m);

@@ -28,7 +28,7 @@ def of(trace, kernel):
     return trace.launches[trace.launches.kernel.str.startswith(f"{kernel}(")]
 
 
-@pytest.mark.parametrize("way", ["streams", "host"])
+@pytest.mark.parametrize("way", ["streams", "plain", "host"])
 def test_a_kernel_that_a_later_launch_or_the_host_lets_go_is_given_up_and_goes_on(record, program, way):
     done = record(*program(way), passes=("accesses",), wait_s=1)
     assert (done.code, done.output) == (0, "42 cudaSuccess\n"), done.said

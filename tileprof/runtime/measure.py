@@ -9,7 +9,7 @@ is what torch.compile gets a chain. What cannot be measured is said, and the res
 The persistent kernel is compiled beside the measurement, a chain ahead; ``--prepare`` compiles it for all chains, into $TILEPROF_CACHE, on a machine without a GPU.
 ``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows, afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
 
-Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`. A graph holds several instances of a chain, each
+Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a chain take turns. A graph holds several instances of a chain, each
 with tensors of its own, so that weights do not stay in L2 from one to the next; clocks are as found.
 """
 
@@ -45,13 +45,13 @@ from tileprof.runtime.persistent.plan import SPLITS
 from tileprof.runtime.persistent.predict import predicted_us
 from tileprof.runtime.persistent.run import compile_for
 from tileprof.runtime.persistent.takes import stage_plans
-from tileprof.runtime.rivals import COMPILED, GRAPH, compiled_times, torch_rows
+from tileprof.runtime.rivals import COMPILED, EAGER, GRAPH, compiled_times
 from tileprof.runtime.schedulers import scheduler
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.operator import Operator
 from tileprof.runtime.stages.view import View
-from tileprof.runtime.timing import REPEATS, time_graph
+from tileprof.runtime.timing import REPEATS, captured, time_eager, time_in_turn
 
 PEAK_FLOPS: Final = 790e12
 PEAK_BYTES_PER_S: Final = 4.3e12
@@ -61,8 +61,8 @@ TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
 """Schedulers that a chain is measured under, where its tiles fit Triton's kernels and where they fit the persistent one."""
 
-_CORES_LEFT: Final = 3
-"""That compile nothing while the others do: PyTorch without a graph is timed beside them."""
+_COMPILING: Final = 0.5
+"""Of the cores, while others are timed. With three left idle the first chains had times of up to 50 times the median: whoever shares a machine has a quota."""
 
 _PREPARED_SMS: Final = 132
 """Of the GPU for which kernels are prepared: an H200."""
@@ -109,6 +109,7 @@ def measure(
     beside_torch: bool = True,
 ) -> list[dict[str, Any]]:
     """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, those that wait with each policy.
+    All but PyTorch without a graph are timed in turn.
 
     ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has overwritten in time.
     """
@@ -116,16 +117,24 @@ def measure(
     first = GpuPipeline(policies[0], schedule=schedulers[0], unchecked=True)
     given = rotated(first, count)
     wanted = first.reference(given[0])[next(iter(first.outputs))].double()
-    found = [_row(chain, name, times) for name, times in torch_rows(first.reference, given)] if beside_torch else []
+
+    def plain() -> list[Any]:
+        return [first.reference(tensors) for tensors in given]
+
+    found = [_row(chain, EAGER, time_eager(plain))] if beside_torch else []
+    graphs = {GRAPH: captured(plain)} if beside_torch else {}
+    ours: dict[str, tuple[str, list[GpuPipeline]]] = {}
     for name in schedulers:
         for number, policy in enumerate(policies if name in _WITH_POLICY else policies[:1]):
-            pipelines = pipelines_of(policy, name, count, ahead=ahead)
-            times = time_graph(partial(launch_all, pipelines, given))
+            row, pipelines = row_name(name, number, len(policies)), pipelines_of(policy, name, count, ahead=ahead)
+            ours[row], graphs[row] = (name, pipelines), captured(partial(launch_all, pipelines, given))
+    for row, times in zip(graphs, time_in_turn(list(graphs.values())), strict=True):
+        found.append(_row(chain, row, times))
+        if row in ours:
+            name, pipelines = ours[row]
             for pipeline in pipelines:
                 pipeline.check()
-            row = _row(chain, row_name(name, number, len(policies)), times)
-            row["relative_error"] = _error(pipelines[0], given[0], wanted)
-            found.append(row | {"correct": scheduler(name).correct})
+            found[-1] |= {"relative_error": _error(pipelines[0], given[0], wanted), "correct": scheduler(name).correct}
     return with_gains(found)
 
 
@@ -280,7 +289,7 @@ def main(arguments: Sequence[str]) -> None:
             measured_on("--prepare compiles without one")
         except UserError as reason:
             raise SystemExit(str(reason)) from None
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - _CORES_LEFT)) as pool:
+    with ThreadPoolExecutor(max(1, int((os.cpu_count() or 1) * (1 if options.prepare else _COMPILING)))) as pool:
         if options.prepare:
             kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
             failed = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]

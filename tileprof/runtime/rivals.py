@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tileprof.runtime.timing import time_eager, time_graph
+from tileprof.runtime.timing import time_graph
 
 EAGER: Final = "PyTorch eager"
 GRAPH: Final = "PyTorch in a graph"
@@ -40,16 +40,6 @@ def limited(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def torch_rows(reference: Reference, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[float]]]:
-    """Rows of PyTorch's own kernels, microseconds of all of ``given`` together; ``reference`` computes a chain from its tensors by name."""
-
-    def all_of_them() -> list[Any]:
-        return [reference(tensors) for tensors in given]
-
-    yield EAGER, time_eager(all_of_them)
-    yield GRAPH, time_graph(all_of_them)
 
 
 def compiled_times(reference: Reference, given: Sequence[Mapping[str, Any]], limit_s: float) -> list[float] | str:

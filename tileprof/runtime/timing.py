@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -28,18 +28,29 @@ def captured(work: Callable[[], Any]) -> Any:
 
 def time_graph(work: Callable[[], Any]) -> list[float]:
     """Microseconds of `REPEATS` replays of what ``work`` launches."""
-    return time_eager(captured(work).replay)
+    return time_in_turn([captured(work)])[0]
+
+
+def time_in_turn(graphs: Sequence[Any]) -> list[list[float]]:
+    """Microseconds of `REPEATS` replays of each graph. They take turns: a clock that falls as the GPU warms up falls for all of them."""
+    times: list[list[float]] = [[] for _ in graphs]
+    for number in range(REPEATS + _WARM):
+        for graph, found in zip(graphs, times, strict=True):
+            us = _time(graph.replay)
+            if number >= _WARM:
+                found.append(us)
+    return times
 
 
 def time_eager(work: Callable[[], Any]) -> list[float]:
     """Microseconds of `REPEATS` runs of what ``work`` launches."""
-    times = []
-    for number in range(REPEATS + _WARM):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        end.synchronize()
-        if number >= _WARM:
-            times.append(1000 * begin.elapsed_time(end))
-    return times
+    return [_time(work) for _ in range(REPEATS + _WARM)][_WARM:]
+
+
+def _time(work: Callable[[], Any]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(1000 * begin.elapsed_time(end))

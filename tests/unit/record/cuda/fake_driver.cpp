@@ -68,6 +68,11 @@ void alive(const void* p) {
 
 using Brief = std::lock_guard<std::mutex>;
 
+bool spins(const void* stream) {
+    Brief brief(state().mutex);
+    return state().spinning.count(stream) != 0;
+}
+
 void say(Sanitizer_CallbackDomain domain, uint32_t id, const void* data) {
     {
         Brief brief(state().mutex);
@@ -178,8 +183,9 @@ API SanitizerResult sanitizerMemcpyHostToDeviceAsync(void* to, void* from, size_
     memcpy(to, from, n);
     return SANITIZER_SUCCESS;
 }
-API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, Sanitizer_StreamHandle) {
+API SanitizerResult sanitizerMemcpyDeviceToHost(void* to, void* from, size_t n, Sanitizer_StreamHandle stream) {
     rest();
+    while (spins(stream)) usleep(1000);
     Driver driver(state().driver);
     alive(from);
     if (state().faulted) return SANITIZER_ERROR_UNKNOWN;
@@ -231,6 +237,10 @@ API CUresult cuCtxSynchronize() {
 }
 namespace {
 std::vector<std::vector<std::string>> gpus();
+}
+API CUresult cuMemGetInfo(size_t* free, size_t* all) {
+    *free = *all = 0;
+    return state().faulted ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 API CUresult cuDeviceGetCount(int* n) {
     const char* text = getenv("FAKE_GPUS");

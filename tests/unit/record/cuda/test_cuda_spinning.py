@@ -72,6 +72,20 @@ launch_on(S1, b"after")
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 
+def test_a_launch_that_waits_in_the_default_stream_is_given_up_too(ran):  # noqa: F811 - fixture
+    process, said = ran(
+        STREAMS
+        + """
+inject(); module(); fake.fake_spin(None); begin = time.monotonic()
+launch_on(None, b"spins"); launch_on(S2, b"lets_go"); print(time.monotonic() - begin < 3); fake.fake_let_go(None)
+""",
+        complaint="spins has not ended in 0.5 s",
+        TILEPROF_WAIT="0.5",
+    )
+    assert said == "True"
+    assert process.complete
+
+
 def test_nothing_behind_a_launch_that_was_given_up_is_waited_for(ran):  # noqa: F811 - fixture
     _, said = ran(
         STREAMS

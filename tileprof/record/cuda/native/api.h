@@ -54,6 +54,7 @@ struct Theirs<Result (*)(Arguments...)> {
     X(cuStreamSynchronize)           \
     X(cuStreamIsCapturing)           \
     X(cuFuncGetParamInfo)            \
+    X(cuMemGetInfo)                  \
     X(cuModuleGetGlobal)
 
 struct Api {
