@@ -53,3 +53,15 @@ def test_copies_of_arrays(recorded):
     pairs = build_graph(trace).pairs
     made = pairs[(pairs.producer == copies[0]) & (pairs.raw > 0)]
     assert set(copies[1:]) <= set(made.consumer), "what the array holds comes from the first copy"
+
+
+def test_a_graph_that_copies_an_array_and_the_kernels_of_a_graph_inside(record, program):
+    done = record(program, "graph", passes=("accesses",), granule=4, verify=True)
+    assert (done.code, done.output.split()[-1]) == (0, "right")
+    assert ", 0 of them outside every recorded write" in done.said
+    trace = load(done.path)
+    assert validate(trace) == []
+    copies = trace.launches[trace.launches.kernel == "memcpy of an array"]
+    assert set(copies.coverage[copies.index[3:]]) == {"conservative"}, "no callback says what a graph copies"
+    inside = trace.launches[trace.launches.kernel.str.startswith("doubled")]
+    assert inside.grid_x.tolist() == [8, 4], trace.launches[["kernel", "coverage", "note"]].to_string()

@@ -1,5 +1,6 @@
 // What reaches memory beside loads and stores of kernels and plain copies: constant memory, words that a stream writes or
-// waits for, and CUDA arrays. The program prints where its buffers lie, and "right" when its results are.
+// waits for, and CUDA arrays; with any argument, a graph that copies an array and holds another graph. The program prints where its
+// buffers lie, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -20,6 +21,11 @@ __global__ void flagged(const int* flag, const int* in, int* out) {
     out[i] = in[i] + *flag;
 }
 
+__global__ void doubled(const int* in, int* out) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = 2 * in[i];
+}
+
 // A function of the driver: nothing to link with is needed. The names of cuda.h are macros for the present versions.
 #define NAME(name) #name
 #define DRIVER(name) reinterpret_cast<decltype(&name)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), NAME(name)))
@@ -29,7 +35,26 @@ __global__ void flagged(const int* flag, const int* in, int* out) {
         if (result != 0) return printf("%s gives %d\n", #call, result), 1;          \
     } while (0)
 
-int main() {
+// A graph that copies an array, inside of which another graph has two kernels.
+int in_a_graph(cudaStream_t stream, cudaArray_t array, int* in, int* last) {
+    cudaGraph_t inner, outer;
+    cudaGraphExec_t exec;
+    cudaGraphNode_t child;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    doubled<<<8, 128, 0, stream>>>(last, last);
+    doubled<<<4, 256, 0, stream>>>(last, in);
+    OK(cudaStreamEndCapture(stream, &inner));
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    OK(cudaMemcpy2DFromArrayAsync(in, WIDTH * 4, array, 0, 0, WIDTH * 4, HEIGHT, cudaMemcpyDeviceToDevice, stream));
+    OK(cudaStreamEndCapture(stream, &outer));
+    OK(cudaGraphAddChildGraphNode(&child, outer, nullptr, 0, inner));
+    OK(cudaGraphInstantiate(&exec, outer, 0));
+    OK(cudaGraphLaunch(exec, stream));
+    OK(cudaStreamSynchronize(stream));
+    return 0;
+}
+
+int main(int words, char**) {
     int host[N], factors[16], got[N], *in, *out, *last, *flag;
     for (int i = 0; i < N; ++i) host[i] = i;
     for (int i = 0; i < 16; ++i) factors[i] = i + 1;
@@ -66,6 +91,7 @@ int main() {
     OK(cudaMemcpy2DFromArrayAsync(in, WIDTH * 4, array, 0, 0, WIDTH * 4, HEIGHT, cudaMemcpyDeviceToDevice, stream));
     OK(cudaMemcpy2DFromArrayAsync(got, WIDTH * 4, array, 0, 0, WIDTH * 4, HEIGHT, cudaMemcpyDeviceToHost, stream));
     OK(cudaStreamSynchronize(stream));
+    if (words > 1 && in_a_graph(stream, array, in, last) != 0) return 1;
     for (int i = 0; i < N; ++i)
         if (got[i] != i * (i % 16 + 1) + 7) return printf("wrong at %d\n", i), 1;
     printf("right\n");

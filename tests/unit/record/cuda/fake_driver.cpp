@@ -496,6 +496,39 @@ API void fake_ends_at_exit() {
     atexit([] { state().gone = true; });
 }
 // A copy of 16 rows of 64 bytes, 256 apart, to or from the array 0xA000.
+// A call that returns; `words` are its arguments.
+static void called(uint32_t cbid, const void* words) {
+    CUresult worked = CUDA_SUCCESS;
+    Sanitizer_CallbackData d{};
+    d.functionParams = words;
+    d.functionReturnValue = &worked;
+    d.callbackSite = SANITIZER_API_EXIT;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
+}
+API void fake_peer_array_copy(uint32_t cbid, int array) {
+    CUDA_MEMCPY3D_PEER c{};
+    c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    c.dstMemoryType = array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+    c.srcDevice = 0x100000;
+    c.dstArray = reinterpret_cast<CUarray>(0xA000);
+    c.srcPitch = 256;
+    c.WidthInBytes = 64;
+    c.Height = 16;
+    c.Depth = 1;
+    const void* words[] = {&c, nullptr};
+    called(cbid, words);
+}
+// The call takes the parameters of a node of any kind, or a copy, as its argument number `place`.
+API void fake_copy_node(uint32_t cbid, int place, int any, int array) {
+    CUgraphNodeParams node{};
+    node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+    CUDA_MEMCPY3D& copy = node.memcpy.copyParams;
+    copy.srcMemoryType = array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    const void* words[8] = {};
+    words[place] = any != 0 ? static_cast<const void*>(&node) : &copy;
+    called(cbid, words);
+}
 API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
     CUDA_MEMCPY2D flat{};
     CUDA_MEMCPY3D cube{};
@@ -514,10 +547,5 @@ API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
     cube.srcHeight = cube.dstHeight = 20;
     cube.Depth = 2;
     struct { const void* copy; CUstream stream; } arguments{deep != 0 ? static_cast<const void*>(&cube) : &flat, nullptr};
-    CUresult worked = CUDA_SUCCESS;
-    Sanitizer_CallbackData d{};
-    d.functionParams = &arguments;
-    d.functionReturnValue = &worked;
-    d.callbackSite = SANITIZER_API_EXIT;
-    say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
+    called(cbid, &arguments);
 }

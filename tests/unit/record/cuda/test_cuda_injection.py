@@ -392,3 +392,26 @@ def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
         0xA000, 1, 0x100100, 35 * 256 + 64, 2,
     ]  # fmt: skip
     assert [e["node"] for e in events(process, "opaque")] == [-1]
+
+
+def test_copies_of_arrays_between_gpus_are_read_off_too(ran):
+    process, _ = ran("inject(); fake.fake_peer_array_copy(321, 1); fake.fake_peer_array_copy(320, 0)")  # cuMemcpy3DPeerAsync, cuMemcpy3DPeer
+    [copy] = events(process, "array_copy")
+    assert [copy[k] for k in ("from", "from_array", "from_bytes", "to", "to_array")] == [0x100000, 0, 15 * 256 + 64, 0xA000, 1]
+
+
+@pytest.mark.parametrize(
+    "puts",
+    [
+        "fake.fake_capturing(1); fake.fake_array_copy(289, 1, 0); fake.fake_capturing(0)",
+        "fake.fake_copy_node(504, 4, 0, 1)",  # cuGraphAddMemcpyNode
+        "fake.fake_copy_node(562, 2, 0, 1)",  # cuGraphExecMemcpyNodeSetParams
+        "fake.fake_copy_node(712, 4, 1, 1)",  # cuGraphAddNode
+        "fake.fake_copy_node(723, 5, 1, 1)",  # cuGraphAddNode_v2
+        "fake.fake_copy_node(714, 2, 1, 1)",  # cuGraphExecNodeSetParams
+    ],
+)
+def test_a_graph_that_may_copy_an_array_stands_for_all_memory(ran, puts):
+    process, _ = ran(f"inject(); fake.fake_node(C, 5); fake.fake_copy_node(504, 4, 0, 0); fake.fake_node(C, 5); {puts}; fake.fake_node(C, 5)")
+    assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(-1, 2)]
+    assert not events(process, "array_copy")

@@ -7,10 +7,13 @@
 
 namespace tileprof {
 
-// The driver's functions that may copy arrays.
+// The driver's functions that may copy arrays, now or as a graph's node.
 const std::vector<Sanitizer_CallbackId>& array_copies();
 
-// When such a call has returned: an event, if an array took part.
-void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data);
+// When such a call has returned: an event, if an array took part and what happens is `recorded`.
+void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data, bool recorded);
+
+// Whether a graph may copy arrays: no callback says so when it is launched.
+bool arrays_in_graphs();
 
 }  // namespace tileprof

@@ -401,6 +401,8 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
         present.nodes.clear();
         log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", present.number,
                    static_cast<void*>(data.graphExec), static_cast<void*>(data.hStream));
+        if (options.capturing && arrays_in_graphs())
+            log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":%d,\"stream\":\"graph\"", present.number);
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
         present.exec = data.graphExec;
         present.stream = data.hStream;
@@ -482,9 +484,10 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
         return;
     }
-    for (auto [ids, handle] : {std::pair{&memory_operations(), &memory_operation}, std::pair{&array_copies(), &array_copy}}) {
-        if (std::find(ids->begin(), ids->end(), cbid) == ids->end()) continue;
-        if (options.capturing) handle(cbid, data);
+    auto is_one_of = [&](const std::vector<Sanitizer_CallbackId>& ids) { return std::find(ids.begin(), ids.end(), cbid) != ids.end(); };
+    if (is_one_of(array_copies())) return array_copy(cbid, data, options.capturing);
+    if (is_one_of(memory_operations())) {
+        if (options.capturing) memory_operation(cbid, data);
         return;
     }
     if (replaying != nullptr) return;
