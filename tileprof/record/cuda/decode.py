@@ -399,6 +399,8 @@ class Decoder:
             return "not every block of it was seen, or more than once"
         if refused := [name for name in event.get("unpatched", []) if self._has(name)]:
             return f"the library refused to patch some of its code ({', '.join(refused)})"
+        if kernel.get("launches"):
+            return "kernels of its module launch kernels or graphs, which no callback reports"
         return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
 
     def _has(self, patch: str) -> bool:

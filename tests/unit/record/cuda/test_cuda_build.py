@@ -119,7 +119,7 @@ int main(int, char** a) {
     std::ifstream file(a[1], std::ios::binary);
     std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
     for (auto& [name, k] : tileprof::scan_cubin(bytes.data(), bytes.size()))
-        printf("%s %d%d%d%d%d\\n", name.c_str(), k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface);
+        printf("%s %d%d%d%d%d%d\\n", name.c_str(), k.tensor_load, k.tensor_store, k.tensor_reduce, k.texture, k.surface, k.launches);
 }
 """
 
@@ -149,7 +149,7 @@ extern "C" __global__ void calls(unsigned long long map) {
 
 @pytest.fixture
 def scanned(tmp_path):
-    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures, surfaces."""
+    """What the library says about a cubin: kernel, and whether it loads, stores, reduces through maps, textures, surfaces, launches."""
     source, program = tmp_path / "scan.cpp", tmp_path / "scan"
     source.write_text(SCAN)
     units = [source, build.SOURCES / "cubin.cpp"]
@@ -174,7 +174,7 @@ def compiled(folder, name, text, *options):
 def test_textures_and_surfaces_are_seen_in_machine_code(tmp_path, scanned, architecture):
     seen = scanned(compiled(tmp_path, "unseen", UNSEEN, f"-arch={architecture}"))
     seen.pop("reserved.0", None)  # shared memory of the system's
-    assert seen == {"plain": "00000", "fetch": "00010", "sample": "00010", "look": "00010", "draw": "00001"}
+    assert seen == {"plain": "000000", "fetch": "000100", "sample": "000100", "look": "000100", "draw": "000010"}
 
 
 @needs_everything
@@ -182,4 +182,24 @@ def test_a_function_that_stores_through_a_map_makes_its_callers_do_so(tmp_path, 
     parts = [compiled(tmp_path, n, t, "-arch=sm_90", "-rdc=true") for n, t in (("store", STORE), ("call", CALL))]
     linked = tmp_path / "linked.cubin"
     subprocess.run([locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, *parts], check=True)
-    assert scanned(linked)["calls"] == "01000"
+    assert scanned(linked)["calls"] == "010000"
+
+
+LAUNCH = """
+__global__ void child(int* p) { p[threadIdx.x] = 1; }
+extern "C" __global__ void parent(int* p) { child<<<1, 32>>>(p); }
+"""
+LAUNCH_GRAPH = 'extern "C" __global__ void parent(cudaGraphExec_t g) { cudaGraphLaunch(g, cudaStreamGraphFireAndForget); }'
+MEET = """
+#include <cooperative_groups.h>
+extern "C" __global__ void parent(int* p) { cooperative_groups::this_grid().sync(); p[0] = 1; }
+"""
+
+
+@needs_everything
+@pytest.mark.parametrize(("text", "launches"), [(LAUNCH, "1"), (LAUNCH_GRAPH, "1"), (MEET, "0")])
+def test_kernels_that_launch_kernels_or_graphs_are_seen_in_a_linked_module(tmp_path, scanned, text, launches):
+    part, linked = compiled(tmp_path, "part", text, "-arch=sm_90", "-rdc=true"), tmp_path / "linked.cubin"
+    command = [locate.nvcc(), "-arch=sm_90", "-dlink", "-cubin", "-o", linked, part, "-lcudadevrt"]
+    subprocess.run(command, check=True)
+    assert scanned(linked)["parent"][5] == launches

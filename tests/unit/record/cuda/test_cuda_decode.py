@@ -474,8 +474,8 @@ def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_w
     assert "loads other pieces" in trace.launches.note[2]
 
 
-@pytest.mark.parametrize(("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE})])
-def test_what_goes_through_textures_and_surfaces_is_not_seen_and_stands_for_all_memory(decoded, what, modes):
+@pytest.mark.parametrize(("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE}), ("launches", {READ, WRITE})])
+def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_stands_for_all_memory(decoded, what, modes):
     trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {m for _, m, _ in granules(trace, 0, 32)} == modes

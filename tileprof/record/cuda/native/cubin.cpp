@@ -60,6 +60,11 @@ void scan_info(const char* info, size_t bytes, Found found) {
     }
 }
 
+// What code that launches kernels or graphs needs of the driver, as the linker of 13.0 leaves it.
+bool launches_kernels(const char* symbol) {
+    return strncmp(symbol, "__cuda_syscall_cnp", 18) == 0 || strcmp(symbol, "cudaGraphLaunch") == 0;
+}
+
 }  // namespace
 
 void KernelCode::calls(const KernelCode& other) {
@@ -120,6 +125,9 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
             kernels[image + strings.sh_offset + symbol[value[0]].st_name].registers = value[1];
     });
     std::vector<std::string> constants;
+    bool launches = false;
+    for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i)
+        launches |= launches_kernels(image + strings.sh_offset + symbol[i].st_name);
     for (size_t i = 0; variables != 0 && i < symbols.sh_size / sizeof(Elf64_Sym); ++i)
         if (symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
             constants.push_back(image + strings.sh_offset + symbol[i].st_name);
@@ -127,7 +135,7 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
         if (kernels.count(entry) != 0) kernels[entry].constants = constants;
     // Which of them calls which function is not looked at: any may call all.
     for (const std::string& entry : entries)
-        if (kernels.count(entry) != 0) kernels[entry].entry = true;
+        if (kernels.count(entry) != 0) kernels[entry].entry = true, kernels[entry].launches = launches;
     KernelCode functions;
     for (const auto& [name, code] : kernels)
         if (entries.count(name) == 0 && code.fingerprint != 0) functions.calls(code);

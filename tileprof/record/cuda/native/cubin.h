@@ -22,6 +22,7 @@ struct KernelCode {
     bool tensor_reduce = false;  // likewise
     bool texture = false;        // reads through textures or surfaces, and
     bool surface = false;        // writes through surfaces, likewise
+    bool launches = false;       // it, or a kernel beside it, launches kernels or graphs, likewise
     std::vector<std::string> constants;  // the module's constant variables, which any of its kernels may read
 
     // This code may call that.

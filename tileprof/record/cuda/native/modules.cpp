@@ -173,11 +173,11 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
         log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
                    "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
-                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
+                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"launches\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
                    kernel.id, quoted(kernel.name.c_str()).c_str(), quoted(name).c_str(), scanned,
                    static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
                    kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
-                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface,
+                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface, kernel.code.launches,
                    kernel.code.constants.size(), static_cast<u64>(pc), static_cast<u64>(bytes));
     }
     return *at->second;
