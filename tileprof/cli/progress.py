@@ -1,19 +1,28 @@
-"""Where a long command is: one line on stderr with the time it has taken; nothing where stderr is no terminal."""
+"""Where a long command is, on stderr: one line with the time it has taken; where that is no terminal, a line every half minute."""
 
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tileprof.cli.console import terminal
 
+SELDOM_S = 30.0
+"""Between lines in a log: a short command writes none."""
+
 
 @contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    """Within it, call what it gives with the step that begins. The line is gone at the end; stdout is never touched."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    """Within it, call what it gives with the step that begins. A terminal's line is gone at the end; stdout is never touched."""
+    if sys.stderr is None:
         yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        with _lines() as say:
+            yield say
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - heavy
 
@@ -22,3 +31,25 @@ def steps() -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as shown:
         task = shown.add_task("tileprof")
         yield lambda step: shown.update(task, description=f"tileprof: {step}")
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[str], None]]:
+    begun, present, over = time.monotonic(), "", threading.Event()
+
+    def begins(step: str) -> None:
+        nonlocal present
+        present = step
+
+    def tell() -> None:
+        while not over.wait(SELDOM_S):
+            sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begun:.0f} s\n")
+            sys.stderr.flush()
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield begins
+    finally:
+        over.set()
+        thread.join()
