@@ -116,6 +116,29 @@ def test_every_split_of_k_is_right_under_delays(monkeypatch, split) -> None:
         assert wrong_replays(CHAINS[name].policy(), replays=200) == 0
 
 
+ABREAST = {
+    "behind parts": (gelu_mlp(200, (128, 48), (128, 192), 1024, 712), 2, (False, True)),
+    "before parts, gated": (gated_mlp(64, (64, 192), (64, 48), 1096, 1024), 4, (True, False)),
+    "before parts, gated and high": (gated_mlp(300, (128, 160), (128, 96), 1096, 1024), 4, (True, False)),
+    "all": (gelu_mlp(200, (128, 96), (128, 192), 1032, 712), 2, (True, True)),
+    "one token": (gated_mlp(1, (1, 192), (1, 48), 1096, 1024), 4, (True, False)),
+}
+"""Chains, blocks of a cluster, and the stages in which these stand abreast."""
+
+
+@pytest.mark.parametrize("name", list(ABREAST))
+def test_blocks_abreast_are_right_under_delays(monkeypatch, name) -> None:
+    made, split, abreast = ABREAST[name]
+    monkeypatch.setattr(run, "plan_of", partial(plan_of, split=split, abreast=abreast))
+    assert wrong_replays(made.policy(), replays=1000) == 0
+    pipeline = GpuPipeline(made.policy(), schedule="persistent")
+    assert [stage.abreast for stage in pipeline.plan.stages] == [split if wide else 1 for wide in abreast]
+    given = pipeline.example()
+    out, wanted = pipeline(**given), pipeline.reference(given)["y"]
+    pipeline.check()
+    assert (out.double() - wanted.double()).norm() < 3e-3 * wanted.double().norm()
+
+
 def test_stages_under_programmatic_launch_are_right_under_delays(chain) -> None:
     assert wrong_replays(chain.policy(), replays=200, schedule="persistent-pdl") == 0
 

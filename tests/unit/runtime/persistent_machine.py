@@ -175,7 +175,9 @@ class Machine:
         task = self.eating[block]
         if task - self.posting[block] >= POST_SLOTS:
             return False
-        cluster = [(block[0], r) for r in range(self.plan.split)]
+        stage = self.plan.stages[int(self.plan.tasks[task, 0])] if task < len(self.plan.tasks) else self.plan.stages[0]
+        alone = stage.abreast == self.plan.split > 1  # it has all sums of its columns
+        cluster = [block] if alone else [(block[0], r) for r in range(self.plan.split)]
         if not self._partial_there(task, block[1]):
             return False
         return all(self.loading[b] > task and self.eating[b] >= task for b in cluster)

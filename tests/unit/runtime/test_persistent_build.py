@@ -11,7 +11,7 @@ import pytest
 from tileprof.errors import UserError
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import build
-from tileprof.runtime.persistent.plan import Plan
+from tileprof.runtime.persistent.plan import Plan, arranged
 from tileprof.runtime.persistent.source import SHARED_BYTES, Layout, Options, header
 from tileprof.runtime.persistent.takes import stage_plans
 
@@ -21,16 +21,18 @@ except UserError:
     pytest.skip("needs nvcc", allow_module_level=True)
 
 
-def plan(chain, split) -> Plan:
+def plan(chain, split, abreast=(False, False)) -> Plan:
     """What is compiled in depends on stages and split alone."""
     none = np.zeros(1, np.int32)
-    return Plan(split, 1, stage_plans(chain), none, none, none, none, none, none, 0, none)
+    return Plan(split, 1, arranged(stage_plans(chain), abreast, split), none, none, none, none, none, none, 0, none)
 
 
 PLANS = {
     "products, split, 64 rows": plan(gelu_mlp(64, (64, 208), (64, 208)), 4),
     "products, 128 rows": plan(gelu_mlp(512, (128, 192), (128, 256)), 1),
     "gated products": plan(gated_mlp(128, (128, 88), (128, 192)), 2),
+    "gated products, abreast": plan(gated_mlp(64, (64, 384), (64, 144)), 4, (True, False)),
+    "high gated products, abreast": plan(gated_mlp(128, (128, 384), (128, 288)), 4, (True, True)),
     "convolutions": plan(convolution_pair(8, 56, 64, (112, 64)), 1),
 }
 

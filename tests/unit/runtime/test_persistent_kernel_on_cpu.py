@@ -119,6 +119,27 @@ CASES: dict[str, Case] = {
 }
 
 
+ABREAST: dict[str, tuple[Case, tuple[bool, ...]]] = {
+    "abreast behind parts": ((gelu_mlp(200, (128, 48), (128, 192), 256, 328), "tile", 2, 2, 227), (False, True)),
+    "abreast behind parts, by four": (
+        (gelu_mlp(200, (128, 96), (128, 128), 384, 200), "strided", 4, 1, 120),
+        (False, True),
+    ),
+    "gated, abreast before parts": ((gated_mlp(64, (64, 192), (64, 48), 320, 264), "tile", 4, 2, 160), (True, False)),
+    "gated, high, abreast before parts": (
+        (gated_mlp(100, (128, 160), (128, 96), 320, 256), "row", 4, 2, 227),
+        (True, False),
+    ),
+    "all abreast": ((gelu_mlp(200, (128, 96), (128, 192), 264, 328), "tile", 2, 3, 120), (True, True)),
+    "all abreast, gated": ((gated_mlp(64, (64, 96), (64, 64), 200, 168), "tile", 2, 2, 227), (True, True)),
+    "one token abreast": ((gated_mlp(1, (1, 192), (1, 48), 320, 264), "tile", 4, 2, 227), (True, False)),
+    "bias and residual, abreast": ((biased("float16"), "tile", 2, 3, 227), (False, True, True)),
+}
+"""Further cases, and the stages in which blocks of a cluster stand abreast."""
+
+CASES |= {name: case for name, (case, _) in ABREAST.items()}
+
+
 @pytest.fixture(scope="module")
 def make(tmp_path_factory) -> Callable[..., HostKernel]:
     folder: Path = tmp_path_factory.mktemp("kernels")
@@ -132,9 +153,10 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
     return make
 
 
-def plan_for(case: Case, policy: Policy | None = None) -> Plan:
-    chain, kind, split, clusters, _ = case
-    return plan_of(policy or policy_of(chain, kind), chain, clusters=clusters, split=split)
+def plan_for(name: str, policy: Policy | None = None) -> Plan:
+    chain, kind, split, clusters, _ = CASES[name]
+    abreast = ABREAST[name][1] if name in ABREAST else None
+    return plan_of(policy or policy_of(chain, kind), chain, clusters=clusters, split=split, abreast=abreast)
 
 
 def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
@@ -163,7 +185,7 @@ def wrong_runs(kernel: HostKernel, chain: Chain, runs: int) -> Iterator[str]:
 @pytest.mark.parametrize("name", list(CASES))
 def test_every_order_gives_the_same_bits(make, name) -> None:
     case = CASES[name]
-    plan = plan_for(case)
+    plan = plan_for(name)
     assert plan.early.any() == ("cut" in name)
     assert not list(wrong_runs(make(plan, kilobytes=case[4]), case[0], RUNS))
 
@@ -213,6 +235,9 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "activations are given back by all warps but one": (
         "convolutions, rows, short rings", replaced("kernel.cu", ("A_FREE + 8 * slot, CONSUMER_WARPS)", "A_FREE + 8 * slot, CONSUMER_WARPS - 1)")),
     ),
+    "those abreast take the same columns": ("abreast behind parts", replaced("common.cuh", ("S::ABREAST > 1 ? rank.part * (S", "S::ABREAST > 1 ? 0 * (S"))),
+    "those abreast take a part of k": ("abreast behind parts", replaced("common.cuh", ("(S::ABREAST > 1 ? 1 : PARTS)", "PARTS"))),
+    "gates lie as for one warpgroup": ("gated, abreast before parts", replaced("loads.cuh", ("row + quarter % 2 * S::N + quarter / 2", "row + quarter / 2 * S::N + quarter % 2"))),
     "weights wait for one warp too many": (
         "products", replaced("kernel.cu", ("CONSUMER_WARPS * HALVES)", "CONSUMER_WARPS * HALVES + 1)")),
     ),
@@ -250,7 +275,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
 def test_a_planted_fault_is_seen(make, fault) -> None:
     name, patch = FAULTS[fault]
     case = CASES[name]
-    assert any(wrong_runs(make(plan_for(case), patch, case[4]), case[0], 60))
+    assert any(wrong_runs(make(plan_for(name), patch, case[4]), case[0], 60))
 
 
 @pytest.mark.parametrize("name", ["products", "products by two", "pairs", "bias and residual", "convolutions, rows"])
@@ -258,20 +283,20 @@ def test_without_its_waits_a_chain_goes_wrong(make, name) -> None:
     case = CASES[name]
     policy = case[0].policy()
     weak = replace(policy, edges=tuple(replace(e, value=parse("0", ("x", "y", "z"))) for e in policy.edges))
-    assert any(wrong_runs(make(plan_for(case, weak), kilobytes=case[4]), case[0], 24))
+    assert any(wrong_runs(make(plan_for(name, weak), kilobytes=case[4]), case[0], 24))
 
 
 def test_a_wait_that_cannot_end_is_recorded_and_the_next_run_is_right(make) -> None:
     case = CASES["products"]
     policy = case[0].policy()
     strong = replace(policy, edges=tuple(replace(e, value=parse("1000", ("x", "y", "z"))) for e in policy.edges))
-    kernel = make(plan_for(case, strong))
+    kernel = make(plan_for("products", strong))
     assert any("a wait gave up: [1, 1, " in line for line in wrong_runs(kernel, case[0], 2))
 
 
 def test_counts_go_on_beyond_what_a_word_holds(make) -> None:
-    chain, *_ = case = CASES["products by two"]
-    plan = plan_for(case)
+    chain, *_ = CASES["products by two"]
+    plan = plan_for("products by two")
     kernel = make(plan)
     kernel.begin_after(2**31 // int(plan.waits[:, 4].max()) - 3)
     assert not list(wrong_runs(kernel, chain, 6))

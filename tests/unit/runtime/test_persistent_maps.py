@@ -14,6 +14,7 @@ from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import driver, launch
 from tileprof.runtime.persistent.driver import MAP_WORDS
 from tileprof.runtime.persistent.launch import Launcher, _heads, _put_stage, max_clusters
+from tileprof.runtime.persistent.plan import arranged
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.view import View
@@ -54,6 +55,16 @@ def test_a_gate_loads_half_of_its_weight_rows_at_a_time() -> None:
     made, _ = put(stage_plans(gated_mlp(64, (64, 88), (64, 128), 512, 352))[0])
     assert made.maps[MAP_WORDS][2] == (512, 1, 704)
     assert made.maps[MAP_WORDS][4] == (64, 1, 88)
+
+
+def test_a_block_of_those_abreast_loads_its_columns_and_of_a_gate_what_each_warpgroup_multiplies() -> None:
+    stages = stage_plans(gelu_mlp(128, (128, 96), (128, 192), 512, 384))
+    wide = arranged(stages, (False, True), 2)
+    assert [put(stage, pair=True)[0].maps[MAP_WORDS][4] for stage in wide] == [(64, 1, 96)] * 2
+    for tokens, box in ((128, 48), (64, 24)):
+        gated = arranged(stage_plans(gated_mlp(tokens, (tokens, 192), (tokens, 96), 512, 384)), (True, False), 4)
+        assert gated[0].columns == 96
+        assert put(gated[0], pair=True)[0].maps[MAP_WORDS][4] == (64, 1, box)
 
 
 def test_each_of_a_pair_loads_its_rows_and_half_of_the_weights() -> None:

@@ -109,8 +109,9 @@ def planned(draw: st.DrawFn) -> Plan:
     ]  # fmt: skip
     policy = policy_of(chain, kind, orders)
     split = 2 if chain.operators[0].tile[0] > 128 else draw(st.sampled_from(SPLITS))
+    abreast = [draw(st.booleans()) for _ in chain.operators] if split > 1 and draw(st.booleans()) else None
     try:
-        return plan_of(policy, chain, clusters=draw(st.integers(1, 6)), split=split)
+        return plan_of(policy, chain, clusters=draw(st.integers(1, 6)), split=split, abreast=abreast)
     except UserError:
         assume(False)
         raise
@@ -234,6 +235,26 @@ def test_blocks_of_a_pair_share_rows_and_each_takes_all_of_k() -> None:
     assert caught(without(plan, 0)) or caught(without(plan, 1))
 
 
+def test_blocks_abreast_share_columns_and_each_takes_all_of_k() -> None:
+    chain = gelu_mlp(64, (64, 96), (64, 512), 512, 384)
+    plan = plan_of(policy_of(chain, "tile"), chain, clusters=8, split=4)
+    assert [(stage.abreast, stage.columns) for stage in plan.stages] == [(1, 96), (4, 128)]
+    up, down = (int(np.flatnonzero(plan.tasks[:, 0] == stage)[0]) for stage in (0, 1))
+    assert [plan.part(up, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 6), (6, 8)]
+    assert [plan.part(down, rank) for rank in range(4)] == [(0, 6)] * 4
+    assert Machine(plan, ahead=1).run(at_random(1)).clean
+    assert all(caught(without(plan, wait)) for wait in range(len(plan.waits)))
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 64, 128])
+def test_where_a_stage_has_several_rounds_of_tiles_the_model_lets_blocks_stand_abreast(tokens) -> None:
+    made = gated_mlp(tokens, (64, 64), (64, 64), 4096, 11008)
+    chain, split = tiled(made, clusters_on(132))
+    plan = plan_of(chain.policy(), chain, clusters=clusters_on(132))
+    assert split == plan.split == 4
+    assert [(stage.abreast, stage.operator.tiles) for stage in plan.stages] == [(4, 29), (1, 29)]
+
+
 def test_a_residual_and_memory_that_is_written_again_are_awaited_before_anything_is_loaded() -> None:
     m = 64
     up = Gemm(matrix("x", m, 128), weight("w0", 128, 256), matrix("h", m, 256), tile=(64, 64))
@@ -315,6 +336,11 @@ def test_what_the_kernel_cannot_take_is_refused_in_a_sentence() -> None:
         ),
     )
     refused("clusters of 3 blocks", product(), split=3)
+    refused(
+        "the 4 blocks of a cluster cannot take tiles of 272 columns abreast",
+        product(a=matrix("x", 128, 256), b=weight("w", 256, 544), out=matrix("h", 128, 544), tile=(128, 272)),
+        split=4,
+    )
     refused("at most as many as a stage has blocks", product(), split=4)
     refused("only what fits the device", product(), split=2, clusters=0)
     refused("no cluster of the persistent kernel fits", product(), clusters=0)

@@ -154,9 +154,15 @@ __device__ __forceinline__ void delay(const Arguments& arguments, int task, Rank
     }
 }
 
+// A block's part of k, which it has all of where blocks stand abreast.
+template <class S>
+__device__ __forceinline__ u32 part_of(Rank rank) {
+    return S::ABREAST > 1 ? 0 : rank.part;
+}
+
 template <class S>
 __device__ __forceinline__ int k_begin(u32 part) {
-    return S::K_BLOCKS / S::SHARE * part / PARTS * S::SHARE;
+    return S::K_BLOCKS / S::SHARE * part / (S::ABREAST > 1 ? 1 : PARTS) * S::SHARE;
 }
 
 // The blocks of k of a task in this block.
@@ -167,13 +173,19 @@ struct Blocks {
 template <class S>
 __device__ __forceinline__ Blocks blocks_of(const Task& task, Rank rank) {
     if constexpr (S::CUT > 0) return task.early() ? Blocks{0, S::CUT} : Blocks{S::CUT, S::K_BLOCKS};
-    return {k_begin<S>(rank.part), k_begin<S>(rank.part + 1)};
+    return {k_begin<S>(part_of<S>(rank)), k_begin<S>(part_of<S>(rank) + 1)};
 }
 
 // The first row of the result that this block holds of a tile.
 template <class S>
 __device__ __forceinline__ int first_row(const Task& task, Rank rank) {
     return task.row * S::TILE_ROWS + rank.half * ROWS;
+}
+
+// The first column of the result that this block has sums of.
+template <class S>
+__device__ __forceinline__ int first_column(const Task& task, Rank rank) {
+    return task.column * S::TILE_COLUMNS + (S::ABREAST > 1 ? rank.part * (S::TILE_COLUMNS / S::ABREAST) : 0);
 }
 
 // Blocks of k run over channels, and for each of these over taps. A slot of activations is for SLOT_TAPS of them, or for those of the block's part of k: the one behind

@@ -202,8 +202,8 @@ struct Sums {
     template <class S>
     __device__ __forceinline__ void store(const float4& value, const float4& factor, const Task& task, int rows, int own) const {
         const StageTensors& tensors = arguments.stage[S::INDEX];
-        const int segment = S::GATED || S::MINE == S::SEGMENTS ? 0 : thread / 128, lane = thread % 32;
-        const int group = rank.part * S::OWN + own, column = task.column * S::TILE_COLUMNS + segment * S::SEGMENT + group * 8 + lane % 4 * 2;
+        const int segment = (S::GATED && !S::INTERLEAVED) || S::MINE == S::SEGMENTS ? 0 : thread / 128, lane = thread % 32;
+        const int group = part_of<S>(rank) * S::OWN + own, column = first_column<S>(task, rank) + segment * S::SEGMENT + group * 8 + lane % 4 * 2;
         const int row = (ROWS == 128 ? warp() : warp() % 4) * 16 + lane / 4;
         const int above = result_row<S>(row), below = result_row<S>(row + 8);
         const bool here = group < S::GROUPS && own < S::OWN && column < S::N;
@@ -225,9 +225,23 @@ struct Sums {
         writing.advance();
     }
 
+    // All that this thread has of a tile of which nobody else has sums.
+    template <class S>
+    __device__ __forceinline__ void store_all(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
+        if (!has_rows<S>()) return;
+#pragma unroll
+        for (int group = 0; group < S::GROUPS; ++group) {
+            const float *value = sums + 4 * group, *factor = sums + ((S::MINE - 1) * S::GROUPS + group) * 4;
+            store<S>({value[0], value[1], value[2], value[3]}, {factor[0], factor[1], factor[2], factor[3]}, task, rows, group);
+        }
+        __syncwarp();
+    }
+
     template <class S, int PASS = 0>
     __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) {
-        if constexpr (PASS < S::PASSES) {
+        if constexpr (S::ABREAST > 1) {
+            store_all<S>(sums, task, rows);
+        } else if constexpr (PASS < S::PASSES) {
             if constexpr (BUFFERS == 1 || PASS == 0) write<S, PASS>(sums);
             if constexpr (BUFFERS > 1 && PASS + 1 < S::PASSES) write<S, PASS + 1>(sums);
             finish<S, PASS>(sums, task, rows);

@@ -1,7 +1,8 @@
 // One launch for a chain of products and convolutions on sm_90.
 //
 // A cluster of SPLIT blocks takes the tiles of its list in order; each block sums its part of k, and the sums meet in shared memory. Where blocks are
-// PAIRED, two take half of the rows each, and load half of the weights for both. In a block
+// PAIRED, two take half of the rows each, and load half of the weights for both. In stages where they stand ABREAST, each takes some of the columns and all of k.
+// In a block
 //
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for stages.
 //     warp 1  loads activations into a ring, as far as

@@ -121,7 +121,7 @@ def _put_gemm(
     (m, k), row = operator.a.shape, 2 * operator.a.strides[0]
     n, weight_row = operator.b.shape[1], 2 * operator.b.strides[1]
     dtype, high = operator.a.dtype, min(stage.rows, operator.tile[0])
-    wide = stage.columns // 2 if pair else operator.tile[1]
+    wide = stage.columns // 2 if pair else operator.tile[1] // stage.abreast // (2 if stage.interleaved else 1)
     # As images of one row of pixels and taps of one: the same loads as a convolution's.
     arguments.put_map(
         at, given["a"].data_ptr(), dtype, (k, m, 1, 1), (row, m * row, m * row), (K_BLOCK, high, 1, 1), (1, 1, 1, 1)

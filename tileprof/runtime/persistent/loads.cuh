@@ -13,6 +13,9 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, u32 ful
         row += rank.half * (S::GATED ? S::N : S::COLUMNS / 2);
         const unsigned short blocks = 3 << rank.with_half(0);
         copy_tensor_3d_multicast(to + rank.half * (S::BLOCK_BYTES / 2), map, full, channel, tap, row, blocks, HINT);
+    } else if constexpr (S::INTERLEAVED) {  // what each warpgroup multiplies: its gates, then what they gate
+        for (int quarter = 0; quarter < 4; ++quarter)
+            copy_tensor_3d(to + quarter * (S::BLOCK_BYTES / 4), map, full, channel, tap, row + quarter % 2 * S::N + quarter / 2 * S::SEGMENT, HINT);
     } else {
         copy_tensor_3d(to, map, full, channel, tap, row, HINT);
         if constexpr (S::GATED) copy_tensor_3d(to + S::BLOCK_BYTES / 2, map, full, channel, tap, S::N + row, HINT);
@@ -43,7 +46,7 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
             wait_for_share<S>(shared, slot, number);
             mbarrier_arrive_expect_release_cta(full, blocks * S::BLOCK_BYTES);
             for (int block = 0; block < blocks; ++block)
-                load_block<S>(map, to + block * S::BLOCK_BYTES, full, task.column * S::TILE_COLUMNS, k + block, rank);
+                load_block<S>(map, to + block * S::BLOCK_BYTES, full, first_column<S>(task, rank), k + block, rank);
         }
     });
 }
@@ -155,7 +158,7 @@ __device__ __forceinline__ void await_tasks(const Arguments& arguments, u32 shar
     const u32 lane = threadIdx.x % 32;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int begin = k_begin<S>(rank.part), end = k_begin<S>(rank.part + 1);
+        const int begin = k_begin<S>(part_of<S>(rank)), end = k_begin<S>(part_of<S>(rank) + 1);
         Waits waits(arguments, task, lane, epoch, begin);
         if (lane == 0) until([&] { return number <= loading(shared, tasks) + MOST_AHEAD || (nanosleep(100), false); });
         delay(arguments, number, rank, 2);

@@ -14,7 +14,7 @@ from tileprof.policy.format import Policy
 from tileprof.policy.lower import Waits, lower
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, tile_us
-from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, with_cuts
+from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, arranged, arrangements, with_cuts
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import preferred
 from tileprof.runtime.stages.gemm import Gemm
@@ -25,15 +25,22 @@ Piece = tuple[int, int, int]
 """Stage, tile, and 1 for the early task of a tile whose k is cut."""
 
 
-def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | int, split: int | None = None) -> Plan:
+def plan_of(
+    policy: Policy,
+    chain: Chain,
+    *,
+    clusters: Callable[[int], int] | int,
+    split: int | None = None,
+    abreast: Sequence[bool] | None = None,
+) -> Plan:
     """The tasks of every cluster for a policy. ``clusters``: how many fit the device, given the blocks of each.
 
-    ``split``: blocks of a cluster; None: what the model of `cost` likes best. A cluster takes its tasks in stage order and a tile waits for earlier stages only,
-    so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
+    ``split``: blocks of a cluster; None: what the model of `cost` likes best. ``abreast``: with a split, the stages in which they share no k; None: those whose tiles are too wide
+    for one block. A cluster takes its tasks in stage order and a tile waits for earlier stages only, so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
     """
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
-    chosen = _split(stages, fitting) if split is None else split
+    chosen, made = _chosen(stages, fitting) if split is None else (split, None)
     if stages[0].pair and chosen != 2:
         raise UserError(f"tiles of {stages[0].operator.tile[0]} rows take clusters of two blocks, not {chosen}")
     if chosen not in SPLITS or chosen > min(stage.k_blocks for stage in stages) or fitting(chosen) < 1:
@@ -41,7 +48,11 @@ def plan_of(policy: Policy, chain: Chain, *, clusters: Callable[[int], int] | in
             f"clusters of {chosen} blocks do not share a tile here: {', '.join(map(str, SPLITS))} are possible, at most as many as a stage has "
             f"blocks of {K_BLOCK} along k, and only what fits the device"
         )
-    stages = with_cuts(stages, fitting(chosen))
+    made = made or arranged(stages, abreast or [stage.abreast > 1 for stage in stages], chosen)
+    if made is None:
+        widths = ", ".join(str(stage.operator.tile[1]) for stage in stages)
+        raise UserError(f"the {chosen} blocks of a cluster cannot take tiles of {widths} columns abreast")
+    stages = with_cuts(made, fitting(chosen))
     orders = [
         _order(plan) if stage.order is None else np.asarray(stage.order, np.int64)
         for stage, plan in zip(policy.stages, stages, strict=True)
@@ -88,14 +99,17 @@ def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
     return found
 
 
-def _split(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> int:
+def _chosen(stages: Sequence[StagePlan], clusters: Callable[[int], int]) -> tuple[int, tuple[StagePlan, ...]]:
+    """The blocks of a cluster, and how they share tiles."""
     most = min(stage.k_blocks for stage in stages)
     splits = (2,) if stages[0].pair else SPLITS
     fitting = [(s, clusters(s)) for s in splits if s <= most]
-    costs = {s: chain_us(stages, s, n) for s, n in fitting if n > 0}
-    if not costs:
+    found = [
+        (preferred(chain_us(made, s, n), s), s, made) for s, n in fitting if n > 0 for made in arrangements(stages, s)
+    ]
+    if not found:
         raise UserError("no cluster of the persistent kernel fits this device")
-    return min(costs, key=lambda s: preferred(costs[s], s))
+    return min(found, key=lambda f: f[0])[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,23 @@
 
 A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to ``k_blocks*(r+1)//split`` (of
 so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
-tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and they share the weights. Every block posts: values
+tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and they share the weights. Or the blocks stand abreast
+in a stage: each takes some of a tile's columns and all of k, so that nothing is added up. Every block posts: values
 and posts here are ``split`` times those of the policy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
@@ -44,6 +47,12 @@ _RINGS_BYTES: Final = 200 * 1024, 150 * 1024
 
 _BOX: Final = 256
 """Elements along a side of a box of TMA."""
+
+MOST_COLUMNS: Final = 256
+"""Weight rows that a block multiplies: the widest wgmma, and the largest box of TMA."""
+
+LEAST_ABREAST: Final = 4
+"""Blocks of a cluster from which on it may pay that they stand abreast, in products of one row of tiles: two gained 1% or lost as much."""
 
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""
@@ -120,6 +129,7 @@ class StagePlan:
     there are then whole blocks. All stages of a plan have the same ``rows``.
     ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums to the late one through memory, which finishes the tile;
     0 where it is not. Then half as many tiles, twice as wide, read less into shared memory for the same products.
+    ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead, and in pairs.
     """
 
     operator: Gemm | Conv2d
@@ -127,6 +137,27 @@ class StagePlan:
     columns: int
     k_blocks: int
     cut: int = 0
+    abreast: int = 1
+
+    def parts(self, split: int) -> int:
+        """Blocks of a cluster of ``split`` that share k of a tile."""
+        return 1 if self.pair or self.abreast > 1 else split
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a gate."""
+        return self.abreast > 1 and self.rows == 64 and self.operator.epilogue == GATE
+
+    @property
+    def least_columns(self) -> int:
+        """Of which `columns` are a multiple, as the warpgroups take them."""
+        return 32 if self.interleaved else 16 if self.rows == 64 or self.pair else 8
+
+    @property
+    def taken(self) -> bool:
+        """Whether the kernel takes tiles so wide, and blocks abreast."""
+        alike = isinstance(self.operator, Gemm) and not self.pair and self.operator.tile[1] % (8 * self.abreast) == 0
+        return self.columns <= MOST_COLUMNS and self.columns % self.least_columns == 0 and (self.abreast == 1 or alike)
 
     @property
     def tasks(self) -> int:
@@ -174,6 +205,31 @@ def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ..
         else replace(stage, cut=0)
         for stage in stages
     )
+
+
+def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -> tuple[StagePlan, ...] | None:
+    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not take that."""
+    made = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
+    return made if all(stage.taken for stage in made) else None
+
+
+def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
+    return replace(stage, abreast=count, columns=stage.columns * stage.abreast // count)
+
+
+def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[StagePlan, ...]]:
+    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for one, and where that has been seen to gain."""
+    choices: list[tuple[bool, ...]] = [(stage.abreast > 1,) for stage in stages]
+    if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):
+        choices = [(False, True)] * len(stages)
+    for abreast in product(*choices):
+        if made := arranged(stages, abreast, split):
+            yield made
+
+
+def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
+    """Whether it may pay that blocks that multiply so many rows stand abreast: in products of one row of tiles."""
+    return isinstance(operator, Gemm) and operator.out.shape[0] <= rows
 
 
 def taps_of(stage: StagePlan) -> int:
@@ -224,5 +280,7 @@ class Plan:
         k_blocks, share = stage.k_blocks, stage.share(self.split)
         if self.paired:
             return (0, stage.cut) if self.early[task] else (stage.cut, k_blocks)
-        begin, end = (k_blocks // share * number // self.split * share for number in (rank, rank + 1))
+        parts = stage.parts(self.split)
+        mine = rank * parts // self.split
+        begin, end = (k_blocks // share * number // parts * share for number in (mine, mine + 1))
         return begin, end

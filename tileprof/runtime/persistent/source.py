@@ -130,7 +130,7 @@ class _Passes:
 
 
 def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
-    segments = 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
+    segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
     segment, high = stage.columns // segments, _height(stage, plan)
     fitting = []
     if alone(plan):
@@ -140,8 +140,10 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
                 fitting.append(_Passes(segments, segment, columns, pitch, 0, 0, bytes_))
     else:
         parts, mine = parts_of(plan), _mine(stage, segments)
-        own = -(-segment // 8 // parts)
         warps = -(-high // 16) * (2 if stage.rows == 64 else 1)
+        if stage.abreast > 1:  # nothing goes through a buffer
+            return _Passes(segments, segment, segment, 0, segment // 8, warps, 0)
+        own = -(-segment // 8 // parts)
         for groups in range(1, own + 1):
             bytes_ = max(1, parts - 1) * groups * mine * warps * _CHUNK_BYTES
             if bytes_ <= options.buffer_bytes or groups == 1:
@@ -152,7 +154,7 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
 
 def _mine(stage: StagePlan, segments: int) -> int:
     """Segments of which a warpgroup has sums."""
-    return 2 if segments == 2 and stage.rows == 128 else 1
+    return 2 if segments == 4 or (segments == 2 and stage.rows == 128) else 1
 
 
 def _pitch(columns: int) -> int:
@@ -214,7 +216,7 @@ def paired(plan: Plan) -> bool:
 
 
 def parts_of(plan: Plan) -> int:
-    """Blocks that share k of a tile."""
+    """Blocks that share k of a tile, but where they stand abreast."""
     return plan.split // 2 if paired(plan) else plan.split
 
 
@@ -298,7 +300,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     gated, pack = operator.epilogue == GATE, layout.b_bytes // block_bytes
     under_way, ahead = _under_way(stage, plan, options, pack * block_bytes)
     values: dict[str, object] = {
-        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "IMAGES": 1, "TILE_ROWS": operator.tile[0],
+        "INDEX": number, "M": m, "N": n, "K_BLOCKS": stage.k_blocks, "CUT": stage.cut, "TILES": operator.tiles, "TAPS": 1, "SLOT_TAPS": _slot_taps(stage, plan), "SHARE": stage.share(plan.split), "GROUP": _group(stage, plan, layout), "ROW_STEP": 0, "GROUP_STEP": 64, "IMAGES": 1, "TILE_ROWS": operator.tile[0], "ABREAST": stage.abreast, "INTERLEAVED": int(stage.interleaved),
         "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": pack,
         "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),

@@ -7,7 +7,7 @@ from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.persistent.plan import K_BLOCK, Box, StagePlan
+from tileprof.runtime.persistent.plan import K_BLOCK, MOST_COLUMNS, SPLITS, Box, StagePlan
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
@@ -15,9 +15,6 @@ from tileprof.runtime.stages.view import View
 
 MOST_STAGES: Final = 8
 """Every stage is compiled into the one kernel, and its tensor maps are parameters."""
-
-MOST_COLUMNS: Final = 256
-"""Weight rows of a tile: the widest wgmma, and the largest box of TMA."""
 
 MOST_ROWS: Final = 128
 """Rows that a block multiplies."""
@@ -66,15 +63,21 @@ def stage_plans(chain: Chain) -> tuple[StagePlan, ...]:
             "in all stages"
         )
     rows = 64 if max(heights) <= 64 else MOST_ROWS
-    plans = tuple(StagePlan(o, rows, weight_rows(o), k_blocks(o)) for o in operators)
+    plans = tuple(_plan(o, rows) for o in operators)
     for name, plan in zip(chain.names, plans, strict=True):
-        least = 16 if rows == 64 or plan.pair else 8
-        if plan.columns % least or plan.columns > MOST_COLUMNS:
+        if not plan.taken:
             raise UserError(
-                f"the persistent kernel does not take stage {name}: a tile multiplies {plan.columns} weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
-                f"of {least} up to {MOST_COLUMNS}"
+                f"the persistent kernel does not take stage {name}: a tile multiplies {weight_rows(plan.operator)} weight rows; in tiles of {plan.operator.tile[0]} rows it takes multiples "
+                f"of {plan.least_columns} up to {MOST_COLUMNS}, or {SPLITS[-1]} times that where blocks stand abreast"
             )
     return plans
+
+
+def _plan(operator: Gemm | Conv2d, rows: int) -> StagePlan:
+    """A stage whose tiles as few blocks as can take."""
+    columns, k = weight_rows(operator), k_blocks(operator)
+    plans = [StagePlan(operator, rows, columns // n, k, abreast=n) for n in SPLITS]
+    return next((plan for plan in plans if plan.taken), plans[0])
 
 
 def weight_rows(operator: Gemm | Conv2d) -> int:

@@ -10,8 +10,16 @@ from typing import Final
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, stage_us
-from tileprof.runtime.persistent.plan import SPLITS, Box, StagePlan, with_cuts
-from tileprof.runtime.persistent.takes import MOST_COLUMNS, MOST_ROWS, k_blocks, weight_rows
+from tileprof.runtime.persistent.plan import (
+    LEAST_ABREAST,
+    MOST_COLUMNS,
+    SPLITS,
+    Box,
+    StagePlan,
+    may_stand_abreast,
+    with_cuts,
+)
+from tileprof.runtime.persistent.takes import MOST_ROWS, k_blocks, weight_rows
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
@@ -73,9 +81,13 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
             return sum(stage_us(stage, split, clusters) for stage in stages)
         return chain_us(stages, split, clusters)
 
+    may = split >= LEAST_ABREAST and height <= MOST_ROWS and all(may_stand_abreast(o, height) for o in operators)
     near = []
     for operator in operators:
-        tilings = sorted((with_cuts([t], clusters)[0] for t in _tilings(operator, height)), key=alone)
+        tilings = sorted(
+            (with_cuts([t], clusters)[0] for n in ((1, split) if may else (1,)) for t in _tilings(operator, height, n)),
+            key=alone,
+        )
         limit = _NEAR * alone(tilings[0])[0]
         near.append([stage for stage in tilings if alone(stage)[0] <= limit])
     stages = min((list(each) for each in zip(*near, strict=False)), key=together)
@@ -84,16 +96,20 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
     return together(stages), stages
 
 
-def _tilings(operator: Tiled, height: int) -> Iterator[StagePlan]:
-    """The operator in tiles of up to so many rows that the kernel takes."""
+def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
+    """The operator in tiles of up to so many rows that the kernel takes, by so many blocks abreast."""
     sides = 2 if operator.epilogue == GATE else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
     narrowest = min(widest, _NARROWEST) if isinstance(operator, Conv2d) else 1
     for width in range(widest, narrowest - 1, -16 // sides):
         for rows in heights:
-            made = replace(operator, tile=(rows, width), rows_along="y")
-            yield StagePlan(made, min(height, MOST_ROWS), weight_rows(made), k_blocks(made))
+            made = replace(operator, tile=(rows, width * abreast), rows_along="y")
+            stage = StagePlan(
+                made, min(height, MOST_ROWS), weight_rows(made) // abreast, k_blocks(made), abreast=abreast
+            )
+            if abreast == 1 or stage.taken:
+                yield stage
 
 
 def _heights(operator: Tiled, height: int) -> Iterator[int]:
