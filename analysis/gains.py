@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.bounder import Bounder, Bounds
-from tileprof.analysis.bounds.durations import MEASURED
+from tileprof.analysis.bounds.durations import MEASURED, timed_rows
 from tileprof.analysis.bounds.listing import alone
 from tileprof.analysis.waves import pair_waves
 from tileprof.trace.schema import COVERAGES, NEVER
@@ -120,6 +120,10 @@ class _Keys:
         self._placed = bool(self._begin_ns.any())
         self._flops = launches["flops"].tolist()
         self._freed = graph.trace.buffers["freed_at"].to_numpy(np.int64)
+        times = graph.trace.times
+        self._timed = timed_rows(graph.trace)
+        self._tile = times["tile"].to_numpy(np.int64)
+        self._tile_end_ns = times["end_ns"].to_numpy(np.float64)
         self._ends: dict[tuple[int, int], NDArray[np.float64]] = {}
         self._blocks: dict[tuple[int, int], list[tuple[int, bool]]] = {}
         links = graph.links
@@ -182,10 +186,8 @@ class _Keys:
         if key not in self._ends:
             ends = alone(durations.of(launch, int(self.tiles[launch])), int(self._bounder.slots[launch]))
             if durations.source[launch] == MEASURED:
-                times = self._trace.times
-                rows = times[times["launch"] == launch]
-                measured = rows["end_ns"].to_numpy(np.float64) * durations.calibration[launch]
-                ends[rows["tile"].to_numpy(np.int64)] = measured
+                rows = self._timed[launch]
+                ends[self._tile[rows]] = self._tile_end_ns[rows] * durations.calibration[launch]
             self._ends[key] = ends
         return self._ends[key]
 

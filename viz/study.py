@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SIMULATED_TILES = 3_000_000
 """Tiles simulated for one page, all schedules and sizes together: ten seconds or so of one core."""
 
+_LAUNCH_TILES = 30
+"""What a launch costs in a simulation, in tiles: programs of many small launches have few tiles, and take as long."""
+
 SIZES = (0.5, 0.75, 1.0, 1.5, 2.0)
 """SM counts of the what-if table, in units of the device's."""
 
@@ -56,19 +59,24 @@ class Study:
     refused: tuple[str, ...] = ()
 
 
+def cost(graph: TileGraph) -> int:
+    """What one simulation of a program costs, in tiles."""
+    return max(int(graph.tile_base[-1]), 1) + _LAUNCH_TILES * len(graph.launches)
+
+
 def study(graph: TileGraph, *, simulated_tiles: int = SIMULATED_TILES) -> Study:
     """Run as many schedulers and sizes as ``simulated_tiles`` allows; stream and list order always."""
-    tiles = max(int(graph.tile_base[-1]), 1)
+    each = cost(graph)
     if len(graph.launches) == 0:
         return Study((), (), ())
     names = [*_FIRST, *(n for n in SCHEDULERS if n not in _FIRST)]
-    chosen = set(names[: max(2, simulated_tiles // tiles)])
+    chosen = set(names[: max(2, simulated_tiles // each)])
     simulator = Simulator(graph)
     wanted = [name for name in SCHEDULERS if name in chosen]
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         answers = list(pool.map(lambda name: _run(simulator, name), wanted))
         schedules = tuple(a for a in answers if not isinstance(a, str))
-        left = simulated_tiles // tiles - len(wanted)
+        left = simulated_tiles // each - len(wanted)
         listed = next(s.time_ns for s in schedules if s.scheduler == "list")
         sizes = tuple(pool.map(lambda at: _size(graph, at[0], at[1], listed), _points(graph.trace.device.sms, left)))
     skipped = tuple(name for name in SCHEDULERS if name not in chosen)

@@ -18,7 +18,7 @@ from tileprof.analysis.bounds import Machine
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
 from tileprof.viz.pack import printable
-from tileprof.viz.study import OCCUPANCIES, SIZES, finite
+from tileprof.viz.study import OCCUPANCIES, SIZES, cost, finite
 
 if TYPE_CHECKING:
     from dataclasses import Field
@@ -93,13 +93,14 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     tiles = max(int(graph.tile_base[-1]), 1)
     if len(graph.launches) == 0 or tiles > _MOST_TILES:
         return ()
+    each = cost(graph)
     left = simulated_tiles
     wanted: list[Variant] = []
     for points in _sliders(graph.trace.device.sms):
-        cost = tiles * sum(_COST.get(point.scheduler, 1) for point in points)
-        if cost <= left and len(wanted) + len(points) <= MOST_VARIANTS:
+        costs = each * sum(_COST.get(point.scheduler, 1) for point in points)
+        if costs <= left and len(wanted) + len(points) <= MOST_VARIANTS:
             wanted += points
-            left -= cost
+            left -= costs
     device = graph.trace.device
     sizes = dict.fromkeys((w.sms, w.occupancy) for w in wanted)
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs

@@ -68,7 +68,9 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
     tiles = launches["tiles"].to_numpy(np.int64)
     whole_ns = launches["duration_ns"].to_numpy(np.float64, copy=True)
     modelled = (launches["timing"] == "modelled").to_numpy()
-    timed = _timed(trace)
+    timed = timed_rows(trace)
+    tile = trace.times["tile"].to_numpy()
+    took_ns = trace.times["end_ns"].to_numpy() - trace.times["begin_ns"].to_numpy()
     assumed_ns: NDArray[np.float64] | None = None
     arrays: list[NDArray[np.float64]] = []
     known: dict[tuple[object, ...], int] = {}
@@ -92,7 +94,9 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
         source.append(word)
         if key not in known:
             if word == MEASURED:
-                life = _measured_ns(trace, timed[i], int(tiles[i]))
+                life = np.full(tiles[i], np.nan)
+                life[tile[timed[i]]] = took_ns[timed[i]]
+                life = _without_holes(life)
                 calibration[i] = _calibration(life, int(slots[i]), float(whole_ns[i]))
                 life *= calibration[i]
             elif life is None:
@@ -115,19 +119,12 @@ def _calibration(life: NDArray[np.float64], slots: int, launch_ns: float) -> flo
     return launch_ns / span_ns if span_ns > 0 and launch_ns > 0 else 1.0
 
 
-def _timed(trace: Trace) -> dict[int, slice]:
+def timed_rows(trace: Trace) -> dict[int, slice]:
     """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
     found, begin, count = np.unique(launch, return_index=True, return_counts=True)
     rows = zip(found.tolist(), begin.tolist(), count.tolist(), strict=True)
     return {i: slice(first, first + many) for i, first, many in rows}
-
-
-def _measured_ns(trace: Trace, rows: slice, tiles: int) -> NDArray[np.float64]:
-    times = trace.times
-    life = np.full(tiles, np.nan)
-    life[times["tile"].to_numpy()[rows]] = (times["end_ns"].to_numpy() - times["begin_ns"].to_numpy())[rows]
-    return _without_holes(life)
 
 
 def _footprint_ns(trace: Trace, footprint: int) -> NDArray[np.float64] | None:

@@ -80,6 +80,14 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
         assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
 
 
+def test_a_program_that_leaves_at_once_keeps_what_ran_until_then(tmp_path):
+    ended = _run(tmp_path, _script(tmp_path, "import os, torch\ntorch.ones(3).cos()\nos._exit(3)"))
+    assert ended.returncode == 3, ended.stderr
+    assert "the trace is partial, it holds what ran until then: the program ended by os._exit(3)" in ended.stderr
+    trace = tileprof.load(tmp_path / "infer.tileprof.partial")
+    assert list(trace.launches.op) == ["aten::ones", "aten::cos"]
+
+
 def test_children_threads_exit_handlers_and_another_folder(tmp_path):
     text = """
 import atexit, os, sys, threading, torch

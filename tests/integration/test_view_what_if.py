@@ -9,6 +9,7 @@ from tileprof.analysis.report import build_report
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import page, study, variants
+from tileprof.viz.study import cost
 
 READY = "() => document.querySelector('#what-comes svg.plot') !== null"
 
@@ -20,7 +21,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(graph):
-    return variants(graph, simulated_tiles=100 * int(graph.tile_base[-1]))
+    return variants(graph, simulated_tiles=100 * cost(graph))
 
 
 @pytest.fixture(scope="module")

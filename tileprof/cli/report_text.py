@@ -30,6 +30,7 @@ _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 """Widths of the table of pairs, in characters, beside the names."""
 _BUSY_BINS = 60
 _ROUNDING = 1e-6
+_SLOW_HOST_NS = 20_000  # a launch: twice and more what a host needs that does nothing else
 """Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
@@ -378,6 +379,17 @@ def _worth(row: dict[Any, Any], program_ns: float) -> str:
     )
 
 
+def _slow_host(report: Report) -> str:
+    """What to do about a recording that is mostly of a host that the GPU waits for; "" for others."""
+    p = report.program
+    if "measured" not in p.timing or p.gap_ns < max(p.recorded_ns / 2, _SLOW_HOST_NS * p.launches):
+        return ""
+    return (
+        f"Mostly the GPU waited for the host, {duration(p.gap_ns / p.launches)} a launch, as it does while first calls load and compile, "
+        "and all of that counts as saved above. Run the program once before, and record the step in question inside tileprof.capture().\n"
+    )
+
+
 def _next_step(report: Report) -> Text:
     path = shlex.quote(plain(report.source.path))
     text = Text("\n")
@@ -388,6 +400,7 @@ def _next_step(report: Report) -> Text:
             "tileprof record python your_script.py"
         )
         return text
+    text.append(_slow_host(report))
     if look is None:
         text.append(f"Next: tileprof view {path}")
         return text

@@ -21,13 +21,15 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
     """The stage that runs the tiles of a launch; raises `PolicyError` where they fill no grid."""
     row = graph.launches.iloc[launch]
     tile_numbers(graph, launch)
+    module = str(row["module"])
+    says = bool(module.strip("0123456789."))  # places in containers alone do not: "0"
     return Stage(
-        name=str(row["module"]) or f"{row['op']} {launch}",
+        name=module if says else f"{module} {row['op']}" if module else f"{row['op']} {launch}",
         grid=grid_of(graph, launch),
         launch=launch,
         kernel=str(row["kernel"]),
         op=str(row["op"]),
-        module=str(row["module"]),
+        module=module,
         blocks_per_sm=int(row["blocks_per_sm"]),
     )
 

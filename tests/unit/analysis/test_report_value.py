@@ -162,6 +162,17 @@ def test_a_record_faster_than_physics_is_not_trusted():
     assert "do not trust gains" in " ".join(text_of(build_report(g)).split())
 
 
+@pytest.mark.parametrize(
+    ("pause_ns", "timing", "said"),
+    [(200_000, "measured", True), (9_000, "measured", False), (200_000, "modelled", False)],
+)
+def test_a_recording_of_mostly_waiting_for_the_host_says_how_to_record_the_rest(pause_ns, timing, said):
+    rows = [{"timing": timing, "begin_ns": pause_ns * i} for i in range(4)]
+    text = " ".join(text_of(build_report(program(rows, [(0, 1, one_to_one(4))]))).split())
+    assert ("Mostly the GPU waited for the host" in text) == said
+    assert ("inside tileprof.capture()" in text) == said
+
+
 def test_notes_of_the_recorder_are_repeated():
     g = program([{}], manifest={"notes": ["three launches [dropped]"], "granule": 4})
     text = " ".join(text_of(build_report(g)).split())

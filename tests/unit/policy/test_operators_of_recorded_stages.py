@@ -140,6 +140,18 @@ def test_a_trace_of_a_gpu_says_that_it_does_not_know_the_calls() -> None:
     graph = build_graph(tileprof.load(golden))
     policy = synthesise(graph, range(len(graph.launches)))
     assert all("does not say how" in stage.reason and not stage.operator for stage in policy.stages)
+    assert all("tileprof record --recorder model" in stage.reason for stage in policy.stages)
+
+
+def test_products_in_clusters_name_the_option_that_makes_a_grid_of_them(tmp_path) -> None:
+    """As a plain MLP is recorded by rule for an H200; its layers have numbers for names."""
+    net = torch.nn.Sequential(torch.nn.Linear(256, 1024, bias=False), torch.nn.Linear(1024, 256, bias=False)).half()
+    x = torch.randn(128, 256, dtype=torch.float16)
+    by_rule = synthesise(record(lambda: net(x), tmp_path / "rule.tileprof"), range(2))
+    reasons = [stage.reason for stage in by_rule.stages if stage.reason]
+    assert reasons
+    assert all("tileprof record --tile gemm=" in reason for reason in reasons)
+    assert [stage.name for stage in by_rule.stages] == ["0 aten::mm", "1 aten::mm"]
 
 
 def test_calls_are_kept_in_the_trace_as_documented(tmp_path) -> None:

@@ -11,7 +11,7 @@ from tileprof.trace import load
 from tileprof.viz import study as run_study
 from tileprof.viz.document import document
 from tileprof.viz.schedules import gain_tables
-from tileprof.viz.study import OCCUPANCIES, SIZES, Study
+from tileprof.viz.study import OCCUPANCIES, SIZES, Study, cost
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,7 @@ def test_aggregated_lanes_hold_as_much_slot_time_as_the_tiles(graph, studied, mo
 
 
 def test_programs_too_large_for_all_schedulers_name_those_left_out(graph):
-    tiles = int(graph.tile_base[-1])
-    small = run_study(graph, simulated_tiles=3 * tiles)
+    small = run_study(graph, simulated_tiles=3 * cost(graph))
     assert [s.scheduler for s in small.schedules] == ["stream", "cusync", "list"]
     assert "graph" in small.skipped
     assert small.sizes == ()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_programs import Program, transformer
+from small_programs import Program, pointwise, transformer
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.bounds import Machine
@@ -10,6 +10,7 @@ from tileprof.analysis.simulate import SCHEDULERS, Simulator, scheduler
 from tileprof.errors import UserError
 from tileprof.trace import load
 from tileprof.viz import variants
+from tileprof.viz.study import cost
 from tileprof.viz.variants import knobs, variant_value
 
 
@@ -20,7 +21,7 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(graph):
-    return variants(graph, simulated_tiles=60 * int(graph.tile_base[-1]))
+    return variants(graph, simulated_tiles=60 * cost(graph))
 
 
 def test_every_option_of_every_scheduler_has_a_slider_that_the_scheduler_takes():
@@ -52,6 +53,18 @@ def test_sliders_are_whole_and_within_the_budget(graph, found):
     for name, key in moved:
         knob = next(k for k in knobs(name) if k.key == key)
         assert sum((v.scheduler, v.key) == (name, key) for v in found) == len(knob.values) - 1
+
+
+def test_launches_cost_beside_their_tiles_so_that_many_small_ones_are_not_waited_for(tmp_path):
+    few_tiles = Program(tmp_path / "t")
+    x = few_tiles.buffer()
+    for _ in range(50):
+        y = few_tiles.buffer()
+        few_tiles.launch("small", pointwise(tiles=1), (x, y))
+        x = y
+    small = build_graph(load(few_tiles.writer.close()))
+    assert cost(small) > 10 * int(small.tile_base[-1])
+    assert len(variants(small, simulated_tiles=60 * int(small.tile_base[-1]))) <= 5
 
 
 def test_an_empty_trace_has_no_variants(tmp_path):

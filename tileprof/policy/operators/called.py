@@ -99,7 +99,13 @@ class Called:
         row = graph.launches.iloc[launch]
         text = str(row.get("call", ""))
         if not text:
-            raise UnknownStageError(f"the trace does not say how {row['op'] or row['kernel']} was called")
+            name = str(row["op"] or row["kernel"])
+            how = (
+                "; a trace of the model recorder does: tileprof record --recorder model"
+                if name.startswith("aten::")
+                else ""
+            )
+            raise UnknownStageError(f"the trace does not say how {name} was called{how}")
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
         call = json.loads(text)

@@ -37,8 +37,14 @@ def draft(called: Called) -> Draft:
         raise UnknownStageError(f"no stage operator computes {called.op}")
     made = kind(called)
     if made.grid != called.grid:
+        option = {"gemm": "gemm", "conv2d": "conv"}.get(made.name)
+        how = (
+            f"; tileprof record --tile {option}=128x128x64 (or another shape) dictates tiles in a grid that is"
+            if option
+            else ""
+        )
         raise UnknownStageError(
-            f"{made.name} would have a grid of {_by(made.grid)} tiles of this shape, {called.kernel} has {_by(called.grid)}"
+            f"{made.name} would have a grid of {_by(made.grid)} tiles of this shape, {called.kernel} has {_by(called.grid)}{how}"
         )
     return made
 

@@ -135,8 +135,7 @@ class Decoder:
                 "all for one GPU's and do not hold"
             )
         if not self.process.complete:
-            name, lost = self.process.folder.name, self.process.lost
-            self.writer.note(f"{name} ended early; its last {lost} launches are not here")
+            self.writer.note(f"{self.process.folder.name} {self.process.ended_early}")
 
     # ---- events
 

@@ -36,6 +36,7 @@ class Reference:
 
     ``ranged``: launches outside captured ranges were not even counted, so ordinals mean nothing to a pass that counts them.
     ``begins``: where in ``keys`` the launches of another range begin; those of one range follow each other in every pass.
+    ``regions``: the program marked regions, and its launches after the first of them, outside of any, are not here.
     """
 
     ordinals: list[int]
@@ -44,6 +45,7 @@ class Reference:
     whole: bool = True
     ranged: bool = False
     begins: tuple[int, ...] = (0,)
+    regions: bool = False
 
     @classmethod
     def of(cls, process: raw.Process) -> Reference:
@@ -55,7 +57,8 @@ class Reference:
         names = {k["symbol"]: k["name"] for k in kernels.values()}
         ranged = any(e["e"] == "start" and e.get("ranged") for e in process.events)
         whole = ordinals == list(range(len(ordinals))) and not ranged
-        return cls(ordinals, keys, names, whole=whole, ranged=ranged, begins=_begins(process.events))
+        regions = any(e["e"] == "capture" for e in process.events)
+        return cls(ordinals, keys, names, whole=whole, ranged=ranged, begins=_begins(process.events), regions=regions)
 
 
 def _begins(events: Sequence[dict[str, Any]]) -> tuple[int, ...]:
@@ -87,7 +90,8 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
         if o in row_of and other[row_of[o]] == key
     }
     missing = [(o, key) for o, key in zip(reference.ordinals, reference.keys, strict=True) if o not in found]
-    same_length = len(other) == len(reference.keys) or (ordinals is None and not reference.whole)
+    part = not reference.whole or (reference.regions and len(other) > len(reference.keys))
+    same_length = len(other) == len(reference.keys) or (ordinals is None and part)
     if not missing and same_length:
         return Matched(found)
     if missing and not reference.whole and (places := windows(reference.keys, reference.begins, other)):

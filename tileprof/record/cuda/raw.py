@@ -64,6 +64,12 @@ class Process:
         """Whether the process ended by itself, all records copied."""
         return bool(self.events) and self.events[-1]["e"] == "end"
 
+    @property
+    def ended_early(self) -> str:
+        """What a process that did not end by itself lacks: events that it had not written, too, which nobody can count."""
+        known = f"; {self.lost:,} of them are known" if self.lost else ""
+        return f"ended early: launches after the records were last copied are not here{known}"
+
     def of(self, launch: int, generation: int) -> Entries:
         """The entries of a launch."""
         first, end = self._starts.get((launch, generation), (0, 0))

@@ -179,7 +179,7 @@ def _write(
             writer.note(note)
         if process.complete:
             return writer.close(exit_code), decoder
-        reason = f"{process.folder.name} ended early; its last {process.lost} launches are not here"
+        reason = f"{process.folder.name} {process.ended_early}"
         return writer.abandon(reason), decoder
 
 
@@ -218,9 +218,7 @@ def _summary(path: Path, decoder: Decoder, extra: Extra) -> None:
         f"{path} is recorded; of {total:,} bytes written: {shares}" if total else f"{path} is recorded; no writes were"
     )
     if not decoder.process.complete:
-        _say(
-            f"the trace is partial: the program ended early, and the records of {decoder.process.lost} launches with it"
-        )
+        _say(f"the trace is partial, the program {decoder.process.ended_early}")
     if decoder.checked:
         missed = sum(decoder.unrecorded.values())
         _say(f"write check: {decoder.checked:,} bytes changed, {missed:,} of them outside every recorded write")

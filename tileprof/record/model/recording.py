@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import os
 import shlex
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tileprof import devices
 from tileprof.errors import UserError
@@ -61,6 +63,18 @@ class Recording:
             self._reason = obstacle
             raise UserError(obstacle) from None
 
+    def leaving(self, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+        """``os._exit`` that keeps what ran until then: no handler runs after it. Not in other threads, which may leave a busy main one."""
+
+        @functools.wraps(leave)
+        def leave_after(status: int) -> NoReturn:
+            if isinstance(status, int) and threading.current_thread() is threading.main_thread():
+                self._reason = f"the program ended by os._exit({status})"
+                self.finish()
+            leave(status)
+
+        return leave_after
+
     def finish(self) -> None:
         """Close the trace, after the program's threads and exit handlers; say where it is."""
         if self._finished or os.getpid() != self._pid:
@@ -100,6 +114,7 @@ def run(options: Options, command: Command) -> int:
     recording = Recording(session)
     # Registered before the program's own handlers, so it runs after them; threads are joined before.
     atexit.register(recording.finish)
+    os._exit = recording.leaving(os._exit)  # type: ignore[assignment] # the name of its parameter is not typed
     os.register_at_fork(after_in_child=session.forked, after_in_parent=_say_forked(session))
     session.start()
     triton_kernels.install(session)

@@ -95,7 +95,7 @@ def test_a_kernel_that_faults_leaves_what_was_copied_and_a_sentence(ran, tmp_pat
     trace = decoded(process, tmp_path / "t.tileprof")
     assert len(trace.launches) == 1
     assert not trace.complete
-    assert any("its last 1 launches are not here" in note for note in trace.manifest["notes"])
+    assert any("are not here; 1 of them are known" in note for note in trace.manifest["notes"])
 
 
 def test_a_killed_program_leaves_what_was_copied(ran):  # noqa: F811 - fixture

@@ -39,6 +39,16 @@ def test_a_recorded_part_is_found_as_a_whole_where_it_last_stands():
     assert matched.found == {7: 3, 8: 4}
 
 
+def test_what_a_program_launches_after_its_last_region_makes_it_no_other_program(tmp_path):
+    """Its launches before the first region are counted, so that those recorded look like all that there were."""
+    on, off = {"e": "capture", "on": 1}, {"e": "capture", "on": 0}
+    marked = join.Reference.of(process(tmp_path, [KERNEL, launch(1), on, launch(2), off], []))
+    key = marked.keys[0]
+    assert join.match(marked, [key, key, A], "time") == join.Matched({0: 0, 1: 1})
+    assert "not repeatable" in join.match(marked, [key], "time").report
+    assert "not repeatable" in join.match(join.Reference([0], [A]), [A, B], "time").report
+
+
 def test_parts_of_two_passes_match_by_their_ordinals():
     matched = join.match(reference(A, B, first=7), [A, B], "blocks", [7, 8])
     assert matched == join.Matched({7: 0, 8: 1})

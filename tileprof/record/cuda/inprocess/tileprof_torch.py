@@ -10,6 +10,7 @@ marked regions are recorded, operators are looked at only inside them. Compiled 
 from __future__ import annotations
 
 import ctypes
+import functools
 import inspect
 import json
 import os
@@ -30,6 +31,10 @@ def start() -> None:
     after_import("torch", lambda torch: _Hooks(torch).install())
 
 
+_HIDDEN = ("ctc_loss", "quantile", "nanquantile")
+"""Functions whose checks and arguments differ where PyTorch sees a dispatch mode: they run without ours, named as a whole."""
+
+
 class _Hooks:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -42,6 +47,9 @@ class _Hooks:
         self.aside = False
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0" and "TILEPROF_NVTX" not in os.environ
         self.for_a_graph = False
+        self.backward = False
+        self.hidden: list[tuple[Any, str, Any]] = []
+        """What `look` put a function of its own in place of: owner, name, and what the owner itself had there, if anything."""
         self.compiled: list[Any] = []
         """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region begins."""
 
@@ -88,6 +96,10 @@ class _Hooks:
             self.handle = self.torch.nn.modules.module.register_module_forward_pre_hook(self.enter)
             self.mode = self.dispatch_mode()
             self.mode.__enter__()
+            for owner in (self.torch, self.torch.Tensor):
+                for name in filter(lambda name: hasattr(owner, name), _HIDDEN):
+                    self.hidden.append((owner, name, vars(owner).get(name)))
+                    setattr(owner, name, self.without_mode(name, getattr(owner, name)))
 
     def look_away(self) -> None:
         """See none any more. A mode of the program's that was entered since keeps ours below it: then it is only silent."""
@@ -96,6 +108,9 @@ class _Hooks:
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
+        for owner, name, own in self.hidden:
+            delattr(owner, name) if own is None else setattr(owner, name, own)
+        self.hidden.clear()
         if self.mode is not None and _get_current_dispatch_mode() is self.mode:
             self.mode.__exit__(None, None, None)
             self.mode = None
@@ -177,11 +192,43 @@ class _Hooks:
 
         class Marks(TorchDispatchMode):  # type: ignore[misc]
             def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-                if hooks.looking:
-                    hooks.say(e="mark", op=function.name(), module=hooks.where())
-                return function(*arguments, **(options or {}))
+                if not hooks.looking:
+                    return function(*arguments, **(options or {}))
+                if not hooks.backward and hooks.torch._C._current_graph_task_id() >= 0:
+                    hooks.tell_of_backward()
+                return hooks.named(function.name(), function, arguments, options or {})
 
         return Marks()
+
+    def named(self, op: str, function: Any, arguments: Any, options: Any) -> Any:
+        """Call what launches under this name. Afterwards there is none: other threads and libraries launch, too."""
+        module = self.where()
+        self.say(e="mark", op=op, module=module)
+        try:
+            return function(*arguments, **options)
+        finally:
+            self.say(e="mark", op="", module=module)
+
+    def without_mode(self, name: str, function: Any) -> Any:
+        """The function, run as in a plain program, where our mode is the innermost."""
+        from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            if self.mode is None or not self.looking or _get_current_dispatch_mode() is not self.mode:
+                return function(*arguments, **options)
+            with _pop_mode_temporarily():
+                return self.named(f"aten::{name}", function, arguments, options)
+
+        self.torch.jit._builtins._register_builtin(call, f"aten::{name}")  # scripted functions may call it, too
+        return call
+
+    def tell_of_backward(self) -> None:
+        self.backward = True
+        self.complain(
+            "a backward pass ran under the hooks that name operators, where PyTorch adds gradients out of place and takes other "
+            "ways for some operators: its kernels may be others than those of a plain run; --no-names records without hooks"
+        )
 
     # ---- modules and parameters
 
