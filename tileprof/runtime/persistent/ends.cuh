@@ -255,15 +255,6 @@ struct Sums {
     }
 };
 
-struct Eight {
-    float v[8];
-};
-
-__device__ __forceinline__ Eight load_shared_eight(u32 address) {
-    const float4 low = load_shared_f32x4(address), high = load_shared_f32x4(address + 16);
-    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-}
-
 union Halves {
     uint4 all;
     unsigned short one[8];
@@ -275,96 +266,77 @@ __device__ __forceinline__ Halves load_halves(const void* base, long long at) {
     return halves;
 }
 
-__device__ __forceinline__ void add(Eight& to, const Halves& halves) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) to.v[i] += unpack(halves.one[i]);
-}
+constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
 
-// A tile's end where every warp has the sums of its rows. They go through a buffer, as many columns at a time as it holds, to be stored sixteen bytes a thread.
+// A tile's end where every warp has the sums of its rows. It finishes them in its registers, and turns them round in a buffer of its own, as many columns at a time as that
+// holds, to store sixteen bytes a lane. No warp waits for another.
 struct Alone {
     const Arguments& arguments;
     u32 shared;
     Rank rank;
     u32 thread;
 
-    // Where rows lie PITCH floats apart.
-    template <class S>
-    __device__ u32 place(int row, int segment, int column) const {
-        return shared + BUFFER_AT + 4 * (row * S::PITCH + segment * S::PASS_COLUMNS + column);
-    }
+    // The first of a warp's sixteen rows of a tile.
+    __device__ int top() const { return (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16; }
 
-    // This thread's accumulators of pass PASS, two by two.
-    template <class S, int PASS>
-    __device__ __forceinline__ void write(const float (&sums)[S::WIDTH / 2], int rows) const {
-        const int group = thread / 128, lane = thread % 32;
-        const int row = (ROWS == 128 ? 64 * group : 0) + thread / 32 % 4 * 16 + lane / 4;
-        constexpr int FIRST = PASS * S::PASS_COLUMNS;
-        constexpr int LAST = FIRST + S::PASS_COLUMNS < S::SEGMENT ? FIRST + S::PASS_COLUMNS : S::SEGMENT;
-        const u32 to = place<S>(row, S::MINE < S::SEGMENTS ? group : 0, lane % 4 * 2);
-#pragma unroll
-        for (int mine = 0; mine < S::MINE; ++mine)
-#pragma unroll
-            for (int column = FIRST; column < LAST; column += 8) {
-                const int i = (mine * S::SEGMENT + column) / 2;
-                const u32 at = to + 4 * (mine * S::PASS_COLUMNS + column - FIRST);
-                if (row < rows) store_shared_f32x2(at, sums[i], sums[i + 1]);
-                if (row + 8 < rows) store_shared_f32x2(at + 32 * S::PITCH, sums[i + 2], sums[i + 3]);
-            }
-        __syncwarp();
-    }
-
-    // Finish and store this warp's rows of pass PASS: sixteen, and with 64 rows one of the two segments.
-    template <class S, int PASS>
-    __device__ __forceinline__ void finish(const Task& task, int rows) const {
-        constexpr int FIRST = PASS * S::PASS_COLUMNS;
-        constexpr int COUNT = FIRST + S::PASS_COLUMNS < S::SEGMENT ? S::PASS_COLUMNS : S::SEGMENT - FIRST;
-        constexpr int GROUPS = COUNT / 8 * (S::GATED ? 1 : S::MINE);
-        const int lane = thread % 32, top = (ROWS == 128 ? thread / 32 : thread / 32 % 4) * 16;
-        const int mine = rows - top < 16 ? rows - top : 16, first = first_row<S>(task, rank);
-        for (int item = lane; item < mine * GROUPS; item += 32) {
-            const int row = top + item / GROUPS, group = item % GROUPS;
-            const int segment = S::MINE < S::SEGMENTS ? thread / 128 : group / (COUNT / 8), column = group % (COUNT / 8) * 8;
-            const int across = task.column * S::TILE_COLUMNS + segment * S::SEGMENT + FIRST + column;
-            const int result = result_row<S>(row);
-            if (across >= S::N || result < 0) continue;
-            const u32 at = place<S>(row, segment, column);
-            store<S>(load_shared_eight(at), S::GATED ? load_shared_eight(at + 4 * S::PASS_COLUMNS) : Eight(), first + result, across);
-        }
-        __syncwarp();
-    }
+    __device__ u32 buffer() const { return shared + BUFFER_AT + thread / 32 * (16 * 2 * ALONE_COLUMNS); }
 
     template <class S>
-    __device__ __forceinline__ Halves bias(int column) const {
-        if constexpr (BIAS_BYTES == 0) return load_halves(arguments.stage[S::INDEX].bias, column);
-        Halves halves;
-        halves.all = load_shared_u32x4(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
-        return halves;
-    }
-
-    template <class S>
-    __device__ __forceinline__ void store(Eight value, Eight factor, long long row, int column) const {
-        const StageTensors& tensors = arguments.stage[S::INDEX];
-        if constexpr (S::BIAS) {
-            add(value, bias<S>(column));
-            if constexpr (S::GATED) add(factor, bias<S>(S::N + column));
-        }
-#pragma unroll
-        for (int i = 0; i < 8; ++i) value.v[i] = activate(S::GATED ? SILU : S::EPILOGUE, value.v[i]) * (S::GATED ? factor.v[i] : 1.0f);
-        if constexpr (S::RESIDUAL) add(value, load_halves(tensors.residual, row * S::RESIDUAL_ROW + column));
-        uint4 out;
-        out.x = pack(value.v[0], value.v[1]);
-        out.y = pack(value.v[2], value.v[3]);
-        out.z = pack(value.v[4], value.v[5]);
-        out.w = pack(value.v[6], value.v[7]);
-        *reinterpret_cast<uint4*>(static_cast<unsigned short*>(tensors.out) + row * S::OUT_ROW + column) = out;
-    }
-
-    template <class S, int PASS = 0>
     __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
-        if constexpr (PASS < S::PASSES) {
-            write<S, PASS>(sums, rows);
-            finish<S, PASS>(task, rows);
-            passes<S, PASS + 1>(sums, task, rows);
+        if (top() >= rows) return;
+        const int lane = thread % 32, column = task.column * S::TILE_COLUMNS + (ROWS == 128 ? 0 : thread / 128 * S::SEGMENT);
+        int results[4];  // rows of the result that this lane stores, from the tile's first on
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = top() + 4 * i + lane / 8;
+            results[i] = row < rows ? result_row<S>(row) : -1;
+        }
+        pass<S>(sums, results, first_row<S>(task, rank), column, rows);
+    }
+
+    template <class S, int FIRST = 0>
+    __device__ __forceinline__ void pass(const float (&sums)[S::WIDTH / 2], const int (&results)[4], long long first, int column, int rows) const {
+        if constexpr (FIRST < S::SEGMENT) {
+            constexpr int LAST = FIRST + ALONE_COLUMNS < S::SEGMENT ? FIRST + ALONE_COLUMNS : S::SEGMENT;
+            turn<S, FIRST, LAST>(sums, first, column, rows);
+            __syncwarp();
+            store<S, LAST - FIRST>(results, first, column + FIRST);
+            __syncwarp();
+            pass<S, LAST>(sums, results, first, column, rows);
+        }
+    }
+
+    // Columns FIRST to LAST, finished, into the buffer.
+    template <class S, int FIRST, int LAST>
+    __device__ __forceinline__ void turn(const float (&sums)[S::WIDTH / 2], long long first, int column, int rows) const {
+        const StageTensors& tensors = arguments.stage[S::INDEX];
+        const int lane = thread % 32;
+        // Where stmatrix wants this lane's row of the four squares of eight: two of rows, twice two chunks.
+        const u32 own = buffer() + lane % 16 * 128 + ((lane / 16 ^ lane % 8) << 4);
+#pragma unroll
+        for (int sixteen = FIRST; sixteen < LAST; sixteen += 16) {
+            u32 squares[4] = {};
+#pragma unroll
+            for (int square = 0; square < (LAST - sixteen < 16 ? 2 : 4); ++square) {
+                const int eight = sixteen + square / 2 * 8, row = top() + lane / 4 + square % 2 * 8, result = S::RESIDUAL ? result_row<S>(row) : 0;
+                const float* two = sums + eight / 2 + square % 2 * 2;
+                const Two factor = S::GATED ? Two{two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]} : Two{1.0f, 1.0f};
+                squares[square] = finished<S>(tensors, shared, {two[0], two[1]}, factor, first + result, column + eight + lane % 4 * 2, row < rows && result >= 0);
+            }
+            store_matrices_shared(own ^ (sixteen - FIRST) * 2, squares);
+        }
+    }
+
+    // So many columns of the buffer, four rows at a time, of which each lane holds a chunk.
+    template <class S, int COLUMNS>
+    __device__ __forceinline__ void store(const int (&results)[4], long long first, int column) const {
+        const int lane = thread % 32, chunk = lane % 8, row = lane / 8;
+        const bool mine = chunk * 8 < COLUMNS && column + chunk * 8 < S::N;
+        unsigned short* const out = static_cast<unsigned short*>(arguments.stage[S::INDEX].out) + first * S::OUT_ROW + column + chunk * 8;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float4 eight = load_shared_f32x4(buffer() + (4 * i + row) * 128 + ((chunk ^ (4 * i + row) % 8) << 4));
+            if (mine && results[i] >= 0) store_global_f32x4(out + static_cast<long long>(results[i]) * S::OUT_ROW, eight);
         }
     }
 

@@ -143,7 +143,6 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     Ends ends = {arguments, shared, rank, thread};
     keep_biases(arguments, shared, thread);
     Handing handing = {arguments, shared, thread};
-    int stage_before = HANDED ? 0 : tasks.first.stage;
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 knows itself
@@ -157,10 +156,6 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
                 return;
             }
             add_partial<S>(sums, arguments.stage[S::INDEX].partials, task.tile, rank, thread);
-        }
-        if constexpr (ALONE && !HANDED && !ROWS_ALIKE) {  // where a warp writes, another may still read rows of the stage before
-            if (stage_before != S::INDEX) barrier_sync<1, CONSUMERS>();
-            stage_before = S::INDEX;
         }
         if constexpr (HANDED)
             handing.passes<S>(sums, task, first_row<S>(task, rank), rows);

@@ -123,10 +123,6 @@ __device__ __forceinline__ uint4 load_shared_u32x4(u32 address) {
     return v;
 }
 
-__device__ __forceinline__ void store_shared_f32x2(u32 address, float x, float y) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
-}
-
 // Four squares of eight by eight halves, as wgmma leaves them; lane l says where row l % 8 of square l / 8 goes.
 __device__ __forceinline__ void store_matrices_shared(u32 address, const u32 (&squares)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(squares[0]), "r"(squares[1]),

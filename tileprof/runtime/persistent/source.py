@@ -29,8 +29,8 @@ _CHUNK_BYTES: Final = 32 * 16
 _MOST_BIAS_BYTES: Final = 4 * 1024
 """Of shared memory, so that no tile's end waits for a bias from L2: whoever awaits a semaphore empties L1."""
 
-_ALONE_BYTES: Final = 20 * 1024
-"""Of the buffer where warps are alone: 32 columns of 128 rows, enough for sixteen bytes a thread."""
+_ALONE_BYTES: Final = 8 * 16 * 2 * 64
+"""Where warps are alone: a buffer for each of the eight, of sixteen rows of 64 halves."""
 
 _HANDED_BUFFERS: Final = 4
 _HANDED_BYTES: Final = 64 * 2 * 64
@@ -43,7 +43,7 @@ _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 class Options:
     """How the shared memory of a block is used, and what tests ask for.
 
-    A tile's end goes through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of it fits, so many columns at a time as fit. ``a_slots``: activation
+    Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit, so many columns at a time as fit. ``a_slots``: activation
     slots, 0 for what keeps most under way; the other memory holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a
     time, 0 for no limit; ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where
     those of the kernel in front have ended, and wait there. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
@@ -112,42 +112,33 @@ def k_blocks_under_way(stages: Sequence[StagePlan], split: int, options: Options
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """A tile's end: ``segments`` runs of columns, of each of which ``columns`` at a time go through a buffer. Where warps are alone its rows are ``pitch`` floats apart;
-    otherwise each block finishes ``own`` groups of eight columns, and ``warps`` have rows of a tile.
+    """A tile's end: ``segments`` runs of columns. Of each of them ``columns`` at a time go through a buffer to the block that finishes them: each finishes
+    ``own`` groups of eight, and ``warps`` have rows of a tile.
     """
 
     segments: int
     segment: int
     columns: int
-    pitch: int
     own: int
     warps: int
     buffer_bytes: int
 
     @property
     def count(self) -> int:
-        return -(-self.segment // self.columns) if self.pitch else -(-8 * self.own // self.columns)
+        return -(-8 * self.own // self.columns)
 
 
 def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
     segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
-    segment, high = stage.columns // segments, _height(stage, plan)
-    fitting = []
-    if alone(plan):
-        for columns in range(8, segment + 1, 8):
-            bytes_ = 4 * high * (pitch := _pitch(segments * columns))
-            if bytes_ <= _ALONE_BYTES or columns == 8:
-                fitting.append(_Passes(segments, segment, columns, pitch, 0, 0, bytes_))
-    else:
-        parts, mine = parts_of(plan), _mine(stage, segments)
-        warps = -(-high // 16) * (2 if stage.rows == 64 else 1)
-        if stage.abreast > 1:  # nothing goes through a buffer
-            return _Passes(segments, segment, segment, 0, segment // 8, warps, 0)
-        own = -(-segment // 8 // parts)
-        for groups in range(1, own + 1):
-            bytes_ = max(1, parts - 1) * groups * mine * warps * _CHUNK_BYTES
-            if bytes_ <= options.buffer_bytes or groups == 1:
-                fitting.append(_Passes(segments, segment, 8 * groups, 0, own, warps, bytes_))
+    segment, parts, mine = stage.columns // segments, parts_of(plan), _mine(stage, segments)
+    warps = -(-_height(stage, plan) // 16) * (2 if stage.rows == 64 else 1)
+    if alone(plan) or stage.abreast > 1:  # nobody's sums go through a buffer
+        return _Passes(segments, segment, segment, segment // 8, warps, _ALONE_BYTES if alone(plan) else 0)
+    own, fitting = -(-segment // 8 // parts), []
+    for groups in range(1, own + 1):
+        bytes_ = max(1, parts - 1) * groups * mine * warps * _CHUNK_BYTES
+        if bytes_ <= options.buffer_bytes or groups == 1:
+            fitting.append(_Passes(segments, segment, 8 * groups, own, warps, bytes_))
     fewest = min(p.count for p in fitting)
     return next(p for p in fitting if p.count == fewest)
 
@@ -155,14 +146,6 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
 def _mine(stage: StagePlan, segments: int) -> int:
     """Segments of which a warpgroup has sums."""
     return 2 if segments == 4 or (segments == 2 and stage.rows == 128) else 1
-
-
-def _pitch(columns: int) -> int:
-    """Floats from row to row, so that four rows of a warp's eight-byte stores meet different banks."""
-    pitch = columns
-    while pitch % 32 not in {8, 24}:
-        pitch += 4
-    return pitch
 
 
 def _box_rows(stage: StagePlan, plan: Plan) -> int:
@@ -225,11 +208,6 @@ def alone(plan: Plan) -> bool:
     return parts_of(plan) == 1 and all(stage.rows == 128 or tile_of(stage)[1] == stage.columns for stage in plan.stages)
 
 
-def _rows_alike(plan: Plan, options: Options) -> bool:
-    """Whether rows of all stages lie alike in the buffer of warps that are alone, so that each keeps to a part of its own."""
-    return len({(p.pitch, p.columns) for p in (_passes(stage, plan, options) for stage in plan.stages)}) == 1
-
-
 def tile_of(stage: StagePlan) -> tuple[int, int]:
     """Rows and columns of a stage's tiles."""
     assert isinstance(stage.operator, Gemm | Conv2d)
@@ -243,7 +221,7 @@ def header(plan: Plan, options: Options) -> str:
     constants = {
         "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
         "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
-        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "ROWS_ALIKE": int(_rows_alike(plan, options)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
+        "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
         "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
     }  # fmt: skip
     lines = [
@@ -304,7 +282,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "BLOCK_ROWS": _height(stage, plan), "BOX_ROWS": _box_rows(stage, plan), "TILE_COLUMNS": operator.tile[1], "COLUMNS": stage.columns, "WIDTH": _width(stage),
         "BLOCK_BYTES": block_bytes, "PACK": pack,
         "UNDER_WAY": min(layout.b_slots, under_way), "UNDER_WAY_AHEAD": min(layout.b_slots, ahead),
-        "SEGMENTS": passes.segments, "MINE": _mine(stage, passes.segments), "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count, "PITCH": passes.pitch,
+        "SEGMENTS": passes.segments, "MINE": _mine(stage, passes.segments), "SEGMENT": passes.segment, "PASS_COLUMNS": passes.columns, "PASSES": passes.count,
         "GROUPS": passes.segment // 8, "OWN": passes.own, "PASS_GROUPS": passes.columns // 8, "WARPS": passes.warps,
         "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
         "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),

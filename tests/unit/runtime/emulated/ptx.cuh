@@ -69,10 +69,6 @@ inline void store_shared_u32x4(u32 address, const uint4& v) { store_shared(addre
 inline uint4 load_shared_u32x4(u32 address) { return load_shared<uint4>(address); }
 inline void store_shared_s32(u32 address, s32 value) { store_shared(address, value); }
 inline s32 load_shared_s32(u32 address) { return load_shared<s32>(address); }
-inline void store_shared_f32x2(u32 address, float x, float y) {
-    const float two[2] = {x, y};
-    std::memcpy(machine::shared(address, sizeof two), two, sizeof two);
-}
 inline float4 load_global_f32x4(const void* address) {
     float4 v;
     std::memcpy(&v, address, sizeof v);
