@@ -71,6 +71,13 @@ def narrowing() -> Chain:
     return Chain(("first", "second"), (first, Conv2d(h, view("w2", 256, 1, 1, 128), y, tile=(98, 64), stride=2)))
 
 
+def wide_rows() -> Chain:
+    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    x, h, y = view("x", 2, 9, 112, 128), view("h", 2, 9, 112, 128), view("y", 2, 9, 112, 128)
+    first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
+    return Chain(("first", "second"), (first, Conv2d(h, view("w2", 128, 3, 3, 128), y, residual=x, tile=(112, 128), padding=1)))
+
+
 CHAINS = {
     "products": gelu_mlp(64, (64, 48), (64, 96), 1024, 512),
     "products of ragged sizes": gelu_mlp(100, (64, 48), (64, 112), 328, 200),
@@ -87,6 +94,7 @@ CHAINS = {
     "convolutions, images": convolution_pair(5, 7, 64, (98, 64)),
     "convolutions, parts of rows": convolution_pair(1, 32, 64, (16, 64)),
     "convolutions, two images whose halo is 64 pixels": convolution_pair(4, 6, 192, (72, 192)),
+    "convolutions, taps of a row": wide_rows(),
     "a convolution of stride 2": narrowing(),
 }
 
@@ -112,6 +120,7 @@ def test_every_split_of_k_is_right_under_delays(monkeypatch, split) -> None:
         "bias and residual",
         "convolutions, rows",
         "convolutions, two images whose halo is 64 pixels",
+        "convolutions, taps of a row",
     ):
         assert wrong_replays(CHAINS[name].policy(), replays=200) == 0
 

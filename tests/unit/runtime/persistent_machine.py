@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tileprof.runtime.persistent.plan import K_BLOCK, Plan, taps_of
+from tileprof.runtime.persistent.plan import K_BLOCK, Plan
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
@@ -125,7 +125,8 @@ class Machine:
             return False
         (low, high), k = self._part(task, block[1]), self.k[block]
         stage = self.plan.stages[int(self.plan.tasks[task, 0])]
-        taps = taps_of(stage) if stage.halo(self.plan.split) else 1  # of a slot, which are loaded at once
+        halo = stage.halo(self.plan.split)
+        taps = halo.taps if halo else 1  # of a slot, which are loaded at once
         last = min(high, (k // taps + 1) * taps) - 1
         return (
             low == high or task < self.awaiting[block] or (task == self.awaiting[block] and last < self.awaited[block])

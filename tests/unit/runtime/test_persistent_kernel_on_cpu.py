@@ -83,6 +83,13 @@ def residual_block() -> Chain:
     )
 
 
+def wide_rows() -> Chain:
+    """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
+    x, h, y = matrix("x", 1, 3, 112, 64), matrix("h", 1, 3, 112, 128), matrix("y", 1, 3, 112, 128)
+    first = Conv2d(x, matrix("w1", 128, 3, 3, 64), h, matrix("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
+    return Chain(("first", "second"), (first, Conv2d(h, matrix("w2", 128, 3, 3, 128), y, tile=(112, 128), padding=1)))
+
+
 PRODUCTS = gelu_mlp(100, (64, 48), (64, 96), 328, 264)
 HIGH = gelu_mlp(200, (128, 48), (128, 96), 200, 328)
 PAIRS = gelu_mlp(700, (256, 96), (256, 128), 192, 128)
@@ -114,6 +121,8 @@ CASES: dict[str, Case] = {
     "convolutions, images in halos of 64 pixels": (convolution_pair(4, 6, 64, (72, 32)), "tile", 1, 2, 227),
     "convolutions, parts of rows": (convolution_pair(1, 16, 64, (8, 64)), "tile", 1, 2, 227),
     "convolutions, two images a tile, by two": (convolution_pair(4, 7, 128, (98, 64)), "strided", 2, 2, 160),
+    "convolutions, taps of a row": (wide_rows(), "tile", 1, 2, 227),
+    "convolutions, taps of a row, by two": (wide_rows(), "tile", 2, 2, 227),
     "a convolution of stride 2": (narrowing(), "tile", 1, 3, 227),
     "a residual block": (residual_block(), "tile", 1, 3, 227),
 }
@@ -226,7 +235,7 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "a warp's lanes need not have stored": (
         "high products",
         lambda name, text: text.replace("__syncwarp();\n            if (thread % 32 == 0) mbarrier", "if (thread % 32 == 0) mbarrier").replace(
-            "        }\n        __syncwarp();\n    }\n", "        }\n    }\n"
+            "__syncwarp();\n            pass<S, LAST>", "pass<S, LAST>"
         ),
     ),
     "slots are given back while they are multiplied": (
@@ -255,8 +264,11 @@ FAULTS: dict[str, tuple[str, Patch]] = {
     "buffers of sums are written before they are read": (
         "products by two", replaced("ends.cuh", ("wait_cta(shared + SUMS_FREE + 8 * writing.slot, writing.turn ^ 1);\n        if (PARTS", "if (PARTS")),
     ),
-    "rows of two stages lie on each other": (
-        "a residual block", replaced("kernel.cu", ("if (stage_before != S::INDEX) barrier_sync<1, CONSUMERS>();", "")),
+    "warps turn round in one another's buffers": (
+        "a residual block", replaced("ends.cuh", ("thread / 32 * (16 * 2 * ALONE_COLUMNS)", "thread / 64 * (16 * 2 * ALONE_COLUMNS)")),
+    ),
+    "all rows of taps are the first one": (
+        "convolutions, taps of a row", replaced("loads.cuh", ("k % S::TAPS / S::SLOT_TAPS * S::SLOT_TAPS", "0")),
     ),
     "blocks of pairs end while others say that slots are free": ("pairs", replaced("kernel.cu", ("__syncwarp();\n        cluster_barrier();", ""))),
     "pairs hand over in buffers that are not stored": (

@@ -19,6 +19,7 @@ from tileprof.runtime.measure import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan
+from tileprof.runtime.persistent.source import Layout, Options
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import tiled
 from tileprof.runtime.stages import View
@@ -370,11 +371,11 @@ def test_a_box_is_the_run_of_pixels_of_its_tile(images, p, q, pixels) -> None:
 @pytest.mark.parametrize(
     ("size", "pixels", "halo", "height"),
     [
-        (56, 112, Halo(58, 4, 1, 56, 2), 114),
-        (224, 112, Halo(114, 3, 1, 112, 1), 112),
-        (14, 98, Halo(16, 9, 1, 14, 7), 110),
-        (7, 49, Halo(9, 9, 1, 7, 7), 61),
-        (7, 98, Halo(9, 9, 2, 7, 7), 125),
+        (56, 112, Halo(58, 4, 1, 56, 2, 9), 114),
+        (224, 112, Halo(114, 3, 1, 112, 1, 9), 112),
+        (14, 98, Halo(16, 9, 1, 14, 7, 9), 110),
+        (7, 49, Halo(9, 9, 1, 7, 7, 9), 61),
+        (7, 98, Halo(9, 9, 2, 7, 7, 9), 125),
         (32, 128, None, 0),  # 4 rows of 34 pixels are 136 rows of a product
         (4, 48, None, 0),  # three images
     ],
@@ -386,6 +387,32 @@ def test_a_tile_takes_its_input_at_once_where_rows_with_their_neighbours_fit_a_p
     found = Halo.of(operator, 64 if pixels <= 64 else 128)
     assert found == halo
     assert found is None or found.height == height
+
+
+@pytest.mark.parametrize(
+    ("size", "tile", "split", "taps"),
+    [
+        (112, (112, 64), 1, 9),
+        (112, (112, 128), 1, 3),
+        (112, (112, 128), 2, 3),
+        (112, (112, 256), 1, 9),
+        (112, (112, 256), 2, 3),
+        (56, (112, 128), 1, 9),
+        (56, (112, 128), 2, 3),
+        (56, (112, 256), 1, 9),
+        (14, (98, 128), 2, 9),
+    ],
+)
+def test_where_a_halo_leaves_too_few_slots_of_weights_rows_of_taps_are_loaded_at_once(size, tile, split, taps) -> None:
+    stage = stage_plans(convolution_pair(1, size, 256, tile))[0]
+    halo = stage.halo(split)
+    assert halo is not None
+    assert (halo.taps, halo.rows - halo.out_rows) == (taps, taps // 3 - 1)
+    assert halo.height == Halo.of(stage.operator, stage.rows).height
+    chain = Chain(("one",), (stage.operator,))
+    layout = Layout.of(plan_of(policy_of(chain, "tile"), chain, clusters=2, split=split), Options())
+    assert layout.b_slots >= (9 if tile[1] < 192 else 3)
+    assert layout.a_slots >= (3 if taps == 3 and tile[1] < 192 else 2)
 
 
 def test_strides_and_single_taps_are_loaded_tap_by_tap() -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan, taps_of
+from tileprof.runtime.persistent.plan import K_BLOCK, StagePlan
 from tileprof.runtime.persistent.source import Options, k_blocks_under_way
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
@@ -266,7 +266,7 @@ def _tall(stage: StagePlan) -> bool:
 def _loaded_rows(stage: StagePlan, split: int) -> float:
     """Of activations, for a k-block."""
     halo = stage.halo(split)
-    return halo.pixels / taps_of(stage) if halo else _height(stage)
+    return halo.pixels / halo.taps if halo else _height(stage)
 
 
 def _height(stage: StagePlan) -> int:

@@ -136,7 +136,7 @@ struct Waits {
 
 template <class S>
 __device__ __forceinline__ void load_activation(const TensorMap* map, u32 to, u32 full, int first, int k) {
-    const int tap = S::SLOT_TAPS == 1 ? k % S::TAPS : 0, channel = k / S::TAPS * SLOT_COLUMNS;
+    const int tap = k % S::TAPS / S::SLOT_TAPS * S::SLOT_TAPS, channel = k / S::TAPS * SLOT_COLUMNS;
     if constexpr (S::CONVOLUTION) {
         const int x = first % S::Q * S::STRIDE + tap % S::S - S::PADDING;
         const int y = first / S::Q % S::P * S::STRIDE + tap / S::S - S::PADDING;

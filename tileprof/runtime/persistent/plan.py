@@ -37,13 +37,16 @@ _LATER: Final = 96
 """Of k, one part in so many is moved from the early task to the late one."""
 
 _MOST_PIXELS: Final = 400
-"""Of a halo: 50 KB, of which two and two slots of the widest weights fit a block."""
+"""Of a halo: 50 KB, of which two and three slots of the widest weights fit a block."""
 
 _WIDE: Final = 192
 """Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows of taps are multiplied at a time."""
 
-_RINGS_BYTES: Final = 200 * 1024, 150 * 1024
-"""What a block has for its rings: by itself, and where it adds up with others."""
+_RINGS_BYTES: Final = 207 * 1024, 194 * 1024, 162 * 1024
+"""What a block has for its rings: by itself, and where it adds up with others, by way of one buffer or of two."""
+
+_BUFFER_BYTES: Final = 32 * 1024
+"""Of sums that a block is sent at a time."""
 
 _BOX: Final = 256
 """Elements along a side of a box of TMA."""
@@ -86,7 +89,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """All input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for all taps: ``images`` of ``rows`` of ``columns`` pixels.
+    """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of a row: ``images`` of ``rows`` of ``columns`` pixels.
 
     The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then; what stands between two rows of its ``out_columns`` pixels is
     not stored. A second image begins at row 64, with the second warpgroup.
@@ -97,16 +100,22 @@ class Halo:
     images: int
     out_columns: int
     out_rows: int
+    taps: int
 
     @classmethod
     def of(cls, operator: Conv2d, rows: int) -> Halo | None:
-        """None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of a product or the memory."""
+        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of a product or the memory."""
         box, (_, r, s, _) = Box.of(operator), operator.weight.shape
         if box is None or operator.stride > 1 or r * s == 1:
             return None
-        halo = cls(box.columns + s - 1, box.rows + r - 1, box.images, box.columns, box.rows)
+        halo = cls(box.columns + s - 1, box.rows + r - 1, box.images, box.columns, box.rows, r * s)
         fits = halo.height <= rows if halo.images == 1 else halo.images == 2 and rows == 128 and halo.height <= 128
         return halo if fits and halo.pixels <= _MOST_PIXELS and halo.columns <= _BOX else None
+
+    @property
+    def of_a_row(self) -> Halo:
+        """The same for a row of taps, which are `columns` - `out_columns` + 1."""
+        return replace(self, rows=self.out_rows, taps=self.columns - self.out_columns + 1)
 
     @property
     def pixels(self) -> int:
@@ -180,15 +189,26 @@ class StagePlan:
         return self.operator.tile[0] > self.rows
 
     def halo(self, split: int) -> Halo | None:
-        """What is loaded for all taps of a convolution at once, if that is how its tiles are best loaded by clusters of ``split`` blocks."""
+        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside enough weights, if that is how its tiles are best
+        loaded by clusters of ``split`` blocks.
+        """
         if not isinstance(self.operator, Conv2d):
             return None
         halo = Halo.of(self.operator, self.rows)
         if halo is None or self.k_blocks < split * self.operator.weight.shape[2]:
             return None  # no row of taps for every block
-        # Slots of weights beside two of these: of narrow tiles for three rows of taps, two of which are multiplied while one comes.
-        slots = 2 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
-        return halo if 2 * K_BLOCK * (slots * self.columns + 2 * halo.pixels) <= _RINGS_BYTES[split > 1] else None
+        # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one comes.
+        slots = 3 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
+        for each, count in ((halo, 2), (halo.of_a_row, 3)):
+            if 2 * K_BLOCK * (slots * self.columns + count * each.pixels) <= self._rings_bytes(split, each):
+                return each
+        return None
+
+    def _rings_bytes(self, split: int, halo: Halo) -> int:
+        if split == 1:
+            return _RINGS_BYTES[0]
+        sent = 4 * -(-halo.height // 16) * 16 * self.columns * (split - 1) // split
+        return _RINGS_BYTES[1 if sent <= _BUFFER_BYTES else 2]
 
     def share(self, split: int) -> int:
         """Blocks of k that are not shared out to several blocks: with a halo, the taps of a row."""

@@ -86,6 +86,7 @@ class Layout:
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in plan.stages)
+        whole = taps > max(stage.share(plan.split) for stage in plan.stages)  # halos: one is multiplied for long while the next comes
         best: tuple[tuple[int, int], int, int] | None = None
         for a_slots in range(2, _MOST_SLOTS + 1):
             b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
@@ -93,7 +94,7 @@ class Layout:
                 continue
             # What is under way, in columns of weights: a block of activations is needed for each of weights, however narrow, and takes as long to come.
             ahead = min(
-                min(taps * (a_slots - (taps > 1)), b_slots * (max(widths) // width)) * width for width in widths
+                min(taps * (a_slots - whole), b_slots * (max(widths) // width)) * width for width in widths
             )
             best = max(best or ((0, 0), 0, 0), ((ahead, b_slots), a_slots, b_slots))
         if best is None:
@@ -166,7 +167,8 @@ def _height(stage: StagePlan, plan: Plan) -> int:
 
 def _slot_taps(stage: StagePlan, plan: Plan) -> int:
     """Blocks of k that a slot of activations is for."""
-    return taps_of(stage) if stage.halo(plan.split) else 1
+    halo = stage.halo(plan.split)
+    return halo.taps if halo else 1
 
 
 def _group(stage: StagePlan, plan: Plan, layout: Layout) -> int:
