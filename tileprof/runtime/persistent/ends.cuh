@@ -53,7 +53,16 @@ __device__ __forceinline__ u32 bias_of_two(const StageTensors& tensors, u32 shar
     return load_shared_s32(shared + BIAS_SHARED + S::BIAS_AT + 2 * column);
 }
 
-// What follows a product, of two neighbouring columns of a row; factors with a gate. Everybody computes: branches would put one after the other.
+// What follows a product and its bias, of two neighbouring columns of a row; factors with a gate. Everybody computes: branches would put one after the other.
+template <class S>
+__device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value, Two factor, long long row, int column, bool stored) {
+    constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
+    value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f), value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
+    if constexpr (S::RESIDUAL) value.add(stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0);
+    return pack(value.x, value.y);
+}
+
+// The same with the bias.
 template <class S>
 __device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared, Two value, Two factor, long long row, int column, bool stored) {
     if constexpr (S::BIAS) {
@@ -61,10 +70,7 @@ __device__ __forceinline__ u32 finished(const StageTensors& tensors, u32 shared,
         value.add(bias_of_two<S>(tensors, shared, at));
         if constexpr (S::GATED) factor.add(bias_of_two<S>(tensors, shared, S::N + at));
     }
-    constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
-    value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f), value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
-    if constexpr (S::RESIDUAL) value.add(stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0);
-    return pack(value.x, value.y);
+    return activated<S>(tensors, value, factor, row, column, stored);
 }
 
 // A tile's end where blocks have parts of its sums. Each finishes some of the columns, OWN groups of eight of every segment. Threads of one number hold the same places of
@@ -281,6 +287,12 @@ struct Alone {
 
     __device__ u32 buffer() const { return shared + BUFFER_AT + thread / 32 * (16 * 2 * ALONE_COLUMNS); }
 
+    // Whether a column is one of the result's.
+    template <class S>
+    static __device__ bool within(int column) {
+        return S::N % S::TILE_COLUMNS == 0 || column < S::N;
+    }
+
     template <class S>
     __device__ __forceinline__ void passes(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         if (top() >= rows) return;
@@ -317,11 +329,19 @@ struct Alone {
         for (int sixteen = FIRST; sixteen < LAST; sixteen += 16) {
             u32 squares[4] = {};
 #pragma unroll
-            for (int square = 0; square < (LAST - sixteen < 16 ? 2 : 4); ++square) {
-                const int eight = sixteen + square / 2 * 8, row = top() + lane / 4 + square % 2 * 8, result = S::RESIDUAL ? result_row<S>(row) : 0;
-                const float* two = sums + eight / 2 + square % 2 * 2;
-                const Two factor = S::GATED ? Two{two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]} : Two{1.0f, 1.0f};
-                squares[square] = finished<S>(tensors, shared, {two[0], two[1]}, factor, first + result, column + eight + lane % 4 * 2, row < rows && result >= 0);
+            for (int eight = sixteen; eight < sixteen + 16 && eight < LAST; eight += 8) {
+                const int across = column + eight + lane % 4 * 2, at = within<S>(across) ? across : 0;
+                const u32 bias = S::BIAS ? bias_of_two<S>(tensors, shared, at) : 0, bias_of_factor = S::BIAS && S::GATED ? bias_of_two<S>(tensors, shared, S::N + at) : 0;
+#pragma unroll
+                for (int down = 0; down < 2; ++down) {  // eight rows
+                    const int row = top() + lane / 4 + down * 8, result = S::RESIDUAL ? result_row<S>(row) : 0;
+                    const float* two = sums + eight / 2 + down * 2;
+                    Two value = {two[0], two[1]}, factor = {1.0f, 1.0f};
+                    if constexpr (S::GATED) factor = {two[S::SEGMENT / 2], two[S::SEGMENT / 2 + 1]};
+                    if constexpr (S::BIAS) value.add(bias);
+                    if constexpr (S::BIAS && S::GATED) factor.add(bias_of_factor);
+                    squares[(eight - sixteen) / 4 + down] = activated<S>(tensors, value, factor, first + result, across, row < rows && result >= 0);
+                }
             }
             store_matrices_shared(own ^ (sixteen - FIRST) * 2, squares);
         }
@@ -331,7 +351,7 @@ struct Alone {
     template <class S, int COLUMNS>
     __device__ __forceinline__ void store(const int (&results)[4], long long first, int column) const {
         const int lane = thread % 32, chunk = lane % 8, row = lane / 8;
-        const bool mine = chunk * 8 < COLUMNS && column + chunk * 8 < S::N;
+        const bool mine = chunk * 8 < COLUMNS && within<S>(column + chunk * 8);
         unsigned short* const out = static_cast<unsigned short*>(arguments.stage[S::INDEX].out) + first * S::OUT_ROW + column + chunk * 8;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
