@@ -75,7 +75,9 @@ def wide_rows() -> Chain:
     """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
     x, h, y = view("x", 2, 9, 112, 128), view("h", 2, 9, 112, 128), view("y", 2, 9, 112, 128)
     first = Conv2d(x, view("w1", 128, 3, 3, 128), h, view("b1", 128), tile=(112, 128), padding=1, epilogue="relu")
-    return Chain(("first", "second"), (first, Conv2d(h, view("w2", 128, 3, 3, 128), y, residual=x, tile=(112, 128), padding=1)))
+    return Chain(
+        ("first", "second"), (first, Conv2d(h, view("w2", 128, 3, 3, 128), y, residual=x, tile=(112, 128), padding=1))
+    )
 
 
 CHAINS = {

@@ -86,16 +86,15 @@ class Layout:
         # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in plan.stages)
-        whole = taps > max(stage.share(plan.split) for stage in plan.stages)  # halos: one is multiplied for long while the next comes
+        # Of halos for all taps one is multiplied for long while the next comes.
+        whole = taps > max(stage.share(plan.split) for stage in plan.stages)
         best: tuple[tuple[int, int], int, int] | None = None
         for a_slots in range(2, _MOST_SLOTS + 1):
             b_slots = min(_MOST_SLOTS, (left - spare - a_slots * a_bytes) // b_bytes)
             if b_slots < 2 or options.a_slots not in {0, a_slots}:
                 continue
             # What is under way, in columns of weights: a block of activations is needed for each of weights, however narrow, and takes as long to come.
-            ahead = min(
-                min(taps * (a_slots - whole), b_slots * (max(widths) // width)) * width for width in widths
-            )
+            ahead = min(min(taps * (a_slots - whole), b_slots * (max(widths) // width)) * width for width in widths)
             best = max(best or ((0, 0), 0, 0), ((ahead, b_slots), a_slots, b_slots))
         if best is None:
             raise UserError(
