@@ -194,7 +194,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     persistent(const __grid_constant__ Arguments arguments) {
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
-    const u32 number = SPLIT > 1 ? cluster_rank() : 0;
+    const u32 number = blockIdx.x % SPLIT;  // the rank in the cluster; of its register ptxas does not know that all threads read the same
     const Rank rank = {number % HALVES, number / HALVES};
     grid_launch_dependents();
     if (threadIdx.x == 0) {
