@@ -194,7 +194,9 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
     persistent(const __grid_constant__ Arguments arguments) {
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
-    const u32 number = blockIdx.x % SPLIT;  // the rank in the cluster; of its register ptxas does not know that all threads read the same
+    // Both are the rank in the cluster. Of its register ptxas does not know that all threads read the same, and from the block's number it works what follows in uniform
+    // registers: convolutions take 1 to 9% less, products 1 to 6% more (measured, and not explained).
+    const u32 number = SPLIT == 1 ? 0 : Stage<0>::CONVOLUTION ? blockIdx.x % SPLIT : cluster_rank();
     const Rank rank = {number % HALVES, number / HALVES};
     grid_launch_dependents();
     if (threadIdx.x == 0) {

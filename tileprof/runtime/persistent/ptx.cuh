@@ -66,6 +66,11 @@ __device__ __forceinline__ void grid_wait() { asm volatile("griddepcontrol.wait;
 
 // Clusters. All threads of all blocks meet in cluster_barrier.
 
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
 
 __device__ __forceinline__ void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");

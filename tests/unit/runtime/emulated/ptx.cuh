@@ -36,6 +36,7 @@ inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 valu
 }
 inline void fence_proxy_async_global() { machine::fence_proxy(); }
 
+inline u32 cluster_rank() { return machine::rank(); }
 inline void cluster_barrier() { machine::sync_cluster(); }
 inline u32 map_shared_rank(u32 address, u32 rank) { return machine::map_rank(address, rank); }
 
