@@ -6,7 +6,7 @@ Rows that OUT.json already holds, from the same device, stay. ``--missing`` meas
 chains by a part of their name, ``--budget SECONDS`` begins none after that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS``
 is what torch.compile gets a chain. What cannot be measured is said, and the rest goes on.
 
-The persistent kernel is compiled beside the measurement, a chain ahead; ``--prepare`` compiles it for all chains, into $TILEPROF_CACHE, on a machine without a GPU.
+The persistent kernel is compiled for all chains before the first is timed (compilers beside it disturb the times, with half of the cores idle, too); ``--prepare`` compiles it for all chains, into $TILEPROF_CACHE, on a machine without a GPU.
 ``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows, afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a chain take turns. A graph holds several instances of a chain, each
@@ -23,7 +23,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import isfinite
@@ -60,9 +60,6 @@ PEAK_BYTES_PER_S: Final = 4.3e12
 TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
 """Schedulers that a chain is measured under, where its tiles fit Triton's kernels and where they fit the persistent one."""
-
-_COMPILING: Final = 0.5
-"""Of the cores, while others are timed. With three left idle the first chains had times of up to 50 times the median: whoever shares a machine has a quota."""
 
 _PREPARED_SMS: Final = 132
 """Of the GPU for which kernels are prepared: an H200."""
@@ -289,7 +286,7 @@ def main(arguments: Sequence[str]) -> None:
             measured_on("--prepare compiles without one")
         except UserError as reason:
             raise SystemExit(str(reason)) from None
-    with ThreadPoolExecutor(max(1, int((os.cpu_count() or 1) * (1 if options.prepare else _COMPILING)))) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         if options.prepare:
             kernels = _compiling(pool, chosen, clusters_on(_PREPARED_SMS))
             failed = [f"{name}: {error}\n" for name, future in kernels.items() if (error := future.exception())]
@@ -302,6 +299,9 @@ def main(arguments: Sequence[str]) -> None:
             wanted = [job for job in wanted if (job.case.name, job.row) not in there]
         persistent = [job.case for job in wanted if job.kind == "persistent"]
         kernels = _compiling(pool, persistent, _clusters_here()) if persistent else {}
+        if kernels:
+            sys.stderr.write(f"compiling the persistent kernel for {len(kernels)} chains\n")
+            wait(kernels.values())
         for place, job in enumerate(wanted):
             if time.monotonic() - begun > options.budget:
                 left = ", ".join(f"'{other.name}'" for other in wanted[place:])

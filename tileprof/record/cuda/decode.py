@@ -240,6 +240,10 @@ class Decoder:
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
+        if not size:  # as the library says it of arrays that a graph copies (13.4.92); outside of graphs the driver's calls tell of them
+            if event["graph"] >= 0:
+                self._on_opaque({**event, "node": -1})
+            return
         touched = []
         for mode, side, on_device in ((READ, "from", (3, 4)), (WRITE, "to", (2, 4))):
             # Kernels reach pinned and managed memory, too, and it is among what is live.
@@ -251,7 +255,8 @@ class Decoder:
 
     def _on_set(self, event: dict[str, Any]) -> None:
         event = {**event, "width": event["width"] * event["element"], "depth": 1}
-        size = event["width"] * event["height"]
+        if not (size := event["width"] * event["height"]):
+            return
         self._single(event, "memset", [(WRITE, accesses.rectangle(event["to"], event, "to_pitch", size))], size)
 
     def _on_array_copy(self, event: dict[str, Any]) -> None:
@@ -280,7 +285,9 @@ class Decoder:
 
     def _on_opaque(self, event: dict[str, Any]) -> None:
         """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
-        name = {-1: "memcpy of an array", 12: "batch memory operations", 13: "conditional node"}[event["node"]]
+        name = {-1: "memcpy of an array", 4: "child graph", 12: "batch memory operations", 13: "conditional node"}[
+            event["node"]
+        ]
         everything = writes.whole(self.lifetimes.live(), 1)
         self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
 

@@ -189,7 +189,9 @@ LAUNCH = """
 __global__ void child(int* p) { p[threadIdx.x] = 1; }
 extern "C" __global__ void parent(int* p) { child<<<1, 32>>>(p); }
 """
-LAUNCH_GRAPH = 'extern "C" __global__ void parent(cudaGraphExec_t g) { cudaGraphLaunch(g, cudaStreamGraphFireAndForget); }'
+LAUNCH_GRAPH = (
+    'extern "C" __global__ void parent(cudaGraphExec_t g) { cudaGraphLaunch(g, cudaStreamGraphFireAndForget); }'
+)
 MEET = """
 #include <cooperative_groups.h>
 extern "C" __global__ void parent(int* p) { cooperative_groups::this_grid().sync(); p[0] = 1; }

@@ -474,8 +474,12 @@ def test_a_launch_that_loads_otherwise_than_the_replayed_one_takes_none_of_its_w
     assert "loads other pieces" in trace.launches.note[2]
 
 
-@pytest.mark.parametrize(("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE}), ("launches", {READ, WRITE})])
-def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_stands_for_all_memory(decoded, what, modes):
+@pytest.mark.parametrize(
+    ("what", "modes"), [("texture", {READ}), ("surface", {READ, WRITE}), ("launches", {READ, WRITE})]
+)
+def test_what_textures_surfaces_and_launches_from_kernels_reach_is_not_seen_and_stands_for_all_memory(
+    decoded, what, modes
+):
     trace, _ = decoded([ALLOC, TENSOR, {**KERNEL, what: 1}, launch(1)], [access(1, 0, WINDOW, read=1)])
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {m for _, m, _ in granules(trace, 0, 32)} == modes
@@ -495,6 +499,26 @@ def test_nodes_that_write_nobody_knows_where_are_launches_that_do(decoded):
     trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, opaque], [])
     assert trace.launches[["kernel", "coverage"]].to_numpy().tolist() == [["conditional node", "conservative"]]
     assert len(granules(trace, 0, 32)) == 2 * 0x10000 // 32
+
+
+@pytest.mark.parametrize(("graph", "launches"), [(0, ["memcpy of an array"]), (-1, [])])
+def test_a_copy_without_a_size_is_that_of_an_array_in_a_graph_and_nothing_elsewhere(decoded, graph, launches):
+    nothing = {
+        "e": "copy",
+        "from": 0,
+        "to": 0,
+        "bytes": 0,
+        "width": 0,
+        "height": 0,
+        "depth": 0,
+        "from_pitch": 0,
+        "to_pitch": 0,
+        "direction": 4,
+        "stream": "graph",
+    }
+    trace, _ = decoded([ALLOC, TENSOR, {"e": "graph", "graph": 0}, {**nothing, "graph": graph, "t": 0}], [])
+    assert trace.launches.kernel.tolist() == launches
+    assert set(trace.launches.coverage) <= {"conservative"}
 
 
 def test_a_large_launch_that_stands_for_all_memory_is_one_tile_where_there_are_many_buffers(decoded, monkeypatch):

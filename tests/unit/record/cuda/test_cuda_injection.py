@@ -298,8 +298,10 @@ def test_entries_that_the_disk_does_not_take_end_the_recording_there(ran):
 
 
 def test_nodes_that_run_other_nodes_are_said_to_be_there(ran):
-    process, _ = ran("inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 5)")
-    assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(13, 0), (12, 1)]
+    process, _ = ran(
+        "inject(); fake.fake_node(C, 13); fake.fake_node(C, 12); fake.fake_node(C, 4); fake.fake_node(C, 5)"
+    )
+    assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(13, 0), (12, 1), (4, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -395,9 +397,17 @@ def test_copies_of_arrays_are_read_off_the_drivers_calls(ran):
 
 
 def test_copies_of_arrays_between_gpus_are_read_off_too(ran):
-    process, _ = ran("inject(); fake.fake_peer_array_copy(321, 1); fake.fake_peer_array_copy(320, 0)")  # cuMemcpy3DPeerAsync, cuMemcpy3DPeer
+    process, _ = ran(
+        "inject(); fake.fake_peer_array_copy(321, 1); fake.fake_peer_array_copy(320, 0)"
+    )  # cuMemcpy3DPeerAsync, cuMemcpy3DPeer
     [copy] = events(process, "array_copy")
-    assert [copy[k] for k in ("from", "from_array", "from_bytes", "to", "to_array")] == [0x100000, 0, 15 * 256 + 64, 0xA000, 1]
+    assert [copy[k] for k in ("from", "from_array", "from_bytes", "to", "to_array")] == [
+        0x100000,
+        0,
+        15 * 256 + 64,
+        0xA000,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -412,6 +422,8 @@ def test_copies_of_arrays_between_gpus_are_read_off_too(ran):
     ],
 )
 def test_a_graph_that_may_copy_an_array_stands_for_all_memory(ran, puts):
-    process, _ = ran(f"inject(); fake.fake_node(C, 5); fake.fake_copy_node(504, 4, 0, 0); fake.fake_node(C, 5); {puts}; fake.fake_node(C, 5)")
+    process, _ = ran(
+        f"inject(); fake.fake_node(C, 5); fake.fake_copy_node(504, 4, 0, 0); fake.fake_node(C, 5); {puts}; fake.fake_node(C, 5)"
+    )
     assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(-1, 2)]
     assert not events(process, "array_copy")

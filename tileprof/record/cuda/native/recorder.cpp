@@ -382,6 +382,7 @@ void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
             memory(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, freed);
             break;
         }
+        case CU_GRAPH_NODE_TYPE_GRAPH:  // whether the nodes inside are told of, too, is not known
         case kBatchMemOpNode:
         case kConditionalNode:
             if (options.capturing)
