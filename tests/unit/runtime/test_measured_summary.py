@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tileprof.runtime.summary import by_chain, gain, main, markdown, mean
+from tileprof.runtime.summary import by_chain, gain, main, markdown
 
 ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "tests/gpu/results/runtime.json"
-PARTS = ROOT / "tests/gpu/results/parts.json"
 
 
 def row(name: str, us: float, **more: object) -> dict[str, object]:
@@ -90,41 +88,3 @@ def test_what_did_not_compile_says_so_in_its_place() -> None:
     }
     said = markdown({"rows": [row("persistent-stages", 20.0), row("persistent", 15.0), late]})
     assert "|  | not compiled in 9 s | 20.0 |" in said
-
-
-def test_what_the_parts_of_the_present_kernel_gain_is_what_their_results_say() -> None:
-    page = (ROOT / "docs/measured.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"\| \| in the tables \|.*?\n\n", page, re.DOTALL)
-    said = {line.split("|")[1].strip(): line.split("|")[3].strip() for line in table.strip().splitlines()[2:]}
-    rows = json.loads(PARTS.read_text())["rows"]
-    before = by_chain(json.loads(RESULTS.read_text())["rows"])
-
-    pairs = [r for r in rows if r["part"] == "convolutions"]
-    gains = [r["now"]["stages"] / r["now"]["one"] for r in pairs]
-    assert said["45 convolution pairs, gain over stream order"] == f"{mean(gains):.2f}x, least {min(gains):.3f}x"
-    small = [
-        before[r["chain"]]["PyTorch in a graph"]["us"] / r["now"]["one"]
-        for r in pairs
-        if int(r["chain"].rsplit(" ", 1)[1]) <= 8
-    ]
-    assert said["batch 1 to 8, 1.5x PyTorch or more"] == f"{sum(s >= 1.5 for s in small)} of {len(small)}"
-
-    large = {r["chain"]: r["PyTorch"] / r["now"]["one"] for r in rows if "256 tokens and more" in r["part"]}
-    near = sum(0.99 <= ratio < 1 for ratio in (round(r, 2) for r in large.values()))
-    assert said["MLPs of 256 to 2048 tokens, PyTorch over ours"] == (
-        f"{mean(list(large.values())):.2f}x, {sum(r > 1 for r in large.values())} of 12 faster, {near} within 1%, GPT-3 at 256 tokens {large['GPT-3 MLP TP8, 256 tokens']:.2f}x"
-    )
-    few = {r["chain"]: (r, min(r["tilings"], key=lambda t: t["one"])) for r in rows if "1 to 128" in r["part"]}
-    assert (
-        said["MLPs of 1 to 128 tokens, PyTorch over ours"]
-        == f"{mean([r['PyTorch'] / t['one'] for r, t in few.values()]):.2f}x"
-    )
-    for start, name in (("over the roof at 1, 16, 64, 128 tokens: GPT-3", "GPT-3 MLP TP8"), ("LLaMA-65B", "LLaMA-65B MLP TP8"), ("LLaMA-7B", "LLaMA-7B MLP")):  # fmt: skip
-        ratios = [t["one"] / r["roof_us"] for chain, (r, t) in few.items() if chain.startswith(name + ",")]
-        assert said[start].startswith(", ".join(f"{ratio:.2f}" for ratio in ratios))
-    both = [t["stages"] / t["one"] for _, t in few.values()]
-    both += [r["now"]["stages"] / r["now"]["one"] for r in rows if "256 tokens and more" in r["part"]]
-    assert said["24 MLPs, gain over stream order"].startswith(f"{mean(both):.2f}x")
-    assert f"gain {100 * (mean(gains) - 1):.0f}% and {100 * (mean(both) - 1):.0f}%" in " ".join(
-        (ROOT / "README.md").read_text().split()
-    )
