@@ -54,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0
             print(f"tileprof: cannot write to stdout: {error.strerror or error}", file=sys.stderr)
             return BAD_USAGE
-        if (
-            isinstance(error, PermissionError) and error.filename is not None
-        ):  # a folder above that cannot be looked into
+        # A folder above that cannot be looked into.
+        if isinstance(error, PermissionError) and error.filename is not None:
             print(f"tileprof: no permission for {_harmless(str(error.filename))}", file=sys.stderr)
             return BAD_USAGE
         traceback.print_exc()

@@ -30,8 +30,9 @@ _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 """Widths of the table of pairs, in characters, beside the names."""
 _BUSY_BINS = 60
 _ROUNDING = 1e-6
-_SLOW_HOST_NS = 20_000  # a launch: twice and more what a host needs that does nothing else
 """Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
+_SLOW_HOST_NS = 20_000
+"""Between launches: twice and more what a host needs that does nothing else."""
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
 

@@ -6,7 +6,8 @@ Rows that OUT.json already holds, from the same device, stay. ``--missing`` meas
 chains by a part of their name, ``--budget SECONDS`` begins none after that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS``
 is what torch.compile gets a chain. What cannot be measured is said, and the rest goes on.
 
-The persistent kernel is compiled for all chains before the first is timed (compilers beside it disturb the times, with half of the cores idle, too); ``--prepare`` compiles it for all chains, into $TILEPROF_CACHE, on a machine without a GPU.
+The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with half of the cores idle, too. ``--prepare`` compiles
+it into $TILEPROF_CACHE on a machine without a GPU; the cache counts where the compiler is the same.
 ``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows, afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
 
 Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a chain take turns. A graph holds several instances of a chain, each

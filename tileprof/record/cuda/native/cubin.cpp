@@ -126,16 +126,20 @@ std::map<std::string, KernelCode> scan_cubin(const char* image, size_t bytes) {
     });
     std::vector<std::string> constants;
     bool launches = false;
-    for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i)
-        launches |= launches_kernels(image + strings.sh_offset + symbol[i].st_name);
-    for (size_t i = 0; variables != 0 && i < symbols.sh_size / sizeof(Elf64_Sym); ++i)
-        if (symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
-            constants.push_back(image + strings.sh_offset + symbol[i].st_name);
-    for (const std::string& entry : entries)
-        if (kernels.count(entry) != 0) kernels[entry].constants = constants;
+    for (size_t i = 0; i < symbols.sh_size / sizeof(Elf64_Sym); ++i) {
+        const char* name = image + strings.sh_offset + symbol[i].st_name;
+        launches |= launches_kernels(name);
+        if (variables != 0 && symbol[i].st_shndx == variables && ELF64_ST_TYPE(symbol[i].st_info) == STT_OBJECT)
+            constants.push_back(name);
+    }
     // Which of them calls which function is not looked at: any may call all.
-    for (const std::string& entry : entries)
-        if (kernels.count(entry) != 0) kernels[entry].entry = true, kernels[entry].launches = launches;
+    for (const std::string& entry : entries) {
+        auto kernel = kernels.find(entry);
+        if (kernel == kernels.end()) continue;
+        kernel->second.entry = true;
+        kernel->second.constants = constants;
+        kernel->second.launches = launches;
+    }
     KernelCode functions;
     for (const auto& [name, code] : kernels)
         if (entries.count(name) == 0 && code.fingerprint != 0) functions.calls(code);
