@@ -104,9 +104,10 @@ def test_threads_that_launch_at_once_do_not_wait_for_each_other_for_ever(record,
     pytest.importorskip("torch")
     script = tmp_path / "program.py"
     script.write_text(THREADS)
-    done = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses",))
+    done = record("timeout", "-k", "5", LONGEST_S, sys.executable, script, passes=("accesses", "time"))
     assert (done.code, done.output) == (0, plain(sys.executable, script)), done.said
     assert validate(load(done.path)) == []
+    assert "have no time" not in done.said
 
 
 def test_blocks_that_wait_for_each_other_are_recorded_where_they_all_fit(record, program):

@@ -89,14 +89,14 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -
     mode = np.concatenate([np.full(len(b), m) for m, b in parts])
     leaves = _known(boxes.address, lifetimes)
     piece = leaves.find(boxes.address)
-    buffer, base = leaves.buffer[piece], leaves.base[piece]
-    order = np.lexsort((boxes.stride[:, 0], boxes.length, boxes.address, boxes.tile, mode, buffer))
-    boxes, mode, buffer, base = take(boxes, order), mode[order], buffer[order], base[order]
+    buffer, place = leaves.buffer[piece], boxes.address - leaves.base[piece]
+    order = np.lexsort((boxes.stride[:, 0], boxes.length, place, boxes.tile, mode, buffer))
+    boxes, mode, buffer, place = take(boxes, order), mode[order], buffer[order], place[order]
     heads = np.flatnonzero(np.append(True, buffer[1:] != buffer[:-1]))
     ends = np.append(heads[1:], len(buffer))
-    origin = np.minimum.reduceat(boxes.address, heads)
+    origin = np.minimum.reduceat(place, heads)
     operand_of_row = np.repeat(np.arange(len(heads)), ends - heads)
-    offset = boxes.address - origin[operand_of_row]
+    offset = place - origin[operand_of_row]
     columns = np.column_stack([boxes.tile, mode, offset, boxes.length, boxes.count, boxes.stride]).astype("<i8")
     hashes = [
         hashlib.blake2b(columns[a:b].tobytes(), digest_size=16).digest() for a, b in zip(heads, ends, strict=True)
@@ -109,7 +109,7 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -
         count_0=boxes.count[:, 0], stride_0=boxes.stride[:, 0], count_1=boxes.count[:, 1],
         stride_1=boxes.stride[:, 1], first=_fractions(boxes, times),
     )  # fmt: skip
-    operands = tuple((int(buffer[heads[s]]), int(origin[s] - base[heads[s]])) for s in slots)
+    operands = tuple((int(buffer[heads[s]]), int(origin[s])) for s in slots)
     return Bound(out, operands, b"".join(hashes[s] for s in slots))
 
 

@@ -15,6 +15,7 @@ from tileprof.record.cuda import accesses, bind, join, raw, writes
 from tileprof.record.cuda.graphs import Graphs, Told
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
+from tileprof.record.cuda.physical import Physical
 from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
 from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
@@ -33,6 +34,10 @@ SINCE: Final = {
     "tileprof_tensor_load": 90,
 }  # fmt: skip
 """Architectures whose code holds instructions of such a kind."""
+OPAQUE: Final = {
+    -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations", 13: "conditional node",
+}  # fmt: skip
+"""By CUgraphNodeType; -1 outside of graphs."""
 DIRECTIONS: Final = {1: "host to host", 2: "host to device", 3: "device to host", 4: "device to device"}
 
 
@@ -74,6 +79,7 @@ class Decoder:
 
     lifetimes: Lifetimes = field(init=False)
     owners: writes.Owners = field(init=False)
+    physical: Physical = field(init=False)
     graphs: Graphs = field(init=False)
     _kernels: dict[int, dict[str, Any]] = field(default_factory=dict)
     _footprints: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -104,6 +110,7 @@ class Decoder:
         tensors = any(e["e"] == "tensor" or (e["e"] == "live" and e["tensors"]) for e in self.process.events)
         self.lifetimes = Lifetimes(self.writer, tensors=tensors)
         self.owners = writes.Owners(self.process)
+        self.physical = Physical.of(self.process.events)
         self.graphs = Graphs(self.process)
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
         self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
@@ -144,6 +151,14 @@ class Decoder:
 
     def _on_alloc(self, event: dict[str, Any]) -> None:
         self.lifetimes.allocate(event["address"], event["bytes"], "activation" if event.get("pool") else "unknown")
+
+    def _on_physical(self, event: dict[str, Any]) -> None:
+        self.physical.created(event)
+
+    def _on_map(self, event: dict[str, Any]) -> None:
+        shared = self.physical.mapped(event)
+        if shared is not None:
+            self.lifetimes.share(event["address"], event["bytes"], shared[0], event["offset"], shared[1])
 
     def _on_free(self, event: dict[str, Any]) -> None:
         self.lifetimes.free(event["address"])
@@ -240,9 +255,10 @@ class Decoder:
 
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
-        if not size:  # as the library says it of arrays that a graph copies (13.4.92); outside of graphs the driver's calls tell of them
+        if not size:
+            # As the library says it of what a graph copies from or to arrays or memory of the host that is not pinned (13.4.92).
             if event["graph"] >= 0:
-                self._on_opaque({**event, "node": -1})
+                self._on_opaque({**event, "node": 1})
             return
         touched = []
         for mode, side, on_device in ((READ, "from", (3, 4)), (WRITE, "to", (2, 4))):
@@ -285,9 +301,7 @@ class Decoder:
 
     def _on_opaque(self, event: dict[str, Any]) -> None:
         """A node that runs other nodes, or writes memory by itself, or a copy, without a word on where."""
-        name = {-1: "memcpy of an array", 4: "child graph", 12: "batch memory operations", 13: "conditional node"}[
-            event["node"]
-        ]
+        name = OPAQUE[event["node"]]
         everything = writes.whole(self.lifetimes.live(), 1)
         self._single(event, name, [(READ, everything), (WRITE, everything)], 0, "it stands for all memory")
 
@@ -419,7 +433,10 @@ class Decoder:
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
-        whole = accesses.union([boxes for mode, boxes in parts if mode != READ])
+        start = self.lifetimes.in_trace(changed[:, 0])
+        changed = np.unique(np.column_stack([start, start + changed[:, 1] - changed[:, 0]]), axis=0)
+        writing = [boxes for mode, boxes in parts if mode != READ]
+        whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
         missed = accesses.outside(changed, whole)
         self.checked += int((changed[:, 1] - changed[:, 0]).sum())
         if missed:

@@ -56,7 +56,7 @@ class Reference:
         keys = [key_of(kernels[e["kernel"]]["symbol"], e) for e in launches]
         names = {k["symbol"]: k["name"] for k in kernels.values()}
         ranged = any(e["e"] == "start" and e.get("ranged") for e in process.events)
-        whole = ordinals == list(range(len(ordinals))) and not ranged
+        whole = sorted(ordinals) == list(range(len(ordinals))) and not ranged  # threads may log theirs in another order
         regions = any(e["e"] == "capture" for e in process.events)
         return cls(ordinals, keys, names, whole=whole, ranged=ranged, begins=_begins(process.events), regions=regions)
 

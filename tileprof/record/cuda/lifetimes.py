@@ -4,6 +4,9 @@ The driver hands out segments. Without a framework each segment is a buffer. Whe
 segments up, its tensors are the buffers, and what it leaves between them becomes one when it is first touched: a
 workspace that nobody names, or memory that a CUDA graph kept after its tensors were gone. Memory that no segment holds
 (it was there before recording began) becomes buffers of a page each.
+
+Physical memory that a program maps several times, at once or one after another, is one buffer however it is reached. It has
+no address of its own and stands in the trace beyond all that there are (`SHARED_BASE`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from tileprof.trace import TraceWriter
 UNKNOWN_BYTES: Final = 2 << 20
 """Unknown memory is cut into buffers at multiples of this, the driver's page."""
 
+
+SHARED_BASE: Final = 1 << 56
+"""Buffers of memory that is mapped several times stand from here on: no GPU's addresses have so many bits."""
 
 Ranges = tuple[tuple[int, int], ...]
 """``[base, end)`` each."""
@@ -97,6 +103,11 @@ class Lifetimes:
         self._leaves: Leaves | None = None
         self._beside: list[tuple[int, int]] = []
         """Buffers outside of every segment."""
+        self._shared: dict[int, tuple[int, int]] = {}
+        """Number and base of the buffer of each memory that is mapped several times."""
+        self._next_shared = SHARED_BASE
+        self._views: dict[int, int] = {}
+        """Where such memory is mapped now: by address, where its byte 0 is or would be."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
         """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up."""
@@ -114,9 +125,34 @@ class Lifetimes:
             self._drop(base, self._segments.ends[at])
             self._segments.remove(at, at + 1)
 
+    def share(self, base: int, size: int, memory: int, offset: int, whole: int) -> None:
+        """The driver maps ``[offset, offset + size)`` of a physical memory of ``whole`` bytes that it maps elsewhere, too.
+
+        It stays one buffer until the end. What a framework makes of it is not told apart.
+        """
+        self._drop(base, base + size)
+        if memory not in self._shared:
+            number = self._writer.add_buffer(base=self._next_shared, bytes=whole, kind="unknown")
+            self._shared[memory] = number, self._next_shared
+            self._next_shared += whole
+        self._views[base] = base - offset
+        self._buffers.insert(base, base + size, self._shared[memory][0])
+        self._leaves = None
+
+    def in_trace(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where these stand in the trace, which is elsewhere where memory has several addresses."""
+        moved = addresses.copy()
+        leaves = self.leaves()
+        if self._views and len(leaves.edges):
+            piece = leaves.find(addresses)
+            for number, base in self._shared.values():
+                mine = (piece >= 0) & (leaves.buffer[piece] == number)
+                moved[mine] += base - leaves.base[piece[mine]]
+        return moved
+
     def allocate_tensor(self, base: int, size: int, kind: str) -> None:
         """A framework's allocator hands out a part of a segment."""
-        if size > 0:
+        if size > 0 and not self._in_view(base, base + size):
             self._add(base, base + size, kind)
             self._of_tensors.add((base, base + size))
             self._tensors_now = None
@@ -124,7 +160,7 @@ class Lifetimes:
     def free_tensor(self, base: int) -> None:
         """A framework's allocator takes a part back."""
         at = self._buffers.holding(base)
-        if at >= 0 and self._buffers.bases[at] == base:
+        if at >= 0 and self._buffers.bases[at] == base and base not in self._views:
             self._drop(base, self._buffers.ends[at])
 
     def keep_tensors(self, ranges: list[tuple[int, int]], kind: str) -> None:
@@ -158,6 +194,8 @@ class Lifetimes:
         held = (at >= 0) & (addresses < ends[at])
         for i in np.unique(at[held]).tolist():
             base, end = ranges[i]
+            if self._in_view(base, end):
+                continue
             first, last = self._buffers.overlapping(base, end)
             there = list(zip(self._buffers.bases[first:last], self._buffers.ends[first:last], strict=True))
             if there != [ranges[i]] and self._of_tensors.intersection(there) <= own:
@@ -166,7 +204,7 @@ class Lifetimes:
     def describe(self, address: int, *, name: str, kind: str) -> None:
         """Say what the buffer at an address holds; ignored where nothing is known to be there."""
         at = self._buffers.holding(address)
-        if at >= 0:
+        if at >= 0 and self._buffers.bases[at] not in self._views:
             self._writer.describe_buffer(self._buffers.numbers[at], name=name, kind=kind)
 
     def leaves(self) -> Leaves:
@@ -200,14 +238,22 @@ class Lifetimes:
         self._buffers.insert(base, end, buffer)
         self._leaves = None
 
+    def _in_view(self, base: int, end: int) -> bool:
+        if not self._views:
+            return False
+        first, last = self._buffers.overlapping(base, end)
+        return not self._views.keys().isdisjoint(self._buffers.bases[first:last])
+
     def _drop(self, base: int, end: int) -> None:
         first, last = self._buffers.overlapping(base, end)
+        views = [self._views.pop(b, None) is not None for b in self._buffers.bases[first:last]]
         self._of_tensors.difference_update(
             zip(self._buffers.bases[first:last], self._buffers.ends[first:last], strict=True)
         )
         self._tensors_now = None
-        for buffer in self._buffers.remove(first, last):
-            self._writer.free_buffer(buffer)
+        for buffer, view in zip(self._buffers.remove(first, last), views, strict=True):
+            if not view:
+                self._writer.free_buffer(buffer)
             self._leaves = None
 
     def _build(self) -> Leaves:
@@ -216,5 +262,5 @@ class Lifetimes:
         edges = np.unique(np.concatenate([starts, ends]))
         buffer, base = np.full(len(edges), -1, np.int64), np.zeros(len(edges), np.int64)
         at = np.searchsorted(edges, starts)
-        buffer[at], base[at] = numbers, starts
+        buffer[at], base[at] = numbers, [self._views.get(b, b) for b in self._buffers.bases]
         return Leaves(edges, buffer, base)

@@ -350,14 +350,23 @@ API void fake_memory(int made, CUcontext context, uint64_t address, uint64_t byt
     say(SANITIZER_CB_DOMAIN_RESOURCE,
         made != 0 ? SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_ALLOC : SANITIZER_CBID_RESOURCE_DEVICE_MEMORY_FREE, &d);
 }
-API void fake_map(int made, uint64_t address, uint64_t bytes) {
-    struct { CUdeviceptr address; size_t bytes; } arguments{address, bytes};
+// A call that begins and returns; `words` are its arguments.
+static void called(uint32_t cbid, const void* words, CUresult result = CUDA_SUCCESS) {
     Sanitizer_CallbackData d{};
-    d.functionParams = &arguments;
+    d.functionParams = words;
+    d.functionReturnValue = &result;
     for (Sanitizer_ApiCallbackSite site : {SANITIZER_API_ENTER, SANITIZER_API_EXIT}) {
         d.callbackSite = site;
-        say(SANITIZER_CB_DOMAIN_DRIVER_API, made != 0 ? SANITIZER_CBID_DRIVER_API_cuMemMap : SANITIZER_CBID_DRIVER_API_cuMemUnmap, &d);
+        say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
     }
+}
+API void fake_map(int made, uint64_t address, uint64_t bytes, uint64_t handle, int result) {
+    struct { CUdeviceptr address; size_t bytes, offset; CUmemGenericAllocationHandle handle; } arguments{address, bytes, 0, handle};
+    called(made != 0 ? SANITIZER_CBID_DRIVER_API_cuMemMap : SANITIZER_CBID_DRIVER_API_cuMemUnmap, &arguments, static_cast<CUresult>(result));
+}
+API void fake_create(uint64_t handle, int result) {
+    const CUmemGenericAllocationHandle* words[] = {reinterpret_cast<CUmemGenericAllocationHandle*>(&handle)};
+    called(SANITIZER_CBID_DRIVER_API_cuMemCreate, words, static_cast<CUresult>(result));
 }
 // `before` is called while the call is under way and the kernel has not run, `after` when it has.
 API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)(),
@@ -495,16 +504,6 @@ API void fake_calls_back_at_exit() {
 API void fake_ends_at_exit() {
     atexit([] { state().gone = true; });
 }
-// A copy of 16 rows of 64 bytes, 256 apart, to or from the array 0xA000.
-// A call that returns; `words` are its arguments.
-static void called(uint32_t cbid, const void* words) {
-    CUresult worked = CUDA_SUCCESS;
-    Sanitizer_CallbackData d{};
-    d.functionParams = words;
-    d.functionReturnValue = &worked;
-    d.callbackSite = SANITIZER_API_EXIT;
-    say(SANITIZER_CB_DOMAIN_DRIVER_API, cbid, &d);
-}
 API void fake_peer_array_copy(uint32_t cbid, int array) {
     CUDA_MEMCPY3D_PEER c{};
     c.srcMemoryType = CU_MEMORYTYPE_DEVICE;
@@ -518,17 +517,7 @@ API void fake_peer_array_copy(uint32_t cbid, int array) {
     const void* words[] = {&c, nullptr};
     called(cbid, words);
 }
-// The call takes the parameters of a node of any kind, or a copy, as its argument number `place`.
-API void fake_copy_node(uint32_t cbid, int place, int any, int array) {
-    CUgraphNodeParams node{};
-    node.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-    CUDA_MEMCPY3D& copy = node.memcpy.copyParams;
-    copy.srcMemoryType = array != 0 ? CU_MEMORYTYPE_ARRAY : CU_MEMORYTYPE_DEVICE;
-    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    const void* words[8] = {};
-    words[place] = any != 0 ? static_cast<const void*>(&node) : &copy;
-    called(cbid, words);
-}
+// A copy of 16 rows of 64 bytes, 256 apart, to or from the array 0xA000.
 API void fake_array_copy(uint32_t cbid, int to_array, int deep) {
     CUDA_MEMCPY2D flat{};
     CUDA_MEMCPY3D cube{};

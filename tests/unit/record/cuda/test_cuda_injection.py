@@ -29,7 +29,7 @@ def launch(name=b"k", blocks=2, context=C, handle=M, parameter=0):
 def value(cbid, address=0x100040, result=0, batch=None):
     fake.fake_value(cbid, ctypes.c_uint64(address), result, len(batch) // 6 if batch else 0, batch)
 def memory(made, address, bytes=4096, context=C): fake.fake_memory(made, context, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
-def mapped(made, address, bytes): fake.fake_map(made, ctypes.c_uint64(address), ctypes.c_uint64(bytes))
+def mapped(made, address, bytes, handle=7, result=0): fake.fake_map(made, *map(ctypes.c_uint64, (address, bytes, handle)), result)
 def inject():
     global library
     library = ctypes.CDLL(os.environ["TILEPROF_LIBRARY"])
@@ -210,6 +210,19 @@ def test_memory_that_a_program_maps_is_known_once_whether_it_is_reported_or_not(
     """)
     assert [(e["e"], e["address"]) for e in process.events if e["e"] in {"alloc", "free"}] == [
         ("alloc", 0x40000000), ("alloc", 0x50000000), ("free", 0x40000000),
+    ]  # fmt: skip
+
+
+def test_of_which_memory_a_mapping_is_is_told_where_it_worked(ran):
+    process, _ = ran("""
+        inject(); fake.fake_create(ctypes.c_uint64(9), 0); mapped(1, 0x40000000, 1 << 21, 9); mapped(1, 0x50000000, 1 << 21, 9)
+        mapped(1, 0x60000000, 1 << 21, 9, 801); fake.fake_create(ctypes.c_uint64(9), 2); fake.fake_create(ctypes.c_uint64(9), 0)
+    """)
+    assert [
+        (e["e"], e.get("address"), e.get("handle")) for e in process.events if e["e"] in {"physical", "map", "alloc"}
+    ] == [
+        ("physical", None, 9), ("alloc", 0x40000000, None), ("map", 0x40000000, 9), ("alloc", 0x50000000, None),
+        ("map", 0x50000000, 9), ("physical", None, 9),
     ]  # fmt: skip
 
 
@@ -408,22 +421,3 @@ def test_copies_of_arrays_between_gpus_are_read_off_too(ran):
         0xA000,
         1,
     ]
-
-
-@pytest.mark.parametrize(
-    "puts",
-    [
-        "fake.fake_capturing(1); fake.fake_array_copy(289, 1, 0); fake.fake_capturing(0)",
-        "fake.fake_copy_node(504, 4, 0, 1)",  # cuGraphAddMemcpyNode
-        "fake.fake_copy_node(562, 2, 0, 1)",  # cuGraphExecMemcpyNodeSetParams
-        "fake.fake_copy_node(712, 4, 1, 1)",  # cuGraphAddNode
-        "fake.fake_copy_node(723, 5, 1, 1)",  # cuGraphAddNode_v2
-        "fake.fake_copy_node(714, 2, 1, 1)",  # cuGraphExecNodeSetParams
-    ],
-)
-def test_a_graph_that_may_copy_an_array_stands_for_all_memory(ran, puts):
-    process, _ = ran(
-        f"inject(); fake.fake_node(C, 5); fake.fake_copy_node(504, 4, 0, 0); fake.fake_node(C, 5); {puts}; fake.fake_node(C, 5)"
-    )
-    assert [(e["node"], e["graph"]) for e in events(process, "opaque")] == [(-1, 2)]
-    assert not events(process, "array_copy")

@@ -300,12 +300,13 @@ class Memory:
     """An allocator with two blocks of which one is in use; its history says what happened while it was kept."""
 
     def __init__(self, refuses=""):
-        self.refuses, self.kept = refuses, None
+        self.refuses, self.kept, self.calls = refuses, None, []
 
     def _record_memory_history(self, *, enabled, **_):
         if self.refuses:
             raise RuntimeError(self.refuses)
         self.kept = [] if enabled else None
+        self.calls.append(enabled)
 
     def happen(self, action, address, size):
         if self.kept is not None:
@@ -336,6 +337,17 @@ def test_each_region_begins_with_what_is_allocated_and_nothing_is_kept_between(m
     live = ["live", [[4096, 512]], 0]
     assert [row[:3] for row in rows] == [live, ["alloc", 100, 10], live, ["alloc", 200, 10]]
     assert said == []
+
+
+def test_a_history_that_is_kept_to_the_end_is_written_and_not_ended(modules, tmp_path):
+    """PyTorch warns where the main thread ends what another one began."""
+    memory = Memory()
+    kept, _ = history(modules, tmp_path, memory)
+    kept.from_the_start()
+    memory.happen("alloc", 100, 10)
+    kept.write()
+    assert [row[0] for row in json.loads((tmp_path / "allocator.json").read_text())] == ["live", "alloc"]
+    assert memory.calls == ["all"]
 
 
 def test_an_allocator_without_a_history_is_said_once_and_ends_nothing(modules, tmp_path):

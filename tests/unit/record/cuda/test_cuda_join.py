@@ -89,6 +89,7 @@ def test_a_reference_is_whole_only_when_every_launch_was_recorded(tmp_path):
     events = [KERNEL, launch(1), launch(2)]
     assert join.Reference.of(process(tmp_path, events, [])).whole
     assert not join.Reference.of(process(tmp_path, events[:1] + events[2:], [])).whole
+    assert join.Reference.of(process(tmp_path, [KERNEL, launch(2), launch(1)], [])).whole, "two threads' launches"
 
 
 def test_the_allocators_history_stands_before_the_launches_that_it_precedes(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileprof.record.cuda.lifetimes import UNKNOWN_BYTES, Lifetimes
+from tileprof.record.cuda.lifetimes import SHARED_BASE, UNKNOWN_BYTES, Lifetimes
 
 
 class Writer:
@@ -149,3 +149,14 @@ def test_a_graph_returns_to_the_tensors_it_was_captured_with_in_turn():
     assert owner(lifetimes, 100) == (0, 0), "a tensor that lives now is nobody else's"
     lifetimes.return_to(((0, 1024),), np.array([100]), frozenset({(0, 512)}))
     assert writer.buffers[owner(lifetimes, 100)[0]]["bytes"] == 1024, "but of a node of the graph that made it"
+
+
+def test_memory_with_several_addresses_is_cut_up_by_nobody():
+    writer = Writer()
+    lifetimes = Lifetimes(writer, tensors=True)
+    lifetimes.allocate(0, 4096)
+    lifetimes.share(0, 4096, 0, 0, 4096)
+    lifetimes.return_to(((0, 512),), np.array([100]), frozenset())
+    lifetimes.describe(100, name="w", kind="parameter")
+    assert owner(lifetimes, 100) == owner(lifetimes, 4000) == (0, 0)
+    assert writer.buffers == [{"base": SHARED_BASE, "bytes": 4096, "kind": "unknown"}]

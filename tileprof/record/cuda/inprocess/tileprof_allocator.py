@@ -78,7 +78,8 @@ class History:
         return found
 
     def write(self) -> None:
-        self.end()
+        if self.keeping:  # and goes on: PyTorch warns on stderr where another thread ends what one began
+            self.tried(self.take)
         with open(os.path.join(self.folder, "allocator.json"), "w", encoding="utf-8") as file:
             json.dump(self.rows, file)
 

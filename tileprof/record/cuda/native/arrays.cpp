@@ -1,7 +1,6 @@
 #include "arrays.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "log.h"
 #include "streamops.h"
@@ -22,18 +21,13 @@ const Ids kDeepAsync = {TILEPROF_ID(cuMemcpy3DAsync_v2), TILEPROF_ID(cuMemcpy3DA
 const Ids kPeer = {TILEPROF_ID(cuMemcpy3DPeer), TILEPROF_ID(cuMemcpy3DPeer_ptds)};
 const Ids kPeerAsync = {TILEPROF_ID(cuMemcpy3DPeerAsync), TILEPROF_ID(cuMemcpy3DPeerAsync_ptsz)};
 // Between arrays and bytes in a row, or in batches, which few programs call: not looked into.
-const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2), TILEPROF_ID(cuMemcpyAtoH_v2_ptds), TILEPROF_ID(cuMemcpyAtoD_v2),
-                   TILEPROF_ID(cuMemcpyAtoD_v2_ptds), TILEPROF_ID(cuMemcpyDtoA_v2), TILEPROF_ID(cuMemcpyDtoA_v2_ptds),
-                   TILEPROF_ID(cuMemcpyAtoA_v2), TILEPROF_ID(cuMemcpyAtoA_v2_ptds), TILEPROF_ID(cuMemcpyHtoA_v2),
-                   TILEPROF_ID(cuMemcpyHtoA_v2_ptds)};
-const Ids kRowsAsync = {TILEPROF_ID(cuMemcpyAtoHAsync_v2), TILEPROF_ID(cuMemcpyAtoHAsync_v2_ptsz), TILEPROF_ID(cuMemcpyHtoAAsync_v2),
-                        TILEPROF_ID(cuMemcpyHtoAAsync_v2_ptsz), TILEPROF_ID(cuMemcpy3DBatchAsync), TILEPROF_ID(cuMemcpy3DBatchAsync_ptsz),
-                        TILEPROF_ID(cuMemcpy3DBatchAsync_v2), TILEPROF_ID(cuMemcpy3DBatchAsync_v2_ptsz)};
-const Ids kAddsCopy = {TILEPROF_ID(cuGraphAddMemcpyNode)}, kSetsCopy = {TILEPROF_ID(cuGraphMemcpyNodeSetParams)},
-          kSetsCopyOfExec = {TILEPROF_ID(cuGraphExecMemcpyNodeSetParams)}, kAddsNode = {TILEPROF_ID(cuGraphAddNode)},
-          kAddsNodeAfterData = {TILEPROF_ID(cuGraphAddNode_v2)},
-          kSetsNode = {TILEPROF_ID(cuGraphNodeSetParams), TILEPROF_ID(cuGraphNodeSetParams_v2)},
-          kSetsNodeOfExec = {TILEPROF_ID(cuGraphExecNodeSetParams)};
+const Ids kRows = {TILEPROF_ID(cuMemcpyAtoH_v2), TILEPROF_ID(cuMemcpyAtoH_v2_ptds), TILEPROF_ID(cuMemcpyAtoHAsync_v2),
+                   TILEPROF_ID(cuMemcpyAtoHAsync_v2_ptsz), TILEPROF_ID(cuMemcpyAtoD_v2), TILEPROF_ID(cuMemcpyAtoD_v2_ptds),
+                   TILEPROF_ID(cuMemcpyDtoA_v2), TILEPROF_ID(cuMemcpyDtoA_v2_ptds), TILEPROF_ID(cuMemcpyAtoA_v2),
+                   TILEPROF_ID(cuMemcpyAtoA_v2_ptds), TILEPROF_ID(cuMemcpyHtoA_v2), TILEPROF_ID(cuMemcpyHtoA_v2_ptds),
+                   TILEPROF_ID(cuMemcpyHtoAAsync_v2), TILEPROF_ID(cuMemcpyHtoAAsync_v2_ptsz),
+                   TILEPROF_ID(cuMemcpy3DBatchAsync), TILEPROF_ID(cuMemcpy3DBatchAsync_ptsz),
+                   TILEPROF_ID(cuMemcpy3DBatchAsync_v2), TILEPROF_ID(cuMemcpy3DBatchAsync_v2_ptsz)};
 #undef TILEPROF_ID
 
 bool is_one_of(uint32_t cbid, const Ids& of) { return std::find(of.begin(), of.end(), cbid) != of.end(); }
@@ -44,17 +38,6 @@ struct Arguments {
     const Copy* copy;
     CUstream stream;
 };
-
-// CUgraphNodeParams of a copy, which older versions of cuda.h lack.
-struct NodeParams {
-    CUgraphNodeType type;
-    int reserved[3];
-    int flags, none;
-    CUcontext context;
-    CUDA_MEMCPY3D copy;
-};
-
-std::atomic<bool> in_graphs{false};
 
 // One side: an array's handle, or the bytes from the first to behind the last.
 struct Side {
@@ -78,7 +61,6 @@ Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host
 }
 
 void say(const Side& from, const Side& to, u64 width, u64 height, u64 depth, CUcontext context, CUstream stream) {
-    if (!from.array && !to.array) return;
     Sanitizer_StreamHandle handle = nullptr;
     check(api.sanitizerGetStreamHandle(context, stream, &handle), "the stream of a copy");
     log_.event("\"e\":\"array_copy\",\"from\":%llu,\"from_array\":%d,\"from_device\":%d,\"from_bytes\":%llu,\"from_pitch\":%llu,"
@@ -107,32 +89,10 @@ void say(const Deep& c, CUcontext context, CUstream stream) {
 }
 
 template <typename Copy>
-bool has_array(const Copy& c) {
-    return c.srcMemoryType == CU_MEMORYTYPE_ARRAY || c.dstMemoryType == CU_MEMORYTYPE_ARRAY;
-}
-
-template <typename Copy>
-void copied(const Sanitizer_CallbackData& data, bool waits, bool recorded) {
+void copied(const Sanitizer_CallbackData& data, bool waits) {
     const auto* a = static_cast<const Arguments<Copy>*>(data.functionParams);
-    if (!has_array(*a->copy)) return;
-    if (!waits && is_capturing(a->stream))
-        in_graphs = true;
-    else if (recorded)
-        say(*a->copy, data.context, waits ? nullptr : a->stream);
-}
-
-// The copy that a call puts into a graph; nullptr for other nodes. Its arguments are taken for words.
-const CUDA_MEMCPY3D* copy_of_node(uint32_t cbid, const void* arguments) {
-    const auto* words = static_cast<const void* const*>(arguments);
-    const NodeParams* node = nullptr;
-    if (is_one_of(cbid, kAddsCopy)) return static_cast<const CUDA_MEMCPY3D*>(words[4]);
-    if (is_one_of(cbid, kSetsCopy)) return static_cast<const CUDA_MEMCPY3D*>(words[1]);
-    if (is_one_of(cbid, kSetsCopyOfExec)) return static_cast<const CUDA_MEMCPY3D*>(words[2]);
-    if (is_one_of(cbid, kAddsNode)) node = static_cast<const NodeParams*>(words[4]);
-    if (is_one_of(cbid, kAddsNodeAfterData)) node = static_cast<const NodeParams*>(words[5]);
-    if (is_one_of(cbid, kSetsNode)) node = static_cast<const NodeParams*>(words[1]);
-    if (is_one_of(cbid, kSetsNodeOfExec)) node = static_cast<const NodeParams*>(words[2]);
-    return node != nullptr && node->type == CU_GRAPH_NODE_TYPE_MEMCPY ? &node->copy : nullptr;
+    bool array = a->copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || a->copy->dstMemoryType == CU_MEMORYTYPE_ARRAY;
+    if (array && (waits || !is_capturing(a->stream))) say(*a->copy, data.context, waits ? nullptr : a->stream);
 }
 
 }  // namespace
@@ -140,28 +100,19 @@ const CUDA_MEMCPY3D* copy_of_node(uint32_t cbid, const void* arguments) {
 const std::vector<Sanitizer_CallbackId>& array_copies() {
     static const auto* all = [] {
         auto* out = new Ids;
-        for (const Ids* ids : {&kFlat, &kFlatAsync, &kDeep, &kDeepAsync, &kPeer, &kPeerAsync, &kRows, &kRowsAsync, &kAddsCopy, &kSetsCopy,
-                               &kSetsCopyOfExec, &kAddsNode, &kAddsNodeAfterData, &kSetsNode, &kSetsNodeOfExec})
+        for (const Ids* ids : {&kFlat, &kFlatAsync, &kDeep, &kDeepAsync, &kPeer, &kPeerAsync, &kRows})
             out->insert(out->end(), ids->begin(), ids->end());
         return out;
     }();
     return *all;
 }
 
-void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data, bool recorded) {
+void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (!has_happened(data)) return;
-    if (is_one_of(cbid, kFlat) || is_one_of(cbid, kFlatAsync)) return copied<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat), recorded);
-    if (is_one_of(cbid, kDeep) || is_one_of(cbid, kDeepAsync)) return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep), recorded);
-    if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync)) return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer), recorded);
-    if (is_one_of(cbid, kRows) || is_one_of(cbid, kRowsAsync)) {
-        if (is_one_of(cbid, kRowsAsync)) in_graphs = true;  // for all that is known
-        if (recorded) log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":-1,\"stream\":\"0\"");  // -1: a copy of an array
-        return;
-    }
-    const CUDA_MEMCPY3D* copy = copy_of_node(cbid, data.functionParams);
-    if (copy != nullptr && has_array(*copy)) in_graphs = true;
+    if (is_one_of(cbid, kFlat) || is_one_of(cbid, kFlatAsync)) return copied<CUDA_MEMCPY2D>(data, is_one_of(cbid, kFlat));
+    if (is_one_of(cbid, kDeep) || is_one_of(cbid, kDeepAsync)) return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
+    if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync)) return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
+    log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":-1,\"stream\":\"0\"");  // -1: a copy of an array
 }
-
-bool arrays_in_graphs() { return in_graphs; }
 
 }  // namespace tileprof

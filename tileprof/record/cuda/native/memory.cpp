@@ -4,6 +4,7 @@
 
 #include "log.h"
 #include "recorder.h"
+#include "streamops.h"
 
 namespace tileprof {
 
@@ -41,14 +42,18 @@ void Recorder::host_memory(bool made, const Sanitizer_ResourceMemoryData& data) 
                static_cast<u64>(data.address), static_cast<u64>(data.size));
 }
 
-// Memory that the program maps itself (expandable segments do): known from the calls, whether the library reports it or not.
-void Recorder::mapped(uint64_t address, uint64_t bytes, bool made) {
-    if (made) {
-        if (allocation(address).second != 0) return;  // it was reported
+// Memory that the program maps itself (expandable segments do): known from the calls, whether the library reports it or not. Of
+// which handle tells when two addresses are one memory.
+void Recorder::mapped(uint64_t address, uint64_t bytes, uint64_t handle, uint64_t offset) {
+    if (allocation(address).second == 0) {
         allocations_[address] = bytes;
         log_.event("\"e\":\"alloc\",\"address\":%llu,\"bytes\":%llu,\"mapped\":1", static_cast<u64>(address), static_cast<u64>(bytes));
-        return;
     }
+    log_.event("\"e\":\"map\",\"address\":%llu,\"bytes\":%llu,\"handle\":%llu,\"offset\":%llu", static_cast<u64>(address),
+               static_cast<u64>(bytes), static_cast<u64>(handle), static_cast<u64>(offset));
+}
+
+void Recorder::unmapped(uint64_t address, uint64_t bytes) {
     for (auto at = allocations_.lower_bound(address); at != allocations_.end() && at->first < address + bytes;) {
         log_.event("\"e\":\"free\",\"address\":%llu", static_cast<u64>(at->first));
         at = allocations_.erase(at);
@@ -75,8 +80,13 @@ void Recorder::follow_allocations() {
         check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
 }
 
-// Frameworks that cache memory give it back then and try again: the program may go on well.
-void Recorder::allocated(const Sanitizer_CallbackData& data) {
+// Out of memory: frameworks that cache memory give it back then and try again, and the program may go on well. A handle that
+// cuMemCreate gives is of new memory, even where it has been another's.
+void Recorder::allocated(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (cbid == SANITIZER_CBID_DRIVER_API_cuMemCreate && has_happened(data)) {
+        const auto* handle = *static_cast<const CUmemGenericAllocationHandle* const*>(data.functionParams);  // its first argument
+        log_.event("\"e\":\"physical\",\"handle\":%llu", static_cast<u64>(*handle));
+    }
     if (told_of_memory_ || data.callbackSite != SANITIZER_API_EXIT || data.functionReturnValue == nullptr) return;
     if (*static_cast<const CUresult*>(data.functionReturnValue) != CUDA_ERROR_OUT_OF_MEMORY) return;
     told_of_memory_ = true;

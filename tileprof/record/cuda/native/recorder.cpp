@@ -46,6 +46,8 @@ struct LaunchKernelEx {
 struct MemoryMap {
     CUdeviceptr address;
     size_t bytes;
+    size_t offset;  // from here on cuMemMap's alone
+    CUmemGenericAllocationHandle handle;
 };
 
 // A thread's, leaked: threads end before the driver stops calling back.
@@ -382,7 +384,7 @@ void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
             memory(SANITIZER_CBID_RESOURCE_MEMORY_FREE_ASYNC, freed);
             break;
         }
-        case CU_GRAPH_NODE_TYPE_GRAPH:  // whether the nodes inside are told of, too, is not known
+        case CU_GRAPH_NODE_TYPE_GRAPH:  // never seen: the nodes inside are told of instead (13.4.92)
         case kBatchMemOpNode:
         case kConditionalNode:
             if (options.capturing)
@@ -402,8 +404,6 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
         present.nodes.clear();
         log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", present.number,
                    static_cast<void*>(data.graphExec), static_cast<void*>(data.hStream));
-        if (options.capturing && arrays_in_graphs())
-            log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":%d,\"stream\":\"graph\"", present.number);
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
         present.exec = data.graphExec;
         present.stream = data.hStream;
@@ -476,19 +476,19 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         if (data.callbackSite == SANITIZER_API_EXIT) capture(cbid == SANITIZER_CBID_DRIVER_API_cuProfilerStart);
         return;
     }
-    if (is_allocation(cbid)) return allocated(data);
+    if (is_allocation(cbid)) return allocated(cbid, data);
     if (is_capture_begin(cbid) || is_capture_end(cbid)) return stream_captured(cbid, data);
     if (cbid == SANITIZER_CBID_DRIVER_API_cuMemMap || cbid == SANITIZER_CBID_DRIVER_API_cuMemUnmap) {
         bool made = cbid == SANITIZER_CBID_DRIVER_API_cuMemMap;
         const auto* map = static_cast<const MemoryMap*>(data.functionParams);
         // What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
-        if (data.callbackSite == (made ? SANITIZER_API_EXIT : SANITIZER_API_ENTER)) mapped(map->address, map->bytes, made);
+        if (made && has_happened(data)) mapped(map->address, map->bytes, map->handle, map->offset);
+        if (!made && data.callbackSite == SANITIZER_API_ENTER) unmapped(map->address, map->bytes);
         return;
     }
     auto is_one_of = [&](const std::vector<Sanitizer_CallbackId>& ids) { return std::find(ids.begin(), ids.end(), cbid) != ids.end(); };
-    if (is_one_of(array_copies())) return array_copy(cbid, data, options.capturing);
-    if (is_one_of(memory_operations())) {
-        if (options.capturing) memory_operation(cbid, data);
+    if (is_one_of(array_copies()) || is_one_of(memory_operations())) {
+        if (options.capturing) (is_one_of(array_copies()) ? array_copy : memory_operation)(cbid, data);
         return;
     }
     if (replaying != nullptr) return;

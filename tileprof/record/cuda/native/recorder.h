@@ -71,7 +71,8 @@ class Recorder {
     void context_destroyed(CUcontext context);
     void memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data);
     void host_memory(bool made, const Sanitizer_ResourceMemoryData& data);
-    void mapped(uint64_t address, uint64_t bytes, bool made);
+    void mapped(uint64_t address, uint64_t bytes, uint64_t handle, uint64_t offset);
+    void unmapped(uint64_t address, uint64_t bytes);
     void launch_begin(const Sanitizer_LaunchData& data, int graph);
     void launch_end(const Sanitizer_LaunchData& data);
     void copy(const Sanitizer_MemcpyData& data, int graph);
@@ -86,7 +87,7 @@ class Recorder {
     // A matching NVTX range was opened (1) or is closed (-1), in any thread, perhaps before start().
     void range(int change);
     void stream_captured(uint32_t cbid, const Sanitizer_CallbackData& data);
-    void allocated(const Sanitizer_CallbackData& data);
+    void allocated(uint32_t cbid, const Sanitizer_CallbackData& data);
 
     // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;

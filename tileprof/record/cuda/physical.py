@@ -1,0 +1,45 @@
+"""Which mappings are of one physical memory: a program may map what `cuMemCreate` gave at several addresses, at once or in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Key = tuple[int, int]
+"""A handle, and how many memories had it before: the driver gives handles out again."""
+
+
+@dataclass(slots=True)
+class Physical:
+    """The memories of a process that are mapped more than once. Those that it imports count by their handle."""
+
+    shared: dict[Key, tuple[int, int]]
+    """Number and bytes of each."""
+    _created: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, events: Iterable[dict[str, Any]]) -> Physical:
+        """Of all events of a process."""
+        now, ends, mappings = cls({}), Counter[Key](), Counter[Key]()
+        for event in events:
+            if event["e"] == "physical":
+                now.created(event)
+            elif event["e"] == "map":
+                key = now._key(event)
+                mappings[key] += 1
+                ends[key] = max(ends[key], event["offset"] + event["bytes"])
+        several = [key for key, count in mappings.items() if count > 1]
+        return cls({key: (number, ends[key]) for number, key in enumerate(several)})
+
+    def created(self, event: dict[str, Any]) -> None:
+        """The handle is of new memory from now on."""
+        self._created[event["handle"]] += 1
+
+    def mapped(self, event: dict[str, Any]) -> tuple[int, int] | None:
+        """Number and bytes of the memory of a mapping; None where it has no other."""
+        return self.shared.get(self._key(event))
+
+    def _key(self, event: dict[str, Any]) -> Key:
+        return event["handle"], self._created[event["handle"]]
