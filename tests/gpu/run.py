@@ -99,6 +99,7 @@ STEPS = (
     suite("nvtx", "test_gpu_nvtx.py", likely_s=60, limit_s=240),
     suite("faults", "test_gpu_faults.py", likely_s=40, limit_s=150),
     suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=50, limit_s=180),
+    suite("mps", "test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
     suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),
     suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),
     script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),

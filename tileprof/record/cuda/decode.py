@@ -152,8 +152,10 @@ class Decoder:
     def _on_alloc(self, event: dict[str, Any]) -> None:
         self.lifetimes.allocate(event["address"], event["bytes"], "activation" if event.get("pool") else "unknown")
 
-    def _on_physical(self, event: dict[str, Any]) -> None:
-        self.physical.created(event)
+    def _on_handle(self, event: dict[str, Any]) -> None:
+        self.physical.follow(event)
+
+    _on_physical = _on_exported = _on_imported = _on_handle
 
     def _on_map(self, event: dict[str, Any]) -> None:
         shared = self.physical.mapped(event)

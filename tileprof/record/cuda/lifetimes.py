@@ -110,8 +110,8 @@ class Lifetimes:
         """Where such memory is mapped now: by address, where its byte 0 is or would be."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
-        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up."""
-        if size > 0:
+        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so until it is freed."""
+        if size > 0 and not self._in_view(base, base + size):
             self._segments.remove(*self._segments.overlapping(base, base + size))
             self._segments.insert(base, base + size, 0)
             self._beside = [(low, high) for low, high in self._beside if high <= base or base + size <= low]

@@ -13,33 +13,43 @@ Key = tuple[int, int]
 
 @dataclass(slots=True)
 class Physical:
-    """The memories of a process that are mapped more than once. Those that it imports count by their handle."""
+    """The memories of a process that are mapped more than once. What other processes gave it counts by its handle."""
 
     shared: dict[Key, tuple[int, int]]
     """Number and bytes of each."""
     _created: Counter[int] = field(default_factory=Counter)
+    _exported: dict[int, Key] = field(default_factory=dict)
+    """By the number of the file."""
+    _imported: dict[Key, Key] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[dict[str, Any]]) -> Physical:
         """Of all events of a process."""
         now, ends, mappings = cls({}), Counter[Key](), Counter[Key]()
         for event in events:
-            if event["e"] == "physical":
-                now.created(event)
-            elif event["e"] == "map":
+            if event["e"] == "map":
                 key = now._key(event)
                 mappings[key] += 1
                 ends[key] = max(ends[key], event["offset"] + event["bytes"])
+            else:
+                now.follow(event)
         several = [key for key, count in mappings.items() if count > 1]
         return cls({key: (number, ends[key]) for number, key in enumerate(several)})
 
-    def created(self, event: dict[str, Any]) -> None:
-        """The handle is of new memory from now on."""
-        self._created[event["handle"]] += 1
+    def follow(self, event: dict[str, Any]) -> None:
+        """What handles mean from now on; other events say nothing."""
+        if event["e"] == "physical":
+            self._created[event["handle"]] += 1
+        elif event["e"] == "exported":
+            self._exported[event["file"]] = self._key(event)
+        elif event["e"] == "imported" and event["file"] in self._exported:
+            self._created[event["handle"]] += 1
+            self._imported[event["handle"], self._created[event["handle"]]] = self._exported[event["file"]]
 
     def mapped(self, event: dict[str, Any]) -> tuple[int, int] | None:
         """Number and bytes of the memory of a mapping; None where it has no other."""
         return self.shared.get(self._key(event))
 
     def _key(self, event: dict[str, Any]) -> Key:
-        return event["handle"], self._created[event["handle"]]
+        key = event["handle"], self._created[event["handle"]]
+        return self._imported.get(key, key)

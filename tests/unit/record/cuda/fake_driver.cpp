@@ -368,6 +368,13 @@ API void fake_create(uint64_t handle, int result) {
     const CUmemGenericAllocationHandle* words[] = {reinterpret_cast<CUmemGenericAllocationHandle*>(&handle)};
     called(SANITIZER_CBID_DRIVER_API_cuMemCreate, words, static_cast<CUresult>(result));
 }
+API void fake_share(int exported, uint64_t handle, int file, int type) {
+    CUmemAllocationHandleType kind = static_cast<CUmemAllocationHandleType>(type);
+    struct { const void* file; CUmemGenericAllocationHandle handle; CUmemAllocationHandleType type; } out{&file, handle, kind};
+    struct { const void* handle; const void* file; CUmemAllocationHandleType type; } in{&handle, reinterpret_cast<void*>(intptr_t{file}), kind};
+    if (exported != 0) return called(SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle, &out);
+    called(SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle, &in);
+}
 // `before` is called while the call is under way and the kernel has not run, `after` when it has.
 API void fake_launch_and(CUcontext context, CUmodule module, const char* name, uint32_t blocks, void (*before)(), void (*after)(),
                          uint64_t parameter) {
@@ -455,6 +462,15 @@ API void fake_graph(CUcontext context, CUmodule module, const char* name, uint32
     }
     for (int i = 0; i < nodes - lost; ++i) run(module, blocks);
     say(SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CBID_GRAPHS_LAUNCH_END, &graph);
+}
+// As a program launches it: by a call of the driver's.
+API void fake_graph_call(CUcontext context, CUmodule module, const char* name, uint32_t blocks) {
+    Sanitizer_CallbackData d{};
+    d.callbackSite = SANITIZER_API_ENTER;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuGraphLaunch, &d);
+    fake_graph(context, module, name, blocks, 1, 0);
+    d.callbackSite = SANITIZER_API_EXIT;
+    say(SANITIZER_CB_DOMAIN_DRIVER_API, SANITIZER_CBID_DRIVER_API_cuGraphLaunch, &d);
 }
 // The stream of the launches to come.
 API void fake_stream(CUstream stream) { state().stream = stream; }

@@ -226,6 +226,16 @@ def test_of_which_memory_a_mapping_is_is_told_where_it_worked(ran):
     ]  # fmt: skip
 
 
+def test_handles_of_memory_are_followed_through_files(ran):
+    process, _ = ran("""
+        inject(); share = lambda *args: fake.fake_share(args[0], ctypes.c_uint64(args[1]), *args[2:])
+        share(1, 9, 40, 1); share(0, 11, 40, 1); share(1, 9, 40, 8); share(0, 11, 40, 8)
+    """)
+    assert [(e["e"], e["handle"], e["file"]) for e in process.events if e["e"] in {"exported", "imported"}] == [
+        ("exported", 9, 40), ("imported", 11, 40),
+    ]  # fmt: skip
+
+
 def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
     process, said = ran("""
         inject(); module(); before = fake.fake_count(2)
@@ -365,9 +375,12 @@ def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ra
     assert len(events(process, "learn")) == 64
 
 
-def test_where_constant_variables_lie_is_told_once_for_each_kernel(ran, cubin):
-    process, _ = ran('inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); launch(); launch()', CUBIN=cubin)
+@pytest.mark.parametrize("launched", ["launch(); launch()", 'fake.fake_graph_call(C, M, b"k", 3); launch()'])
+def test_where_constant_variables_lie_is_told_once_for_each_kernel(ran, cubin, launched):
+    process, _ = ran(f'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); {launched}', CUBIN=cubin)
     assert [(e["kernel"], e["ranges"]) for e in events(process, "constants")] == [(0, [[0xC0000, 64]])]
+    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "constants"}]
+    assert kinds == ["launch", "constants", "launch"], "none waits for the next launch"
     assert [k["constants"] for k in events(process, "kernel")] == [1]
 
 

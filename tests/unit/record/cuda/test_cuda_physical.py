@@ -103,6 +103,25 @@ def test_a_handle_that_is_given_out_again_is_other_memory(dependencies):
     assert set(trace.buffers.base) == {A}
 
 
+@pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])
+def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pairs):
+    out, back = ({"e": what, "handle": h, "file": f} for what, h, f in (("exported", 7, 40), ("imported", 9, file)))
+    found, _, _ = dependencies(
+        CREATE, mapped(A), out, back, mapped(B, 9), touching(1, A, write=True), touching(2, B, write=False)
+    )
+    assert found == pairs
+
+
+def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(dependencies):
+    """Compute Sanitizer tells of a mapping once it may be used."""
+    reported = {"e": "alloc", "address": B, "bytes": PAGE}
+    found, trace, _ = dependencies(
+        CREATE, mapped(A), mapped(B), reported, touching(1, A, write=True), touching(2, B, write=False)
+    )
+    assert found == {(0, 1)}
+    assert trace.operands.buffer.nunique() == 1
+
+
 def test_offsets_into_memory_are_kept(dependencies):
     found, _, _ = dependencies(
         CREATE, mapped(A, pages=2), mapped(B, offset=PAGE), touching(1, A + PAGE + 32, write=True),
@@ -198,7 +217,7 @@ def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
     lifetimes, seen = Lifetimes(writer, tensors=tensors), {}
     for event, memory in zip(events, oracle, strict=True):
         if event["e"] == "physical":
-            physical.created(event)
+            physical.follow(event)
         elif event["e"] == "free":
             lifetimes.free(event["address"])
         elif event["e"] == "tensor":

@@ -19,6 +19,20 @@ constexpr std::array kAllocations = {
     SANITIZER_CBID_DRIVER_API_cuMemAllocFromPoolAsync, SANITIZER_CBID_DRIVER_API_cuMemAllocFromPoolAsync_ptsz,
 };
 
+// cuMemExportToShareableHandle and cuMemImportFromShareableHandle.
+constexpr std::array kShares = {SANITIZER_CBID_DRIVER_API_cuMemExportToShareableHandle,
+                                SANITIZER_CBID_DRIVER_API_cuMemImportFromShareableHandle};
+struct Export {
+    const void* shareable;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationHandleType type;
+};
+struct Import {
+    const CUmemGenericAllocationHandle* handle;
+    const void* shareable;
+    CUmemAllocationHandleType type;
+};
+
 }  // namespace
 
 void Recorder::memory(uint32_t cbid, const Sanitizer_ResourceMemoryData& data) {
@@ -60,6 +74,25 @@ void Recorder::unmapped(uint64_t address, uint64_t bytes) {
     }
 }
 
+bool is_share(uint32_t cbid) { return std::find(kShares.begin(), kShares.end(), cbid) != kShares.end(); }
+
+// A program that imports what it has exported itself has two handles of one memory. They are joined by the file's number; other
+// ways to share need other processes.
+void Recorder::shared(uint32_t cbid, const Sanitizer_CallbackData& data) {
+    if (!has_happened(data)) return;
+    if (cbid == kShares[0]) {
+        const auto* call = static_cast<const Export*>(data.functionParams);
+        if (call->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            log_.event("\"e\":\"exported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(call->handle),
+                       *static_cast<const int*>(call->shareable));
+    } else {
+        const auto* call = static_cast<const Import*>(data.functionParams);
+        if (call->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+            log_.event("\"e\":\"imported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(*call->handle),
+                       static_cast<int>(reinterpret_cast<intptr_t>(call->shareable)));
+    }
+}
+
 std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
     auto after = allocations_.upper_bound(address);
     if (after == allocations_.begin()) return {0, 0};
@@ -76,7 +109,9 @@ CUcontext Recorder::owner(uint64_t base) const {
 bool is_allocation(uint32_t cbid) { return std::find(kAllocations.begin(), kAllocations.end(), cbid) != kAllocations.end(); }
 
 void Recorder::follow_allocations() {
-    for (Sanitizer_CallbackId id : kAllocations)
+    std::vector<Sanitizer_CallbackId> ids(kAllocations.begin(), kAllocations.end());
+    ids.insert(ids.end(), kShares.begin(), kShares.end());
+    for (Sanitizer_CallbackId id : ids)
         check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
 }
 

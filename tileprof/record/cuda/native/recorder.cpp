@@ -299,6 +299,7 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         open.launch = shared.launch;
         generation = shared.nodes++;
         shared.last = &k;
+        if (!k.aside) graph_launch_of_thread().kernels.push_back(&k);
     } else if ((open.recorded && !open.aside) || open.learned) {
         // While another thread copies records or repeats a launch there are none: then every block of it is missing.
         Header* own = gate.closed_by_another() ? nullptr : memory->next(&open.launch);
@@ -402,6 +403,7 @@ void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data
     if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN) {
         present.number = ++graphs_;
         present.nodes.clear();
+        present.kernels.clear();
         log_.event("\"e\":\"graph\",\"graph\":%d,\"exec\":\"%p\",\"stream\":\"%p\"", present.number,
                    static_cast<void*>(data.graphExec), static_cast<void*>(data.hStream));
     } else if (cbid == SANITIZER_CBID_GRAPHS_LAUNCH_END) {
@@ -415,6 +417,8 @@ void Recorder::wait_for_graph() {
     const GraphLaunch launch = graph_launch_of_thread();
     graph_launch_of_thread() = GraphLaunch{};
     if (launch.nodes.empty()) return;
+    if (in_launching_call)
+        for (const Kernel* kernel : launch.kernels) tell_constants(*kernel);
     Alone alone(options.wait_ns);  // the next launch waits
     for (const auto& [context, shared] : launch.nodes) {
         log_.event("\"e\":\"graph_end\",\"launch\":%u,\"nodes\":%u", shared.launch, shared.nodes);
@@ -477,6 +481,7 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         return;
     }
     if (is_allocation(cbid)) return allocated(cbid, data);
+    if (is_share(cbid)) return shared(cbid, data);
     if (is_capture_begin(cbid) || is_capture_end(cbid)) return stream_captured(cbid, data);
     if (cbid == SANITIZER_CBID_DRIVER_API_cuMemMap || cbid == SANITIZER_CBID_DRIVER_API_cuMemUnmap) {
         bool made = cbid == SANITIZER_CBID_DRIVER_API_cuMemMap;

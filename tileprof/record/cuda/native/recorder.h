@@ -73,6 +73,7 @@ class Recorder {
     void host_memory(bool made, const Sanitizer_ResourceMemoryData& data);
     void mapped(uint64_t address, uint64_t bytes, uint64_t handle, uint64_t offset);
     void unmapped(uint64_t address, uint64_t bytes);
+    void shared(uint32_t cbid, const Sanitizer_CallbackData& data);
     void launch_begin(const Sanitizer_LaunchData& data, int graph);
     void launch_end(const Sanitizer_LaunchData& data);
     void copy(const Sanitizer_MemcpyData& data, int graph);
@@ -167,6 +168,9 @@ bool is_capture_end(uint32_t cbid);
 // Driver calls that hand out device memory (memory.cpp).
 bool is_allocation(uint32_t cbid);
 
+// Driver calls that make handles of memory into others, and back (memory.cpp).
+bool is_share(uint32_t cbid);
+
 // The graph launch that a thread is in. Nodes of a context share a header.
 struct GraphLaunch {
     struct Shared {
@@ -178,6 +182,7 @@ struct GraphLaunch {
     CUgraphExec exec = nullptr;
     Sanitizer_StreamHandle stream = nullptr;
     std::map<CUcontext, Shared> nodes;
+    std::vector<const Kernel*> kernels;  // of its nodes
 };
 
 // Never destroyed, like the log.
