@@ -2,11 +2,19 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from tileprof.trace import load, validate
 
+LONGEST_S = 120
+PROGRAM = """
+import sys, torch
+x = torch.ones(4096, 4096, device="cuda")
+sms = torch.cuda.get_device_properties(0).multi_processor_count
+sys.stdout.write(f"{sms} {bool(((x + 1) == 2).all())}")
+"""
 CONTROL = shutil.which("nvidia-cuda-mps-control")
 pytestmark = pytest.mark.skipif(CONTROL is None, reason="needs nvidia-cuda-mps-control")
 
@@ -24,13 +32,34 @@ def server(tmp_path_factory, monkeypatch):
 
 @pytest.mark.parametrize("share", ["100", "25"])
 @pytest.mark.usefixtures("server")
-def test_a_client_is_recorded_and_told_apart_from_a_program_of_its_own(record, golden, plain, monkeypatch, share):
+def test_a_client_is_recorded_on_the_share_that_it_has_and_told_what_its_times_are(tmp_path, monkeypatch, share):
+    """By processes of their own: this one has met the driver before there was a server."""
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", share)
-    done = record(*golden("layer_norm"))
-    assert (done.code, done.output) == (0, plain(*golden("layer_norm"))), done.said
-    trace = load(done.path)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    path = tmp_path / "t.tileprof"
+    record = [
+        sys.executable,
+        "-P",
+        "-m",
+        "tileprof.cli",
+        "record",
+        "--recorder",
+        "cuda",
+        "-o",
+        path,
+        "--",
+        sys.executable,
+        program,
+    ]
+    done = subprocess.run(record, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    assert done.returncode == 0, done.stderr
+    sms, right = done.stdout.split()
+    assert right == "True"
+    trace = load(path)
     assert validate(trace) == []
     assert set(trace.launches.coverage) == {"exact"}
     assert (trace.launches.timing == "measured").all()
-    assert "clients of an MPS server" in done.said
+    assert trace.device.sms == int(sms) == trace.times[trace.times.launch == 0].sm.nunique()
+    assert "clients of an MPS server" in done.stderr
     assert any("clients of an MPS server" in note for note in trace.manifest["notes"])

@@ -155,11 +155,14 @@ def shared(gpu: Gpu) -> str:
 def device(gpu: Gpu) -> Device:
     """What tileprof knows of this GPU, with the SMs, and for a slice the memory and rates, that the driver says it has.
 
+    A client of an MPS server with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE has fewer SMs, and its blocks run on these alone (25: on 32
+    of an H200's 132, driver 580).
+
     Raises `UserError` for a GPU that tileprof does not know.
     """
     whole = _known(gpu.name.partition(_SLICE)[0])
-    if (gpu.mps and not gpu.sliced) or not gpu.sms or (gpu.sms == whole.sms and not gpu.sliced):
-        return whole  # of an MPS client the driver may count a share of the SMs, but its blocks run on any
+    if not gpu.sms or (gpu.sms == whole.sms and not gpu.sliced):
+        return whole
     share = gpu.sms / whole.sms
     memory = min(1.0, gpu.memory_bytes / whole.dram_bytes) if gpu.sliced and gpu.memory_bytes else 1.0
     out = replace(

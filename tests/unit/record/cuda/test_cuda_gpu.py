@@ -109,9 +109,12 @@ def test_a_slice_has_its_own_sms_memory_and_rates(driver):
     assert "16 of 132 SMs of H200" in here.sources["peak_flops"]
 
 
-def test_of_an_mps_client_all_sms_count_as_its_blocks_may_run_on_any(driver):
+def test_an_mps_client_has_the_sms_that_the_driver_counts_and_all_memory(driver):
     driver(SHARED)
-    assert gpu.device(gpu.gpus()[0]).sms == 132
+    found, whole = gpu.gpus()[0], get("H200")
+    here = gpu.device(found)
+    assert (here.name, here.sms, here.dram_bytes_per_s) == ("H200", found.sms, whole.dram_bytes_per_s)
+    assert here.peak_flops["bf16"] == pytest.approx(whole.peak_flops["bf16"] * found.sms / 132)
 
 
 @pytest.mark.parametrize(
