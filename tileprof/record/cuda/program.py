@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from tileprof.errors import UserError
@@ -64,7 +66,8 @@ def environment(
 def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:
     """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the terminal.
 
-    Ctrl-C reaches the program, too, and is its own business: what it left by then is a trace. Here it is waited for.
+    Ctrl-C reaches the program, too, and is its own business, and signals that end processes are passed on to it: what it left
+    by then is a trace. Here it is waited for.
     """
     if visible:
         return _waited_for(subprocess.Popen(command, env=variables))
@@ -75,8 +78,19 @@ def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Pa
 
 
 def _waited_for(program: subprocess.Popen[bytes]) -> int:
-    while True:
-        try:
-            return program.wait()
-        except KeyboardInterrupt:
-            continue
+    def pass_on(number: int, _: object) -> None:
+        program.send_signal(number)  # which does nothing when it has ended
+
+    mine = threading.current_thread() is threading.main_thread()  # no other may set handlers
+    heard = [n for n in (signal.SIGTERM, signal.SIGHUP) if mine and signal.getsignal(n) == signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, pass_on)
+    try:
+        while True:
+            try:
+                return program.wait()
+            except KeyboardInterrupt:
+                continue
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)

@@ -375,6 +375,11 @@ def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ra
     assert len(events(process, "learn")) == 64
 
 
+def test_only_names_that_are_mangled_are_read_as_such(ran):
+    process, _ = ran("inject(); module(); launch(b't'); launch(b'_Z1tPi'); launch(b'_Zt')")
+    assert [k["name"] for k in events(process, "kernel")] == ["t", "t(int*)", "_Zt"]
+
+
 @pytest.mark.parametrize("launched", ["launch(); launch()", 'fake.fake_graph_call(C, M, b"k", 3); launch()'])
 def test_where_constant_variables_lie_is_told_once_for_each_kernel(ran, cubin, launched):
     process, _ = ran(f'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); {launched}', CUBIN=cubin)

@@ -199,11 +199,15 @@ time.sleep(30)
 
 
 @pytest.mark.parametrize("visible", [True, False])
-def test_an_interrupted_program_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible):
-    """As at a terminal, where Ctrl-C reaches the recorder and the program alike."""
+@pytest.mark.parametrize(
+    ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)]
+)
+def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible, number, whole_group):
+    """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder alone."""
+    saves = SAVES.replace("SIGINT", number.name)
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
-        f"print('code', program.run([sys.executable, '-c', {SAVES!r}], dict(os.environ), visible={visible}, log=Path('log')))"
+        f"print('code', program.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, log=Path('log')))"
     )
     recorder = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -213,7 +217,18 @@ def test_an_interrupted_program_ends_in_its_own_time_and_with_its_own_code(tmp_p
         if visible and recorder.stdout.readline():
             break
         time.sleep(0.05)
-    os.killpg(recorder.pid, signal.SIGINT)
+    (os.killpg if whole_group else os.kill)(recorder.pid, number)
     said, _ = recorder.communicate(timeout=20)
     assert said.split() == [*(["saved"] if visible else []), "code", "3"]
     assert visible or log.read_text().split() == ["ready", "saved"]
+
+
+def test_a_program_that_does_not_listen_dies_by_the_signal_that_the_recorder_got(tmp_path):
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
+        "sleeps = 'import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)'\n"
+        "print(program.run([sys.executable, '-c', sleeps], dict(os.environ), visible=True, log=Path('log')))\n"
+        "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20)
+    assert done.stdout.split() == ["-15", "True"]

@@ -1,6 +1,7 @@
 // The program's modules and kernels: what their code is, by what names kernels are wanted or left alone, and when they are patched.
 #include <cxxabi.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "log.h"
 #include "recorder.h"
@@ -11,7 +12,9 @@ namespace {
 
 using u64 = unsigned long long;
 
+// Names that are not mangled stay: that of a C kernel "t" would be a type's.
 std::string demangled(const char* name) {
+    if (strncmp(name, "_Z", 2) != 0) return name;
     int status = 0;
     char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
     std::string out = status == 0 && text != nullptr ? text : name;
