@@ -1,5 +1,6 @@
-// One physical memory at several addresses: written at one and read at the other, then moved to a third; and its handle given to
-// other memory. The program prints what it saw of handles, and "right" when its results are.
+// One physical memory at several addresses: written at one and read at the other, moved to a third, imported again, as a ring
+// whose begin follows its end, and while access was revoked; and its handle given to other memory. The program prints what it
+// saw of handles, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -29,13 +30,17 @@ __global__ void doubled(const int* in, int* out) {
 size_t bytes;
 CUmemAllocationProp where;
 
-int map(CUdeviceptr at, CUmemGenericAllocationHandle memory) {
+int allow(CUdeviceptr at, size_t size, CUmemAccess_flags flags) {
     CUmemAccessDesc access = {};
     access.location = where.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    OK(DRIVER(cuMemMap)(at, bytes, 0, memory, 0));
-    OK(DRIVER(cuMemSetAccess)(at, bytes, &access, 1));
+    access.flags = flags;
+    OK(DRIVER(cuMemSetAccess)(at, size, &access, 1));
     return 0;
+}
+
+int map(CUdeviceptr at, CUmemGenericAllocationHandle memory) {
+    OK(DRIVER(cuMemMap)(at, bytes, 0, memory, 0));
+    return allow(at, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 int doubles(CUdeviceptr in, int* out, int from) {
@@ -74,6 +79,21 @@ int main() {
     if (map(fourth, again)) return 1;
     written<<<N / 128, 128>>>(reinterpret_cast<int*>(fourth), 9);
     if (doubles(second, out, 9)) return 1;
+
+    // A ring: what begins before the end goes on at the begin. Both mappings are allowed at once.
+    CUdeviceptr ring;
+    OK(DRIVER(cuMemAddressReserve)(&ring, 2 * bytes, 0, 0, 0));
+    for (size_t at : {size_t(0), bytes}) OK(DRIVER(cuMemMap)(ring + at, bytes, 0, memory, 0));
+    if (allow(ring, 2 * bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) return 1;
+    written<<<N / 128, 128>>>(reinterpret_cast<int*>(ring + bytes - N / 2 * sizeof(int)), 11);
+    doubled<<<N / 256, 128>>>(reinterpret_cast<const int*>(second), out);
+    OK(cudaDeviceSynchronize());
+    OK(DRIVER(cuMemUnmap)(ring, 2 * bytes));
+
+    written<<<N / 128, 128>>>(reinterpret_cast<int*>(third), 13);
+    OK(cudaDeviceSynchronize());
+    if (allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_NONE) || allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) return 1;
+    if (doubles(second, out, 13)) return 1;
     OK(cudaDeviceSynchronize());
     for (CUdeviceptr place : {second, third, fourth}) OK(DRIVER(cuMemUnmap)(place, bytes));
     OK(DRIVER(cuMemRelease)(memory));

@@ -87,6 +87,8 @@ def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
 
 def united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
     """Ranges that may overlap as runs that do not."""
+    if not len(tile):
+        return Runs(tile, start, end, first)
     order = np.lexsort((start, tile))
     tile, start, end, first = tile[order], start[order], end[order], first[order]
     # Ends of earlier ranges of the same tile: tiles are kept apart by adding more than any address.

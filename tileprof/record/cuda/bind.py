@@ -34,7 +34,8 @@ def from_runs(found: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
     whole, leaves = found, _known(found.start, lifetimes)
     while True:
         found = runs.cut(whole, leaves.edges)
-        buffer = leaves.buffer[leaves.find(found.start)]
+        piece = leaves.find(found.start)
+        buffer = leaves.buffer[piece]
         beside = (buffer < 0) & (found.end - found.start > overhang)
         if not beside.any():
             break
@@ -42,7 +43,7 @@ def from_runs(found: Runs, lifetimes: Lifetimes, overhang: int = 0) -> Strided:
         leaves = lifetimes.leaves()
     inside = buffer >= 0
     found = Runs(found.tile[inside], found.start[inside], found.end[inside], found.first[inside])
-    return runs.boxes(found, buffer[inside])
+    return runs.boxes(found, piece[inside])  # not by buffer, which may lie at several addresses
 
 
 def within_buffers(given: Strided, lifetimes: Lifetimes, overhang: int = 0) -> Strided:

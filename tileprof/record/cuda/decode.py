@@ -162,6 +162,9 @@ class Decoder:
         if shared is not None:
             self.lifetimes.share(event["address"], event["bytes"], shared[0], event["offset"], shared[1])
 
+    def _on_unmap(self, event: dict[str, Any]) -> None:
+        self.lifetimes.unshare(event["address"])
+
     def _on_free(self, event: dict[str, Any]) -> None:
         self.lifetimes.free(event["address"])
 
@@ -436,7 +439,8 @@ class Decoder:
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
         start = self.lifetimes.in_trace(changed[:, 0])
-        changed = np.unique(np.column_stack([start, start + changed[:, 1] - changed[:, 0]]), axis=0)
+        found = accesses.united(np.zeros_like(start), start, start + changed[:, 1] - changed[:, 0], start)
+        changed = np.column_stack([found.start, found.end])
         writing = [boxes for mode, boxes in parts if mode != READ]
         whole = accesses.union([replace(boxes, address=self.lifetimes.in_trace(boxes.address)) for boxes in writing])
         missed = accesses.outside(changed, whole)

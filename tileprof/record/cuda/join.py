@@ -100,7 +100,7 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
     for row, key in enumerate(other):
         rows[key].append(row)
     mine = defaultdict(list)
-    for ordinal, key in zip(reference.ordinals, reference.keys, strict=True):
+    for ordinal, key in sorted(zip(reference.ordinals, reference.keys, strict=True)):
         mine[key].append(ordinal)
     if reference.whole or ordinals is not None:
         for key in {key for _, key in missing}:

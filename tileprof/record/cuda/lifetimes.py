@@ -26,7 +26,7 @@ UNKNOWN_BYTES: Final = 2 << 20
 
 
 SHARED_BASE: Final = 1 << 56
-"""Buffers of memory that is mapped several times stand from here on: no GPU's addresses have so many bits."""
+"""Buffers of memory that is mapped several times stand from here on: recorded addresses have 48 bits."""
 
 Ranges = tuple[tuple[int, int], ...]
 """``[base, end)`` each."""
@@ -110,7 +110,7 @@ class Lifetimes:
         """Where such memory is mapped now: by address, where its byte 0 is or would be."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
-        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so until it is freed."""
+        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so until it is unmapped."""
         if size > 0 and not self._in_view(base, base + size):
             self._segments.remove(*self._segments.overlapping(base, base + size))
             self._segments.insert(base, base + size, 0)
@@ -119,7 +119,11 @@ class Lifetimes:
                 self._add(base, base + size, kind)
 
     def free(self, base: int) -> None:
-        """The driver takes memory back, with all that lay in it."""
+        """The driver takes memory back, with all that lay in it; what is shared only when it is unmapped."""
+        if base not in self._views:
+            self._free(base)
+
+    def _free(self, base: int) -> None:
         at = self._segments.holding(base)
         if at >= 0 and self._segments.bases[at] == base:
             self._drop(base, self._segments.ends[at])
@@ -138,6 +142,12 @@ class Lifetimes:
         self._views[base] = base - offset
         self._buffers.insert(base, base + size, self._shared[memory][0])
         self._leaves = None
+
+    def unshare(self, base: int) -> None:
+        """The driver unmaps what it has mapped there, if that was shared."""
+        if base in self._views:
+            self._drop(base, base + 1)
+            self._free(base)
 
     def in_trace(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where these stand in the trace, which is elsewhere where memory has several addresses."""

@@ -164,17 +164,20 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
     return Process(folder, events, entries, _starts=starts)
 
 
-def number_sms(found: list[Process], sms: int) -> None:
-    """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the whole GPU."""
-    ran = [process.entries[kinds(process.entries) == BLOCK] for process in found]
-    seen = np.unique(np.concatenate([low(entries) & _SM_MASK for entries in ran])) if ran else np.empty(0, np.int64)
-    if not len(seen) or seen[-1] < sms or len(seen) > sms:
-        return
+def number_sms(found: list[Process], sms: int) -> int:
+    """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the whole GPU.
+
+    Returns how many there are: more than ``sms`` where a process ran on more (an MPS client may choose its share itself).
+    """
     for process in found:
-        here = np.isin(kinds(process.entries), (BLOCK, EXIT))
-        keys = process.entries["key"][here]
-        numbers = np.searchsorted(seen, (keys & np.uint64(_SM_MASK)).astype(np.int64)).clip(max=sms - 1)
-        process.entries["key"][here] = (keys & ~np.uint64(_SM_MASK)) | numbers.astype(np.uint64)
+        seen = np.unique(low(process.entries[kinds(process.entries) == BLOCK]) & _SM_MASK)
+        if len(seen) and seen[-1] >= sms:
+            here = np.isin(kinds(process.entries), (BLOCK, EXIT))
+            keys = process.entries["key"][here]
+            numbers = np.searchsorted(seen, (keys & np.uint64(_SM_MASK)).astype(np.int64)).clip(max=len(seen) - 1)
+            process.entries["key"][here] = (keys & ~np.uint64(_SM_MASK)) | numbers.astype(np.uint64)
+            sms = max(sms, len(seen))
+    return sms
 
 
 def kinds(entries: Entries) -> NDArray[np.uint64]:

@@ -123,7 +123,7 @@ def convert(
         raise UserError("The time pass alone makes no trace. Add blocks or accesses to --passes.")
     processes = sorted(raw.processes(folder / main), key=lambda p: -_launches(p))
     others, failed = _second(folder / "blocks") if main == "accesses" and "blocks" in passes else ([], "")
-    raw.number_sms([*processes, *others], device.sms)
+    device = replace(device, sms=raw.number_sms([*processes, *others], device.sms))
     timings = join.time_passes(folder / "time") if "time" in passes else []
     written = []
     for number, process in enumerate(p for p in processes if _launches(p)):

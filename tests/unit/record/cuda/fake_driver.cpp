@@ -260,6 +260,7 @@ API CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
     return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule, const char* name) {
+    if (state().refused == "cuModuleGetGlobal") return CUDA_ERROR_INVALID_CONTEXT;
     *address = 0xC0000;
     *bytes = 64;
     return strcmp(name, "table") == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;

@@ -153,6 +153,18 @@ def test_blocks_on_sms_beyond_those_of_a_slice_get_the_slices_numbers(tmp_path):
     assert trace.device.name == "H200 MIG 1g.18gb"
 
 
+def test_clients_of_an_mps_server_that_ran_on_other_sms_or_on_more_have_a_number_for_each(tmp_path):
+    def on(*sms):
+        entries = [ran(1, block, 10, 20, sm=sm) for block, sm in enumerate(sms)]
+        return process(tmp_path, [KERNEL, launch(1, grid=(4, 1, 1))], entries)
+
+    here, there, more = on(0, 1, 2, 3), on(4, 5, 6, 7), on(*range(10, 16))
+    assert raw.number_sms([here, there], 4) == 4
+    assert [(raw.low(found.entries) & 0xFFF).tolist() for found in (here, there)] == [[0, 1, 2, 3]] * 2
+    assert raw.number_sms([more], 4) == 6
+    assert (raw.low(more.entries) & 0xFFF).tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_blocks_within_the_sms_of_a_gpu_keep_their_numbers(tmp_path):
     found = process(tmp_path, [KERNEL, launch(1)], [ran(1, 0, 1, 2, sm=131), ran(1, 1, 1, 2, sm=3)])
     raw.number_sms([found], 132)

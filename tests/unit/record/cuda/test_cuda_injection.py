@@ -226,14 +226,49 @@ def test_of_which_memory_a_mapping_is_is_told_where_it_worked(ran):
     ]  # fmt: skip
 
 
+SHARING = """
+inject(); share = lambda exported, handle, file, type=1: fake.fake_share(exported, ctypes.c_uint64(handle), file, type)
+file = os.open("/dev/null", os.O_RDONLY)
+share(1, 9, file)
+"""
+
+
 def test_handles_of_memory_are_followed_through_files(ran):
+    process, _ = ran(SHARING + "share(0, 11, file); share(1, 9, file, 8); share(0, 11, file, 8)")
+    found = [(e["e"], e["handle"], e["file"]) for e in process.events if e["e"] in {"exported", "imported"}]
+    assert [f[:2] for f in found] == [("exported", 9), ("imported", 11)]
+    assert found[0][2] == found[1][2]
+
+
+def test_a_file_of_another_process_is_not_taken_for_our_own_whatever_its_number(ran):
+    process, _ = ran(
+        SHARING + "os.close(file); again = os.open('/dev/zero', os.O_RDONLY); share(0, 11, again); print(again == file)"
+    )
+    assert not events(process, "imported")
+    assert not events(process, "complaint")
+
+
+def test_a_file_of_our_own_with_another_number_is_said_not_to_be_known(ran):
+    process, _ = ran(SHARING + "share(0, 11, os.dup(file))")
+    [said] = events(process, "complaint")
+    assert "another number of its file" in said["text"]
+
+
+def test_what_could_not_be_unmapped_is_there_still(ran):
     process, _ = ran("""
-        inject(); share = lambda *args: fake.fake_share(args[0], ctypes.c_uint64(args[1]), *args[2:])
-        share(1, 9, 40, 1); share(0, 11, 40, 1); share(1, 9, 40, 8); share(0, 11, 40, 8)
+        inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(0, 0x40000000, 1 << 21, 9, 1); mapped(0, 0x40000000, 1 << 21, 9)
+        mapped(0, 0x40000000, 1 << 21, 9)
     """)
-    assert [(e["e"], e["handle"], e["file"]) for e in process.events if e["e"] in {"exported", "imported"}] == [
-        ("exported", 9, 40), ("imported", 11, 40),
-    ]  # fmt: skip
+    kinds = [e["e"] for e in process.events if e["e"] in {"alloc", "map", "unmap", "free"}]
+    assert kinds == ["alloc", "map", "unmap", "free"] * 2
+
+
+def test_mappings_that_are_reported_as_one_allocation_are_unmapped_one_by_one(ran):
+    process, _ = ran("""
+        inject(); mapped(1, 0x40000000, 1 << 21, 9); mapped(1, 0x40200000, 1 << 21, 9); memory(1, 0x40000000, 2 << 21)
+        mapped(0, 0x40200000, 1 << 21)
+    """)
+    assert [e["address"] for e in events(process, "unmap")] == [0x40200000]
 
 
 def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
@@ -378,6 +413,13 @@ def test_a_parameter_that_is_always_new_does_not_slow_a_program_down_for_ever(ra
 def test_only_names_that_are_mangled_are_read_as_such(ran):
     process, _ = ran("inject(); module(); launch(b't'); launch(b'_Z1tPi'); launch(b'_Zt')")
     assert [k["name"] for k in events(process, "kernel")] == ["t", "t(int*)", "_Zt"]
+
+
+def test_constant_variables_that_the_driver_cannot_tell_are_not_taken_for_none(ran, cubin):
+    process, _ = ran(
+        'inject(); module(cubin=open(os.environ["CUBIN"], "rb").read()); fake.fake_refuse(b"cuModuleGetGlobal"); launch()', CUBIN=cubin
+    )  # fmt: skip
+    assert not events(process, "constants")
 
 
 @pytest.mark.parametrize("launched", ["launch(); launch()", 'fake.fake_graph_call(C, M, b"k", 3); launch()'])

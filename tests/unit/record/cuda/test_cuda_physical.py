@@ -23,15 +23,20 @@ def mapped(address, handle=7, pages=1, offset=0):
 
 
 def unmapped(address):
-    return {"e": "free", "address": address}
+    return [{"e": "unmap", "address": address}, {"e": "free", "address": address}]
+
+
+def touching_all(n, *touched):
+    """A launch of one block that touches 32 bytes at each address, in the mode that follows it."""
+    entries = [ran(n, 0, 1000, 1100)]
+    for address, mode in touched:
+        window, granule = divmod(address // 32, 32)
+        entries.append(access(n, 0, window, **{mode: 1 << granule}))
+    return {**launch(n, grid=(1, 1, 1)), "ordinal": n - 1}, entries
 
 
 def touching(n, address, *, write):
-    """A launch of one block that touches 32 bytes."""
-    window, granule = divmod(address // 32, 32)
-    bits = {"write" if write else "read": 1 << granule}
-    one = {**launch(n, grid=(1, 1, 1)), "ordinal": n - 1}
-    return one, [ran(n, 0, 1000, 1100), access(n, 0, window, **bits)]
+    return touching_all(n, (address, "write" if write else "read"))
 
 
 @pytest.fixture
@@ -75,6 +80,25 @@ def test_what_is_written_at_one_address_is_read_at_the_other(dependencies, tenso
     assert trace.buffers.base.max() == SHARED_BASE
 
 
+def test_a_block_may_touch_both_addresses(dependencies):
+    found, _, _ = dependencies(
+        CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), touching_all(2, (A + 64, "read"), (B + 64, "read")),
+        touching_all(3, (A + 96, "write"), (B + 128, "write")), touching(4, B + 96, write=False), touching(5, A + 128, write=False),
+    )  # fmt: skip
+    assert found == {(0, 1), (2, 3), (2, 4)}
+
+
+@pytest.mark.parametrize("pages", [1, 4])
+def test_an_access_may_cross_from_one_mapping_into_the_other(dependencies, pages):
+    """As over the end of a ring of memory, whose begin is mapped behind it once more."""
+    end = C + PAGE
+    found, _, _ = dependencies(
+        CREATE, mapped(C), mapped(end, pages=pages), touching_all(1, (end - 32, "write"), (end, "write")),
+        touching(2, C, write=False), touching(3, end + PAGE - 32, write=False),
+    )  # fmt: skip
+    assert found == {(0, 1), (0, 2)}
+
+
 def test_memory_that_moves_to_another_address_keeps_its_content(dependencies):
     found, _, _ = dependencies(
         CREATE, mapped(A), touching(1, A, write=True), unmapped(A), mapped(A, handle=8), touching(2, A, write=False),
@@ -103,7 +127,7 @@ def test_a_handle_that_is_given_out_again_is_other_memory(dependencies):
     assert set(trace.buffers.base) == {A}
 
 
-@pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])
+@pytest.mark.parametrize(("file", "pairs"), [(40, {(0, 1)}), (41, set())])  # of 41 the recorder complains
 def test_what_a_program_imports_of_its_own_is_one_memory(dependencies, file, pairs):
     out, back = ({"e": what, "handle": h, "file": f} for what, h, f in (("exported", 7, 40), ("imported", 9, file)))
     found, _, _ = dependencies(
@@ -120,6 +144,23 @@ def test_memory_is_shared_until_it_is_freed_however_often_it_is_reported(depende
     )
     assert found == {(0, 1)}
     assert trace.operands.buffer.nunique() == 1
+
+
+def test_memory_is_shared_until_it_is_unmapped_whatever_may_be_done_with_it_meanwhile(dependencies):
+    """Compute Sanitizer tells of memory that may not be used any more as of memory that is freed."""
+    revoked, granted = {"e": "free", "address": B}, {"e": "alloc", "address": B, "bytes": PAGE}
+    found, _, _ = dependencies(
+        CREATE, mapped(A), mapped(B), touching(1, A, write=True), revoked, granted, touching(2, B, write=False)
+    )
+    assert found == {(0, 1)}
+
+
+def test_where_shared_memory_was_other_memory_may_be(dependencies):
+    found, _, _ = dependencies(
+        CREATE, mapped(A), mapped(B), touching(1, A, write=True), unmapped(B), {**CREATE, "handle": 8}, mapped(B, 8),
+        touching(2, B, write=True), touching(3, A, write=False),
+    )  # fmt: skip
+    assert found == {(0, 2)}
 
 
 def test_offsets_into_memory_are_kept(dependencies):
@@ -158,7 +199,7 @@ def test_the_write_check_knows_both_addresses(dependencies):
     changed = {"e": "changed", "launch": 1, "ranges": [[A + 64, A + 96], [B + 64, B + 96]]}
     _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed])
     assert (decoder.checked, decoder.unrecorded) == (32, {})
-    changed["ranges"][1][1] += 4
+    changed["ranges"][1][1] += 4  # more at one address than at the other
     _, _, decoder = dependencies(CREATE, mapped(A), mapped(B), touching(1, A + 64, write=True), changed=[changed])
     assert decoder.unrecorded == {0: 4}
 
@@ -207,7 +248,7 @@ def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
             events.append({"e": "alloc", "address": base, "bytes": size})
         elif what == "unmap" and base in now:
             del now[base]
-            events.append({"e": "free", "address": base})
+            events.append({"e": "unmap", "address": base})
         elif what in {"tensor", "untensor"} and tensors and base in now and 16 * (offset + 1) <= now[base][3]:
             events.append({"e": what, "address": base, "bytes": 16 * (offset + 1)})
         else:
@@ -218,7 +259,8 @@ def test_equal_bytes_have_equal_places_and_others_do_not(steps, tensors):
     for event, memory in zip(events, oracle, strict=True):
         if event["e"] == "physical":
             physical.follow(event)
-        elif event["e"] == "free":
+        elif event["e"] == "unmap":
+            lifetimes.unshare(event["address"])
             lifetimes.free(event["address"])
         elif event["e"] == "tensor":
             lifetimes.allocate_tensor(event["address"], event["bytes"], "activation")

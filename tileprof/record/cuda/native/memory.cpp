@@ -1,4 +1,7 @@
 // The program's device memory: what is allocated, mapped and whose it is, and a program that runs out of it, of which the recorder itself holds some.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 
@@ -63,33 +66,52 @@ void Recorder::mapped(uint64_t address, uint64_t bytes, uint64_t handle, uint64_
         allocations_[address] = bytes;
         log_.event("\"e\":\"alloc\",\"address\":%llu,\"bytes\":%llu,\"mapped\":1", static_cast<u64>(address), static_cast<u64>(bytes));
     }
+    mappings_[address] = {bytes, handle, offset};
     log_.event("\"e\":\"map\",\"address\":%llu,\"bytes\":%llu,\"handle\":%llu,\"offset\":%llu", static_cast<u64>(address),
                static_cast<u64>(bytes), static_cast<u64>(handle), static_cast<u64>(offset));
 }
 
 void Recorder::unmapped(uint64_t address, uint64_t bytes) {
+    for (auto at = mappings_.lower_bound(address); at != mappings_.end() && at->first < address + bytes; ++at)
+        log_.event("\"e\":\"unmap\",\"address\":%llu", static_cast<u64>(at->first));
     for (auto at = allocations_.lower_bound(address); at != allocations_.end() && at->first < address + bytes;) {
         log_.event("\"e\":\"free\",\"address\":%llu", static_cast<u64>(at->first));
         at = allocations_.erase(at);
     }
 }
 
+// Where it did not, all is as it was.
+void Recorder::unmapping_ended(uint64_t address, uint64_t bytes, bool worked) {
+    auto first = mappings_.lower_bound(address), end = mappings_.lower_bound(address + bytes);
+    std::map<uint64_t, Mapping> there(first, end);
+    mappings_.erase(first, end);
+    if (worked) return;
+    for (const auto& [base, mapping] : there) mapped(base, mapping.bytes, mapping.handle, mapping.offset);
+}
+
 bool is_share(uint32_t cbid) { return std::find(kShares.begin(), kShares.end(), cbid) != kShares.end(); }
 
-// A program that imports what it has exported itself has two handles of one memory. They are joined by the file's number; other
-// ways to share need other processes.
+// A program that imports what it has exported itself has two handles of one memory. They are joined by the file's number, if the
+// file is of this process: numbers are given out again, to files of other processes, too, and the driver's files have nothing
+// else to tell them by but the owner that a file may be given for signals, which nobody sends.
 void Recorder::shared(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (!has_happened(data)) return;
     if (cbid == kShares[0]) {
         const auto* call = static_cast<const Export*>(data.functionParams);
-        if (call->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-            log_.event("\"e\":\"exported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(call->handle),
-                       *static_cast<const int*>(call->shareable));
+        if (call->type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
+        int file = *static_cast<const int*>(call->shareable);
+        fcntl(file, F_SETOWN, getpid());
+        log_.event("\"e\":\"exported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(call->handle), file);
+        exported_.insert(file);
     } else {
         const auto* call = static_cast<const Import*>(data.functionParams);
-        if (call->type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-            log_.event("\"e\":\"imported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(*call->handle),
-                       static_cast<int>(reinterpret_cast<intptr_t>(call->shareable)));
+        if (call->type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return;
+        int file = static_cast<int>(reinterpret_cast<intptr_t>(call->shareable));
+        if (fcntl(file, F_GETOWN) != getpid()) return;
+        if (exported_.count(file) == 0)
+            complain("memory that the program exported was imported again through another number of its file: what is written "
+                     "at the addresses of one handle and read at those of the other is not known to be one memory");
+        log_.event("\"e\":\"imported\",\"handle\":%llu,\"file\":%d", static_cast<u64>(*call->handle), file);
     }
 }
 

@@ -489,6 +489,7 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         // What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
         if (made && has_happened(data)) mapped(map->address, map->bytes, map->handle, map->offset);
         if (!made && data.callbackSite == SANITIZER_API_ENTER) unmapped(map->address, map->bytes);
+        if (!made && data.callbackSite == SANITIZER_API_EXIT) unmapping_ended(map->address, map->bytes, has_happened(data));
         return;
     }
     auto is_one_of = [&](const std::vector<Sanitizer_CallbackId>& ids) { return std::find(ids.begin(), ids.end(), cbid) != ids.end(); };
@@ -527,13 +528,17 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
 // Where the constant variables lie that a kernel may read: no callback reports that it does. Asked for when no call of the
 // driver's is under way.
 void Recorder::tell_constants(const Kernel& kernel) {
-    if (kernel.code.constants.empty() || !constants_told_.insert(kernel.id).second) return;
+    auto module = modules_.find(kernel.module);
+    if (kernel.code.constants.empty() || module == modules_.end() || !constants_told_.insert(kernel.id).second) return;
+    Inside inside(module->second.context);
     std::string ranges;
     for (const std::string& name : kernel.code.constants) {
         CUdeviceptr address = 0;
         size_t bytes = 0;
+        CUresult found = api.cuModuleGetGlobal(&address, &bytes, kernel.module, name.c_str());
         // What the driver does not find by its name, no program can write: a table of the compiler's.
-        if (api.cuModuleGetGlobal(&address, &bytes, kernel.module, name.c_str()) != CUDA_SUCCESS) continue;
+        if (found == CUDA_ERROR_NOT_FOUND) continue;
+        if (found != CUDA_SUCCESS) return;  // then it may read anything
         ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," + std::to_string(bytes) + "]";
     }
     log_.event("\"e\":\"constants\",\"kernel\":%u,\"ranges\":[%s]", kernel.id, ranges.c_str());

@@ -73,6 +73,7 @@ class Recorder {
     void host_memory(bool made, const Sanitizer_ResourceMemoryData& data);
     void mapped(uint64_t address, uint64_t bytes, uint64_t handle, uint64_t offset);
     void unmapped(uint64_t address, uint64_t bytes);
+    void unmapping_ended(uint64_t address, uint64_t bytes, bool worked);
     void shared(uint32_t cbid, const Sanitizer_CallbackData& data);
     void launch_begin(const Sanitizer_LaunchData& data, int graph);
     void launch_end(const Sanitizer_LaunchData& data);
@@ -142,6 +143,11 @@ class Recorder {
     enum class Patches { kAdding, kAdded, kRefused };
     std::map<CUcontext, Patches> patched_contexts_;
     std::map<uint64_t, uint64_t> allocations_;
+    struct Mapping {
+        uint64_t bytes = 0, handle = 0, offset = 0;
+    };
+    std::map<uint64_t, Mapping> mappings_;  // by address
+    std::set<int> exported_;                // numbers of files
     std::map<uint64_t, CUcontext> owners_;  // of allocations that die with a context
     uint64_t launches_ = 0;  // of the program, recorded or not: what joins the passes
     std::map<const void*, uint32_t> handles_;  // kernels by what launching calls name them by
