@@ -13,7 +13,9 @@ import sys, torch
 x = torch.randn(1 << 20, device=DEVICE)
 y = (x * 2 + 1).relu()
 z = y.view(1024, 1024) @ y.view(1024, 1024)
-sys.stdout.write(f"{z.abs().sum().item():.4e}")
+w = torch.randn(4096, 1024, device=DEVICE, dtype=torch.bfloat16)
+large = w @ w.T  # 32 MiB, more than an expandable segment maps at once
+sys.stdout.write(f"{z.abs().sum().item():.4e} {large.float().abs().sum().item():.4e}")
 """
 ALLOCATORS = {
     "segments": {},

@@ -242,6 +242,18 @@ class Lifetimes:
         """``[base, end)`` of everything that the driver has handed out, and of what was touched besides."""
         return [*zip(self._segments.bases, self._segments.ends, strict=True), *self._beside]
 
+    def holds(self, base: int, end: int) -> bool:
+        """Whether all of ``[base, end)`` is `live`. It may be several mappings side by side, as with expandable segments."""
+        at = base
+        while at < end:
+            segment = self._segments.holding(at)
+            beside = next((high for low, high in self._beside if low <= at < high), at)
+            reached = self._segments.ends[segment] if segment >= 0 else beside
+            if reached == at:
+                return False
+            at = reached
+        return base < end
+
     def _add(self, base: int, end: int, kind: str, *, before_start: bool = False) -> None:
         self._drop(base, end)
         buffer = self._writer.add_buffer(base=base, bytes=end - base, kind=kind, before_start=before_start)

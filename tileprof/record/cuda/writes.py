@@ -312,9 +312,8 @@ def _inside(
     found: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
 ) -> list[TensorMap]:
     """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if given."""
-    live = lifetimes.live()
     found = found if shapes is None else [m for m in found if m.shape_words in shapes]
-    inside = {m.base: m for m in found if any(base <= m.base and m.base + m.bytes <= end for base, end in live)}
+    inside = {m.base: m for m in found if lifetimes.holds(m.base, m.base + m.bytes)}
     return [inside[base] for base in sorted(inside)]
 
 

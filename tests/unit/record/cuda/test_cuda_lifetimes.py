@@ -160,3 +160,17 @@ def test_memory_with_several_addresses_is_cut_up_by_nobody():
     lifetimes.describe(100, name="w", kind="parameter")
     assert owner(lifetimes, 100) == owner(lifetimes, 4000) == (0, 0)
     assert writer.buffers == [{"base": SHARED_BASE, "bytes": 4096, "kind": "unknown"}]
+
+
+def test_memory_is_held_across_mappings_that_lie_side_by_side():
+    lifetimes = Lifetimes(Writer())
+    for base in (UNKNOWN_BYTES, UNKNOWN_BYTES + 100, UNKNOWN_BYTES + 300):
+        lifetimes.allocate(base, 100)
+    lifetimes.adopt(np.array([UNKNOWN_BYTES + 250]))
+    at = UNKNOWN_BYTES
+    assert [lifetimes.holds(at + low, at + high) for low, high in ((0, 100), (50, 150), (0, 400), (10, 400), (0, 0))] == [
+        True, True, True, True, False,
+    ]  # fmt: skip
+    lifetimes.free(at + 300)
+    assert not lifetimes.holds(at + 50, at + 301)
+    assert not lifetimes.holds(at + 5 * UNKNOWN_BYTES, at + 5 * UNKNOWN_BYTES + 1)

@@ -123,6 +123,15 @@ std::pair<uint64_t, uint64_t> Recorder::allocation(uint64_t address) const {
     return *after;
 }
 
+bool Recorder::holds(uint64_t address, uint64_t bytes) const {
+    for (uint64_t at = address; at < address + bytes;) {
+        auto [base, size] = allocation(at);
+        if (size == 0) return false;
+        at = base + size;
+    }
+    return bytes > 0;
+}
+
 CUcontext Recorder::owner(uint64_t base) const {
     auto found = owners_.find(base);
     return found == owners_.end() ? nullptr : found->second;

@@ -93,6 +93,8 @@ class Recorder {
 
     // [base, base + bytes) of the live device allocation that holds an address; bytes 0 when there is none.
     std::pair<uint64_t, uint64_t> allocation(uint64_t address) const;
+    // Whether all of it is live: a tensor may lie in several mappings side by side, as with expandable segments.
+    bool holds(uint64_t address, uint64_t bytes) const;
     const std::map<uint64_t, uint64_t>& allocations() const { return allocations_; }
     // The context of an allocation, by its base; nullptr where nobody said.
     CUcontext owner(uint64_t base) const;

@@ -85,8 +85,7 @@ std::vector<Region> candidates(const std::vector<char>& parameters) {
     for (size_t at = 0; at + 64 <= parameters.size(); at += 16) {
         TensorMap map;
         if (!map.decode(parameters.data() + at)) continue;
-        auto [base, bytes] = recorder.allocation(map.base);
-        if (bytes == 0 || map.base + map.bytes > base + bytes) continue;
+        if (!recorder.holds(map.base, map.bytes)) continue;
         bool again = std::any_of(out.begin(), out.end(), [&](const Region& r) { return r.base == map.base; });
         if (again) continue;
         Region region;

@@ -1,7 +1,8 @@
 """Batch norm, forward and backward, in training and in evaluation.
 
-Source: PyTorch's Normalization.cuh and Normalization.cu (from memory, not checked against a version), the native kernels; cuDNN's, which PyTorch prefers for
-some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Otherwise:
+Source: PyTorch's Normalization.cuh and Normalization.cu, the native kernels; cuDNN's, which PyTorch prefers for
+some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Channels last: the transform by
+blocks of 32 channels that walk the rows, as recorded on an H200 (PyTorch 2.11). Otherwise:
 a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a channel.
 """
 
@@ -37,7 +38,7 @@ _STATISTICS_FLOPS, _TRANSFORM_FLOPS, _BACKWARD_FLOPS = 4, 3, 11
     "aten::_native_batch_norm_legit_functional",
 )  # fmt: skip
 def batch_norm(call: Call, device: Device) -> list[Kernel]:
-    """Training: statistics, the running averages, then the transform. Evaluation: the transform with running averages."""
+    """Training: statistics, the running averages, then the transform. Evaluation: the running averages as the transform takes them, then it."""
     source, out = call["input"], call.outputs[0]
     if source.numel == 0:
         return []
@@ -45,7 +46,10 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     training = call.arguments.get("training", call.op.startswith("aten::_batch_norm_with_update"))
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
     if not training:
-        return _transform(source, [*running, *vectors], out)
+        mean, invstd = (scratch(slot, source.shape[1]) for slot in (0, 1))
+        kernels = elementwise("copy_", running[:1], [mean], flops_each=0)
+        kernels += elementwise("batch_norm_calc_invstd", running[1:], [invstd], flops_each=3)
+        return kernels + _transform(source, [mean, invstd, *vectors], out)
     saved = list(call.outputs[1:3])
     kernels = _statistics("collect_statistics", [source], saved, [], device, _STATISTICS_FLOPS)
     if running:
@@ -120,6 +124,8 @@ def _transform(
 ) -> list[Kernel]:
     """Every element from itself and its channel's numbers."""
     name = "batch_norm_transform"
+    if not extra and _channels_last(source) and _channels_last(out):
+        return [_by_rows(name, source, vectors, out)]
     if not (is_contiguous(source) and is_contiguous(out)) or extra or len(source.shape) < 3:
         channel = (1, -1, *(1 for _ in source.shape[2:]))
         along = [part(v, (v.numel, *channel[2:]), (v.strides[0], *(0 for _ in channel[2:]))) for v in vectors]
@@ -142,6 +148,47 @@ def _transform(
         sketch.span(vector, READ, every, Span((0,), every % channels, every % channels + 1))
     flops = _TRANSFORM_FLOPS * source.numel
     return [sketch.kernel(f"channels<{name}>", threads=(wide, each, 1), flops=flops, rate=rate_of(source))]
+
+
+def _channels_last(operand: Operand) -> bool:
+    """``batch_norm_choose_impl``: rows of channels, without gaps."""
+    order = (0, *range(2, len(operand.shape)), 1)
+    rows = part(operand, [operand.shape[d] for d in order], [operand.strides[d] for d in order])
+    return is_contiguous(rows) and len(operand.shape) in (2, 4)
+
+
+def _by_rows(name: str, source: Operand, vectors: Sequence[Operand], out: Operand) -> Kernel:
+    """A block has some channels of 1 to 16 neighbouring rows, and goes on with rows as far away as all blocks reach.
+
+    ``flexible_launch_configs``: 512 threads, 16 elements each.
+    """
+    channels = source.shape[1]
+    rows = source.numel // channels
+    wide = min(_power(channels), 32)
+    high = min(_power(blocks(rows, 16)), 512 // wide)
+    if wide * high != 512:
+        wide = min(_power(channels), 512 // high)
+    columns, strips = blocks(channels, wide), min(blocks(rows, 16 * high), 128)
+    sketch = Sketch(columns, strips)
+    strip, lo, hi = ranges(rows, high, strips)
+    column = np.repeat(np.arange(columns), len(lo))
+    low = column * wide
+    across = Span((1,), low, np.minimum(low + wide, channels))
+    down = Span((0,), np.tile(lo, columns), np.tile(hi, columns))
+    tile = np.tile(strip, columns) * columns + column
+    for operand, mode in ((source, READ), (out, WRITE)):
+        sketch.span(part(operand, (rows, channels), (channels, 1)), mode, tile, down, across)
+    every = np.arange(sketch.tiles)
+    first = every % columns * wide
+    for vector in vectors:
+        sketch.span(vector, READ, every, Span((0,), first, np.minimum(first + wide, channels)))
+    flops = _TRANSFORM_FLOPS * source.numel
+    return sketch.kernel(f"rows<{name}>", threads=(wide, high, 1), flops=flops, rate=rate_of(source))
+
+
+def _power(number: int) -> int:
+    """The greatest power of two that is not greater."""
+    return 1 << (number.bit_length() - 1)
 
 
 def _threads(elements: int) -> int:

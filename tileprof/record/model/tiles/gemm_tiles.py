@@ -189,9 +189,9 @@ def modelled_ns(
 
 
 def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, rate: str, device: Device) -> Iterator[Tile]:
-    """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, or k is short."""
+    """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, k is short, or products are batched."""
     m, n, depth = sizes
-    starved = -(-m // tile.m) * -(-n // tile.n) * batch < device.sms
+    starved = batch == 1 and -(-m // tile.m) * -(-n // tile.n) < device.sms
     shortest = max(MIN_DEPTH_SIMT if rate in SIMT else MIN_DEPTH_OF_A_SPLIT, 4 * tile.k)
     for split in SPLITS:
         if split == 1 or (starved and depth >= split * shortest):

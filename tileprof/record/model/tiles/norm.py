@@ -14,7 +14,7 @@ import numpy as np
 
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.pointwise import short
+from tileprof.record.model.tiles.pointwise import contiguous, short
 from tileprof.record.model.tiles.sketch import READ, WRITE, Sketch, Span, blocks, ranges, rate_of
 
 FORWARD_THREADS = (32, 4, 1)
@@ -29,7 +29,8 @@ def layer_norm(call: Call, _device: Device) -> list[Kernel]:
     inner = len(call["normalized_shape"])
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
     out, *statistics = call.outputs
-    return _rows(short(call.op), [source], vectors, [out], statistics, inner, flops_each=8)
+    copies, source = contiguous(source, 0)
+    return copies + _rows(short(call.op), [source], vectors, [out], statistics, inner, flops_each=8)
 
 
 @models("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward")

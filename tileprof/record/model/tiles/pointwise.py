@@ -7,6 +7,7 @@ Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h
 | dense, all alike, no cast | vectorized_elementwise | 8 (16 where one byte a element is touched in all) |
 | the same, but not aligned for two elements | unrolled_elementwise | as above |
 | dense, all alike, types differ | unrolled_elementwise | 4 |
+| a dense copy from float32 to a type of 16 bits, or from either to one of 8 | vectorized_elementwise | 8: it has a kernel of its own (Copy.cu) |
 | a range: arange, linspace and the like | elementwise_with_index | 1, in blocks of 64 threads |
 | strided or broadcast | elementwise | 2 for outputs of 4 bytes and more, else 4; 4 with a cast |
 
@@ -25,7 +26,18 @@ from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.catalogue import overloads
 from tileprof.record.model.tiles.regions import coalesce, expand, permute
-from tileprof.record.model.tiles.sketch import READ, WRITE, Sketch, Span, blocks, memory_order, ranges, rate_of
+from tileprof.record.model.tiles.sketch import (
+    READ,
+    WRITE,
+    Sketch,
+    Span,
+    blocks,
+    is_contiguous,
+    memory_order,
+    ranges,
+    rate_of,
+    scratch,
+)
 
 THREADS = 128
 RANGE_THREADS = 64
@@ -41,7 +53,10 @@ _FLOPS = {
 _OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
-_MOVES = {"copy_", "clone", "_to_copy", "to", "contiguous", "fill", "fill_", "zero_", "zeros", "ones", "full"}
+COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous"}
+_MOVES = COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
+
+_HALVES = {"float16", "bfloat16"}
 
 _OTHER_POINTWISE = (
     "_prelu_kernel", "_prelu_kernel_backward", "binary_cross_entropy_backward", "celu_backward", "complex", "elu_backward",
@@ -86,7 +101,7 @@ def elementwise(
     walked = [
         (mode, permute(expand(o, shape), order)) for mode, group in ((READ, reads), (WRITE, writes)) for o in group
     ]
-    kind, per_thread = _kernel_kind(reads, writes, [o for _, o in walked])
+    kind, per_thread = _kernel_kind(name, reads, writes, [o for _, o in walked])
     per_thread = per_thread if each is None else each
     sketch = Sketch(blocks(total, threads * per_thread))
     tile, lo, hi = ranges(total, threads * per_thread)
@@ -102,12 +117,16 @@ def elementwise(
     return [sketch.kernel(f"{kind}<{name}>", threads=threads, flops=flops_each * total, rate=rate, **fields)]
 
 
-def _kernel_kind(reads: Sequence[Operand], writes: Sequence[Operand], walked: Sequence[Operand]) -> tuple[str, int]:
+def _kernel_kind(
+    name: str, reads: Sequence[Operand], writes: Sequence[Operand], walked: Sequence[Operand]
+) -> tuple[str, int]:
     flat = [coalesce(o) for o in walked]
     dense = all(len(f.shape) == 1 and (f.strides[0] == 1 or f.shape[0] == 1) for f in flat)
     # A mask beside other types is an argument of the functor, not a cast.
     types = {r.dtype for r in reads if r.dtype != "bool"}
     casts = len(types) > 1 or (len(reads) == 1 and writes[0].dtype not in {reads[0].dtype, "bool"})
+    if casts and name in COPIES and len(reads) == 1:
+        casts = not _narrows(reads[0].dtype, writes[0].dtype)
     if dense and not casts:
         aligned = all(o.alignment >= min(2 * o.itemsize, 16) for o in walked)
         name = "vectorized_elementwise" if aligned else "unrolled_elementwise"
@@ -117,9 +136,24 @@ def _kernel_kind(reads: Sequence[Operand], writes: Sequence[Operand], walked: Se
     return "elementwise", 2 if writes[0].itemsize >= 4 and not casts else 4
 
 
+def _narrows(given: str, wanted: str) -> bool:
+    """A copy that converts as it computes, not as it loads."""
+    return (given == "float32" and wanted in _HALVES) or (
+        given in {"float32", *_HALVES} and wanted.startswith("float8")
+    )
+
+
 def short(op: str) -> str:
     """``add_`` of ``aten::add_.Tensor``."""
     return op.removeprefix("aten::").split(".")[0]
+
+
+def contiguous(source: Operand, slot: int) -> tuple[list[Kernel], Operand]:
+    """A kernel that takes only dense operands is given a copy of others: the copy's launch, and what is read then."""
+    if is_contiguous(source):
+        return [], source
+    copied = replace(scratch(slot, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
+    return elementwise("contiguous", [source], [copied], flops_each=0), copied
 
 
 def inputs_of(call: Call, *, without: frozenset[str] = _OUTPUT_NAMES) -> list[Operand]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
-from tileprof.record.model.tiles.pointwise import elementwise, short
+from tileprof.record.model.tiles.pointwise import contiguous, elementwise, short
 from tileprof.record.model.tiles.rows import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.sketch import (
     ATOMIC,
@@ -53,12 +53,13 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
     fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source)}
     if size == source.numel and is_contiguous(source):
         return _look_back(name, source, writes)
+    copies, source = contiguous(source, 0)
     if inner == 1:
         per_block = _lines(source.numel // size, size)
         threads = (512 // per_block, per_block, 1)
-        return [row_blocks(f"scan_innermost<{name}>", [source], writes, dim, per_block, threads, **fields)]
+        return [*copies, row_blocks(f"scan_innermost<{name}>", [source], writes, dim, per_block, threads, **fields)]
     width = min(512, inner)
-    return [strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
+    return [*copies, strips(f"scan_outer<{name}>", [source], writes, dim, width, width, **fields)]
 
 
 def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel]:
@@ -96,7 +97,7 @@ LOOK_BACK = "one pass: a block waits inside the launch for the blocks before it"
     "aten::nanmedian.dim", "aten::argsort", "aten::msort",
 )  # fmt: skip
 def select(call: Call, _device: Device) -> list[Kernel]:
-    """Values and places from a line of their dimension; a block a line."""
+    """Values and places from a line of their dimension; a block a line. What top-k selects is sorted by a launch of its own."""
     source, name = call["self"], short(call.op)
     if source.numel == 0 or call.outputs[0].numel == 0:
         return []
@@ -111,7 +112,12 @@ def select(call: Call, _device: Device) -> list[Kernel]:
         "rate": rate_of(source),
         "shared_bytes": 16 * threads,
     }
-    return [row_blocks(f"lines<{name}>", [source], writes, dim, 1, threads, **fields)]
+    kernels = [row_blocks(f"lines<{name}>", [source], writes, dim, 1, threads, **fields)]
+    if name == "topk" and call.arguments.get("sorted", True) and writes[0].numel > 1:
+        kernels.append(
+            row_blocks("lines<sort_in_place>", writes, writes, dim, 1, 32, flops=_COMPARISONS * writes[0].numel)
+        )
+    return kernels
 
 
 def _lines(rows: int, size: int) -> int:

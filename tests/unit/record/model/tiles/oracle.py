@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tileprof.record.model.call import Call, Kernel, Operand, find
+from tileprof.record.model.call import Call, Kernel, Operand, Scratch, find
 from tileprof.record.model.tiles import load_all
 from tileprof.trace.footprint import READ, Footprint
 
@@ -52,8 +52,13 @@ def all_bytes(operand: Operand) -> set[int]:
 
 
 def slot_of(kernel: Kernel, operand: Operand) -> int:
-    """The footprint slot that ``operand`` (a tensor of the call) has in ``kernel``."""
-    return next(i for i, o in enumerate(kernel.operands) if isinstance(o, Operand) and o.ref == operand.ref)
+    """The footprint slot that ``operand`` (a tensor of the call, or a workspace) has in ``kernel``."""
+    return next(i for i, o in enumerate(kernel.operands) if is_same(o, operand))
+
+
+def is_same(given: Operand | Scratch, operand: Operand) -> bool:
+    """Whether a kernel's operand is this one. Workspaces have negative references."""
+    return given.ref == operand.ref if isinstance(given, Operand) else -1 - given.slot == operand.ref
 
 
 def assert_each_byte_written_once(kernel: Kernel, slot: int, operand: Operand, mode: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from tests.unit.record.model.tiles.oracle import slot_of
+from tests.unit.record.model.tiles.oracle import is_same, slot_of
 from tileprof.devices import get
 from tileprof.record.model.call import Kernel, Operand
 from tileprof.trace.footprint import READ, WRITE
@@ -86,7 +86,7 @@ def assert_reads(
 
 
 def _touched(kernel: Kernel, operand: Operand) -> bool:
-    return any(isinstance(o, Operand) and o.ref == operand.ref for o in kernel.operands)
+    return any(is_same(o, operand) for o in kernel.operands)
 
 
 @st.composite

@@ -6,6 +6,7 @@ import torch
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
 from tileprof.record.model.call import Operand, Scratch
+from tileprof.record.model.tiles.sketch import scratch
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 IMAGES, CHANNELS, SIZE = 5, 6, (7, 9)
@@ -54,11 +55,28 @@ def test_training_takes_statistics_updates_averages_and_transforms(last):
 @pytest.mark.parametrize("shape", [(40, CHANNELS), (4, CHANNELS, 30), (4, CHANNELS, 3, 5)])
 def test_evaluation_reads_running_averages(shape):
     call = call_of("aten::native_batch_norm", torch.rand(shape), *vectors(4), False, 0.1, 1e-5)
-    [transform] = run_model(call, H200)
+    copied, inverted, transform = run_model(call, H200)
     assert_writes(transform, call.outputs[0])
     _, up = of_channels(torch.rand(shape))
-    for name in ("running_mean", "running_var", "weight", "bias"):
+    assert_reads(transform, call.outputs[0], call["input"], positions(call["input"]))
+    for name in ("weight", "bias"):
         assert_reads(transform, call.outputs[0], call[name], up)
+    for slot, (kernel, name) in enumerate(((copied, "running_mean"), (inverted, "running_var"))):
+        made = scratch(slot, CHANNELS)
+        assert_reads(kernel, made, call[name], torch.arange(CHANNELS))
+        assert_reads(transform, call.outputs[0], made, up)
+
+
+@pytest.mark.parametrize(("channels", "grid"), [(64, (2, 13)), (256, (8, 13)), (4, (1, 2))])
+def test_channels_last_are_transformed_by_blocks_of_channels_as_recorded(channels, grid):
+    """nn.BatchNorm2d in half precision, 4 images of 28 x 28; the first two on an H200 with PyTorch 2.11."""
+    x = torch.zeros(4, channels, 28, 28, dtype=torch.float16).to(memory_format=torch.channels_last)
+    vector = torch.zeros(channels, dtype=torch.float16)
+    call = call_of("aten::native_batch_norm", x, *[vector] * 4, False, 0.1, 1e-5)
+    *small, transform = run_model(call, H200)
+    assert [k.grid for k in small] == [(1, 1, 1)] * 2
+    assert transform.grid == (*grid, 1)
+    assert_writes(transform, call.outputs[0])
 
 
 @pytest.mark.parametrize("last", [False, True])

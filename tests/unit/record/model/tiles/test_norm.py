@@ -5,6 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model, slot_of
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions, tile_count
+from tileprof.record.model.tiles.sketch import scratch
 
 BATCH, ROWS, COLUMNS = 3, 5, 70
 
@@ -18,12 +19,16 @@ def rows_of(source):
 def test_forward_reads_a_row_and_the_whole_weight(transposed):
     x = torch.rand(ROWS, BATCH, COLUMNS).transpose(0, 1) if transposed else torch.rand(BATCH, ROWS, COLUMNS)
     call = call_of("aten::native_layer_norm", x, [COLUMNS], torch.rand(COLUMNS), torch.rand(COLUMNS), 1e-5)
-    [kernel] = run_model(call, H200)
+    *copies, kernel = run_model(call, H200)
     assert tile_count(kernel) == BATCH * ROWS
     for out in call.outputs:
         assert_writes(kernel, out)
-    out = call.outputs[0]
-    assert_reads(kernel, out, call["input"], rows_of(x))
+    out, source = call.outputs[0], call["input"]
+    if transposed:  # the kernel takes dense rows alone
+        source = scratch(0, *x.shape)
+        assert_reads(copies[0], source, call["input"], positions(x))
+    assert_reads(kernel, out, source, rows_of(x.contiguous()))
+    assert len(copies) == transposed
     for name in ("weight", "bias"):
         assert_reads(kernel, out, call[name], lambda _: torch.arange(COLUMNS))
 

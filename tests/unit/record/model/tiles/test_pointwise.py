@@ -127,8 +127,20 @@ def test_glu_and_its_gradient_touch_both_halves(dim):
 def test_strided_operands_take_smaller_blocks_than_dense_ones():
     dense = run_model(call_of("aten::relu", torch.rand(64, 64)), H200)[0]
     strided = run_model(call_of("aten::add.Tensor", torch.rand(64, 64), torch.rand(64)), H200)[0]
-    cast = run_model(call_of("aten::_to_copy", torch.rand(64, 64), dtype=torch.bfloat16), H200)[0]
-    assert (dense.grid[0], strided.grid[0], cast.grid[0]) == (4, 16, 8)
+    assert (dense.grid[0], strided.grid[0]) == (4, 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "tiles"),
+    [
+        ("float32", "bfloat16", 4), ("float32", "float16", 4), ("bfloat16", "float8_e4m3fn", 4), ("bfloat16", "float32", 8),
+        ("float64", "bfloat16", 8), ("float32", "int32", 8),
+    ],
+)  # fmt: skip
+def test_casts_take_smaller_blocks_but_those_to_narrower_floats(given, wanted, tiles):
+    x = torch.zeros(64, 64, dtype=getattr(torch, given))
+    [kernel] = run_model(call_of("aten::_to_copy", x, dtype=getattr(torch, wanted)), H200)
+    assert kernel.grid[0] == tiles
 
 
 @pytest.mark.parametrize("op", ["empty_like", "detach"])

@@ -5,6 +5,7 @@ import torch
 
 from tests.unit.record.model.tiles.oracle import call_of, run_model
 from tests.unit.record.model.tiles.reach import H200, assert_reads, assert_writes, positions
+from tileprof.record.model.tiles.sketch import scratch
 
 
 def lines(source, dim):
@@ -23,14 +24,27 @@ def test_lines_come_from_themselves(op, dim):
         assert_reads(kernel, out, call["self"], lines(x, dim))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("dim", [0, -1])
-def test_the_largest_of_a_line_come_from_the_line(dim):
+def test_the_largest_of_a_line_come_from_the_line(dim, ordered):
     x = torch.rand(20, 33)
-    call = call_of("aten::topk", x, 5, dim)
-    [kernel] = run_model(call, H200)
+    call = call_of("aten::topk", x, 5, dim, True, ordered)
+    kernel, *sorts = run_model(call, H200)
     for out in call.outputs:
         assert_writes(kernel, out)
         assert_reads(kernel, out, call["self"], lines(x, dim))
+        for sort in sorts:
+            assert_writes(sort, out)
+            assert_reads(sort, out, out, lines(torch.rand(out.shape), dim))
+    assert len(sorts) == ordered
+
+
+def test_a_scan_of_what_is_not_dense_copies_it_first():
+    x = torch.rand(6, 40)[:, :20]
+    call = call_of("aten::cumsum", x, 1)
+    copied, kernel = run_model(call, H200)
+    assert_reads(copied, scratch(0, 6, 20), call["self"], positions(x))
+    assert_reads(kernel, call.outputs[0], scratch(0, 6, 20), lines(x.contiguous(), 1))
 
 
 def test_the_median_of_a_line_has_lost_the_dimension():
