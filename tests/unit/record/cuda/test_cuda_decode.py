@@ -317,10 +317,12 @@ def test_a_tile_that_alone_loads_a_place_of_an_equal_input_is_taken_for_its_writ
     assert writes == {(0, 0x104), (1, 0x105)}
 
 
-def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(decoded):
+@pytest.mark.parametrize("side_by_side", [[ALLOC], [{**ALLOC, "bytes": 0x5000}, {**ALLOC, "address": 0x105000}]])
+def test_otherwise_every_tile_stands_as_writer_of_the_whole_tensor(decoded, side_by_side):
+    """Which may lie in several mappings side by side, as those of expandable segments."""
     entries = map_entries(1, LOADED, 0x100000, loaded=True) + map_entries(1, STORED, 0x104000, loaded=False)
     entries += [e for b in (0, 1) for row in (0, 16, 32, 48) for e in load_entries(1, LOADED, b, row)]
-    trace, _ = decoded([ALLOC, STORES, launch(1)], entries)
+    trace, _ = decoded([*side_by_side, STORES, launch(1)], entries)
     assert trace.launches.coverage.tolist() == ["conservative"]
     assert {(t, g) for t, m, g in granules(trace, 0, 4096) if m == WRITE} == {
         (t, g) for t in (0, 1) for g in (0x104, 0x105)
