@@ -1,22 +1,18 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
 Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias is added by a launch of its own, as PyTorch does around cuDNN's kernels (Convolution.cpp), but for
-depthwise ones; its gradient is ATen's sum.
+each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias's gradient is ATen's sum.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import conv_kernels, conv_weight_kernels
 from tileprof.record.model.tiles.conv_kernels import Window
 from tileprof.record.model.tiles.conv_weight_kernels import WeightGradient
-from tileprof.record.model.tiles.pointwise import elementwise
 from tileprof.record.model.tiles.reduce import reduction
-from tileprof.record.model.tiles.sketch import part
 from tileprof.record.model.tiles.windows import Axis
 
 if TYPE_CHECKING:
@@ -37,13 +33,10 @@ def convolution(call: Call, device: Device) -> list[Kernel]:
     source = call.arguments.get("input", call.arguments.get("self"))
     assert source is not None
     axes = _axes(call, source, call["weight"], transposed=transposed)
-    out, bias, name = call.outputs[0], call.arguments.get("bias"), "deconv" if transposed else "fprop"
-    window = Window(out, source, call["weight"], axes, call["groups"], transposed=transposed)
-    if bias is None or window.depthwise:
-        return conv_kernels.kernels(replace(window, bias=bias), device, name)
-    ones = (1,) * len(axes)
-    along = part(bias, (bias.numel, *ones), (bias.strides[0], *(0 for _ in ones)))
-    return conv_kernels.kernels(window, device, name) + elementwise("add_", [out, along], [out])
+    window = Window(
+        call.outputs[0], source, call["weight"], axes, call["groups"], call.arguments.get("bias"), transposed=transposed
+    )
+    return conv_kernels.kernels(window, device, "deconv" if transposed else "fprop")
 
 
 @models("aten::convolution_backward", "aten::convolution_backward_overrideable")

@@ -7,7 +7,8 @@
     main loop  k = (input channels, taps), channels outermost, as CUTLASS iterates; chunks are ranges of channels
 
 A tile reads exactly the source pixels that some tap of some of its results touches (`windows`), the weights of its
-output channels with all taps; a depthwise kernel its bias, too. Layout transforms that a library may put around
+output channels with all taps, and its bias in the epilogue, as stages of policies compute it (PyTorch adds it by a launch of its own around
+cuDNN's kernels). Layout transforms that a library may put around
 the kernel, and Winograd or FFT algorithms, are not modelled.
 """
 
@@ -58,18 +59,12 @@ class Window:
     axes: tuple[Axis, ...]
     groups: int = 1
     bias: Operand | None = None
-    """Of a depthwise convolution."""
     transposed: bool = False
 
     @property
     def channels(self) -> tuple[int, int]:
         """Result and source channels of a group."""
         return self.out.shape[1] // self.groups, self.source.shape[1] // self.groups
-
-    @property
-    def depthwise(self) -> bool:
-        """Groups of one source channel (transposed: result channel) have kernels of their own."""
-        return self.groups > 1 and self.channels[0 if self.transposed else 1] == 1
 
     @property
     def pixels(self) -> tuple[int, ...]:
@@ -91,7 +86,7 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
     if window.out.numel == 0:
         return []
     per_group = window.channels
-    if window.depthwise:
+    if window.groups > 1 and per_group[0 if window.transposed else 1] == 1:
         return [_direct_kernel(window, device, f"depthwise_{name}")]
     rate = gemm_tiles.rate_of(window.source.dtype, device, tf32=True)
     sizes = (int(np.prod(window.pixels)), per_group[0], per_group[1] * window.taps)
@@ -108,7 +103,7 @@ def kernels(window: Window, device: Device, name: str) -> list[Kernel]:
     main = _main_kernel(window, tile, f"implicit_gemm_{name}_{rate}", rate)
     if tile.split == 1:
         return [main]
-    return [main, reduce_kernel(window.out, tile.split, ())]
+    return [main, reduce_kernel(window.out, tile.split, (_bias_of(window),) if window.bias else ())]
 
 
 def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) -> Kernel:
@@ -125,6 +120,9 @@ def _main_kernel(window: Window, tile: gemm_tiles.Tile, name: str, rate: str) ->
     if tile.split == 1:
         parts.append(_results(window, one_slice(window.out), 2, WRITE, tile, block, loop.epilogue))
         slots.append(window.out)
+        if window.bias is not None:
+            parts.append(_results(window, one_slice(_bias_of(window)), 3, READ, tile, block, loop.epilogue))
+            slots.append(window.bias)
     else:
         partial = partial_sums(window.out, tile.split)
         parts.append(_results(window, partial, 2, WRITE, tile, block, loop.epilogue))
@@ -251,3 +249,13 @@ def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
         name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1), (DIRECT_THREADS, 1, 1),
         flops=flops(window.source.dtype, window.multiply_adds), rate="fp64" if rate == "fp64" else "fp32",
     )  # fmt: skip
+
+
+def _bias_of(window: Window) -> Operand:
+    """The bias as an operand of the output's shape."""
+    assert window.bias is not None
+    ones = (1,) * len(window.axes)
+    return regions.expand(
+        replace(window.bias, shape=(1, *window.bias.shape, *ones), strides=(0, *window.bias.strides, *ones)),
+        window.out.shape,
+    )

@@ -18,7 +18,6 @@ from tests.unit.record.model.tiles.oracle import (
     run_model,
     slot_of,
 )
-from tests.unit.record.model.tiles.reach import assert_reads, assert_writes, positions
 from tileprof.devices import get
 from tileprof.record.model.call import Operand
 from tileprof.record.model.tiles import overrides
@@ -111,7 +110,7 @@ def slices_of(depth, step, split):
     return list(itertools.pairwise(min(s * iterations // split * step, depth) for s in range(split + 1)))
 
 
-def check_gather(launched, tile, geometry, out, source, *, transposed):
+def check_gather(launched, tile, geometry, out, source, *, transposed, bias=None):
     """A forward pass or an input's gradient: reads and writes of every tile."""
     tile_m, tile_n, tile_k, split = tile
     groups, weight = geometry.groups, geometry.weight
@@ -136,6 +135,8 @@ def check_gather(launched, tile, geometry, out, source, *, transposed):
         cells = [(n, group * results + k, *p) for n, *p in own for k in channels]
         if len(slices) == 1:
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(out, cells)
+            if bias is not None:
+                assert bytes_of(main.footprint, t, 3) == element_bytes(bias, {(c[1],) for c in cells})
         else:
             assert bytes_of(main.footprint, t, 2, WRITE) == element_bytes(partial, ((s, rank[cell]) for cell in cells))
     if len(slices) == 1:
@@ -143,8 +144,7 @@ def check_gather(launched, tile, geometry, out, source, *, transposed):
         assert_each_byte_written_once(main, 2, out, WRITE)
     else:
         assert_each_byte_written_once(main, 2, partial, WRITE)
-        assert len(launched) == 2
-        check_reduction(launched[1], out, partial, rank)
+        check_reduction(launched[1], out, partial, rank, bias)
 
 
 def partial_sums(out, splits):
@@ -153,7 +153,7 @@ def partial_sums(out, splits):
     return Operand((splits, out.numel), (out.numel, 1), "float32", 4), {cell: i for i, cell in enumerate(cells)}
 
 
-def check_reduction(kernel, out, partial, rank):
+def check_reduction(kernel, out, partial, rank, bias=None):
     """Each result is written once, by the tile that reads its partial sums of all slices."""
     assert_each_byte_written_once(kernel, 1, out, WRITE)
     for t in range(kernel.footprint.tiles):
@@ -161,14 +161,8 @@ def check_reduction(kernel, out, partial, rank):
         own = [i for i in rank if element_bytes(out, [i]) <= results]
         needed = ((s, rank[i]) for s in range(partial.shape[0]) for i in own)
         assert bytes_of(kernel.footprint, t, 0) == element_bytes(partial, needed)
-
-
-def check_bias(kernel, out, bias):
-    """A launch of its own adds it to the results."""
-    assert_writes(kernel, out)
-    assert_reads(kernel, out, out, positions(out))
-    channel = torch.arange(out.shape[1]).reshape(-1, *(1 for _ in out.shape[2:]))
-    assert_reads(kernel, out, bias, channel.expand(out.shape))
+        if bias is not None:
+            assert bytes_of(kernel.footprint, t, 2) == element_bytes(bias, {(i[1],) for i in own})
 
 
 def check_depthwise(kernel, geometry, out, source, *, transposed, bias=None):
@@ -200,9 +194,7 @@ def check_gather_or_depthwise(launched, tile, geometry, out, source, *, transpos
         assert "depthwise" in launched[0].name
         check_depthwise(launched[0], geometry, out, source, transposed=transposed, bias=bias)
     else:
-        if bias is not None:
-            check_bias(launched[-1], out, bias)
-        check_gather(launched[: -1 if bias is not None else None], tile, geometry, out, source, transposed=transposed)
+        check_gather(launched, tile, geometry, out, source, transposed=transposed, bias=bias)
 
 
 def parse(word):
