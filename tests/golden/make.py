@@ -1,5 +1,5 @@
 """Record the golden traces anew, on a machine with a GPU, from the repository's root:
-``python tests/golden/make.py FOLDER [NAME ...]``; NAMEs of `programs.py`, of `unseen.py` with "unseen/" before them.
+``python tests/golden/make.py FOLDER [NAME ...]``; NAMEs of `programs.py`, of `later.py` with "later/" before them.
 
 "selftest" keeps the raw records of the recorder's self-test, so that decoding is tested on real records without a GPU.
 """
@@ -13,16 +13,16 @@ from tileprof.record import Options
 from tileprof.record.cuda import gpu, recording, selftest
 from tileprof.record.cuda.settings import Settings
 
-UNSEEN = "unseen/"
+LATER = "later/"
 NAMES = (
     "gemm_pair", "gemm_fp32", "layer_norm", "softmax", "attention", "convolution", "gpt2", "gpt2_compiled", "gpt2_graph",
-    "selftest", *(f"{UNSEEN}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture")),
+    "selftest", *(f"{LATER}{name}" for name in ("llama", "bottleneck", "encoder", "perceptron", "patches", "mixture")),
 )  # fmt: skip
 
 
 def trace(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
-    script, path = ("unseen", name[len(UNSEEN) :]) if name.startswith(UNSEEN) else ("programs", name)
+    script, path = ("later", name[len(LATER) :]) if name.startswith(LATER) else ("programs", name)
     program = ("python3", f"tests/golden/{script}.py", path)
     options = Options(program=program, output=folder / f"{name}.tileprof", force=True)
     recording.record(options, Settings(capture_only=True))

@@ -3,16 +3,11 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
+#include "checked.cuh"
+
 constexpr int WIDTH = 64, HEIGHT = 16, DEPTH = 4, ROW = WIDTH * sizeof(int);
 
 __global__ void counted(int* p) { p[threadIdx.x] += 1; }
-
-#define OK(call)                                                           \
-    do {                                                                   \
-        cudaError_t result = (call);                                       \
-        if (result != cudaSuccess)                                         \
-            return printf("%s: %s\n", #call, cudaGetErrorString(result)), 1; \
-    } while (0)
 
 int launch(cudaGraph_t graph, cudaStream_t stream, const char* what) {
     cudaGraphExec_t exec;

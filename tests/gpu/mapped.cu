@@ -3,8 +3,9 @@
 // saw of handles, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <stdio.h>
+
+#include "checked.cuh"
 
 constexpr int N = 4096;
 
@@ -17,15 +18,6 @@ __global__ void doubled(const int* in, int* out) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     out[i] = 2 * in[i];
 }
-
-// A function of the driver: nothing to link with is needed. The names of cuda.h are macros for the present versions.
-#define NAME(name) #name
-#define DRIVER(name) reinterpret_cast<decltype(&name)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), NAME(name)))
-#define OK(call)                                                                    \
-    do {                                                                            \
-        int result = static_cast<int>(call);                                        \
-        if (result != 0) return printf("%s gives %d\n", #call, result), 1;          \
-    } while (0)
 
 size_t bytes;
 CUmemAllocationProp where;

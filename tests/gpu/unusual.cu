@@ -3,9 +3,10 @@
 // buffers lie, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "checked.cuh"
 
 constexpr int N = 1024, WIDTH = 64, HEIGHT = 16;  // N = WIDTH * HEIGHT
 
@@ -25,15 +26,6 @@ __global__ void doubled(const int* in, int* out) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     out[i] = 2 * in[i];
 }
-
-// A function of the driver: nothing to link with is needed. The names of cuda.h are macros for the present versions.
-#define NAME(name) #name
-#define DRIVER(name) reinterpret_cast<decltype(&name)>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), NAME(name)))
-#define OK(call)                                                                    \
-    do {                                                                            \
-        int result = static_cast<int>(call);                                        \
-        if (result != 0) return printf("%s gives %d\n", #call, result), 1;          \
-    } while (0)
 
 // A graph that copies an array, inside of which another graph has two kernels.
 int in_a_graph(cudaStream_t stream, cudaArray_t array, int* in, int* last) {

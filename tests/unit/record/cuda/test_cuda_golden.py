@@ -11,7 +11,7 @@ from tileprof.record.cuda.decode import Decoder
 from tileprof.trace import READ, WRITE, TraceWriter, load, validate
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-TRACES = sorted(GOLDEN.glob("*.tileprof"))
+TRACES = sorted(GOLDEN.glob("**/*.tileprof"))
 
 
 def golden(name):

@@ -29,7 +29,7 @@ def layer_norm(call: Call, _device: Device) -> list[Kernel]:
     inner = len(call["normalized_shape"])
     vectors = [o for o in (call.arguments.get("weight"), call.arguments.get("bias")) if o is not None]
     out, *statistics = call.outputs
-    copies, source = contiguous(source, 0)
+    copies, source = contiguous(source)
     return copies + _rows(short(call.op), [source], vectors, [out], statistics, inner, flops_each=8)
 
 

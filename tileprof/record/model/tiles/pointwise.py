@@ -53,8 +53,8 @@ _FLOPS = {
 _OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
 
-COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous"}
-_MOVES = COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
+_COPIES = {"copy_", "copy", "clone", "_to_copy", "to", "contiguous"}
+_MOVES = _COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
 
 _HALVES = {"float16", "bfloat16"}
 
@@ -125,7 +125,7 @@ def _kernel_kind(
     # A mask beside other types is an argument of the functor, not a cast.
     types = {r.dtype for r in reads if r.dtype != "bool"}
     casts = len(types) > 1 or (len(reads) == 1 and writes[0].dtype not in {reads[0].dtype, "bool"})
-    if casts and name in COPIES and len(reads) == 1:
+    if casts and name in _COPIES and len(reads) == 1:
         casts = not _narrows(reads[0].dtype, writes[0].dtype)
     if dense and not casts:
         aligned = all(o.alignment >= min(2 * o.itemsize, 16) for o in walked)
@@ -148,11 +148,11 @@ def short(op: str) -> str:
     return op.removeprefix("aten::").split(".")[0]
 
 
-def contiguous(source: Operand, slot: int) -> tuple[list[Kernel], Operand]:
-    """A kernel that takes only dense operands is given a copy of others: the copy's launch, and what is read then."""
+def contiguous(source: Operand) -> tuple[list[Kernel], Operand]:
+    """A kernel that takes only dense operands is given a copy of others, in workspace 0: the copy's launch, and what is read then."""
     if is_contiguous(source):
         return [], source
-    copied = replace(scratch(slot, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
+    copied = replace(scratch(0, *source.shape, itemsize=source.itemsize), dtype=source.dtype)
     return elementwise("contiguous", [source], [copied], flops_each=0), copied
 
 

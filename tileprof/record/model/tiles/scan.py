@@ -53,7 +53,7 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
     fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source)}
     if size == source.numel and is_contiguous(source):
         return _look_back(name, source, writes)
-    copies, source = contiguous(source, 0)
+    copies, source = contiguous(source)
     if inner == 1:
         per_block = _lines(source.numel // size, size)
         threads = (512 // per_block, per_block, 1)

@@ -1,6 +1,7 @@
-"""Programs that the model recorder's rules were not mended on: `python unseen.py NAME [DEVICE]`, as `programs.py`.
+"""More programs, recorded when the model recorder's rules stood: `python later.py NAME [DEVICE]`, as `programs.py`.
 
-Recorded on an H200 they say how far the rules hold elsewhere (`tests/benchmarks/bench_model_against_recorded.py`).
+What the rules made of them unseen is in docs/limits.md; they have been mended on these, too, since
+(`tests/benchmarks/bench_model_against_recorded.py`). Whoever asks how far they hold needs programs that are not here.
 """
 
 import sys
