@@ -19,8 +19,8 @@ from tileprof.policy.emit.cusync_parts import HELPERS, Part, most_waits, posts, 
 from tileprof.policy.emit.express import Expressed, express
 from tileprof.policy.emit.names import comment, identifiers
 from tileprof.policy.format import Policy, Stage
-from tileprof.policy.lower import Waits, lower
-from tileprof.policy.optimisations import rows_on_sm_80
+from tileprof.policy.format.lowering import Waits, lower
+from tileprof.policy.synthesis.optimisations import rows_on_sm_80
 
 HEADER, EXAMPLE = "policy.h", "example.cu"
 
