@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.errors import UserError
-from tileprof.policy.bare import graph_of_waits
-from tileprof.policy.dsl import parse_dependencies
 from tileprof.policy.emit import cusync_parts
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.emit.express import express
 from tileprof.policy.emit.names import identifiers
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.dependency_file import parse_dependencies
+from tileprof.policy.verification.relation_graph import graph_of_waits
+from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.include_path import INCLUDE
 
 ARCHITECTURES = ("80", "90")

@@ -10,8 +10,8 @@ import pytest
 
 from tileprof.cli import main
 from tileprof.errors import UserError
-from tileprof.policy.dsl import parse_dependencies
 from tileprof.policy.format import load_policy
+from tileprof.policy.synthesis.dependency_file import parse_dependencies
 from tileprof.runtime.exported import check_exported
 from tileprof.runtime.include_path import INCLUDE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.policy.tiles import coordinates, grid_of
+from tileprof.policy.format.tile_numbers import coordinates, grid_of
 from tileprof.trace.footprint import READ, WRITE
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class RecordedCall:
     """A launch: ``op`` without namespace and overload, slots by argument name, and the operator's other arguments."""
 
     launch: int
@@ -94,7 +94,7 @@ class Called:
     """Coordinates of the tiles in ``grid``."""
 
     @classmethod
-    def of(cls, graph: TileGraph, launch: int) -> Called:
+    def of(cls, graph: TileGraph, launch: int) -> RecordedCall:
         """Raises `UnknownStageError` where the trace does not say how the operator was called."""
         row = graph.launches.iloc[launch]
         text = str(row.get("call", ""))

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.ranges import ragged
-from tileprof.policy.expression import Expression
 from tileprof.policy.format import Edge, Policy, PolicyError, Range, Semaphores, Stage, WaitTable
+from tileprof.policy.format.expression import Expression
 
 I64 = NDArray[np.int64]
 _MOST_WAITS = 200_000_000

@@ -10,17 +10,17 @@ import pandas as pd
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, Stage
-from tileprof.policy.guard import remarks
-from tileprof.policy.predict import Predictor
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import Verification, verify
+from tileprof.policy.synthesis.prediction import Predictor
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.operand_guard import remarks
+from tileprof.policy.verification.verifier import Verification, verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Assessment:
     """The verdict on a policy, and modelled times in microseconds: of the launches in stream order, under the policy (None: it cannot run
     to its end), and with one wait a dependency. ``corrected``: for an unsound policy, one that is sound for the same launches, if there is one. ``remarks``:
     sentences on how the policy's guard differs from the trace.
@@ -66,14 +66,14 @@ class Judgement:
         }
 
 
-def judge(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None) -> Judgement:
+def assess(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None) -> Assessment:
     """Verify a policy, and model its time; raises `PolicyError` where it is for another shape or another trace."""
     verdict = verify(policy, graph, launches)
     bound = [int(n) for n in launches] if launches is not None else [int(s.launch or 0) for s in policy.stages]
     predict = Predictor(graph)
     renamed = bool(policy.guard.get("renamed", False))
     modelled = predict(policy, bound)
-    return Judgement(
+    return Assessment(
         policy,
         tuple(bound),
         verdict,

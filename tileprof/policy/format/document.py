@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from tileprof import __version__
 from tileprof.errors import UserError
-from tileprof.policy.expression import Expression, ExpressionError, parse
-from tileprof.policy.json_text import parsed, read_text, validator
-from tileprof.policy.orders import axes_of, axes_order
+from tileprof.policy.format.expression import Expression, ExpressionError, parse
+from tileprof.policy.format.json_text import parsed, read_text, validator
+from tileprof.policy.format.tile_orders import axes_of, axes_order
 
 POLICY_VERSION: Final = 1
 _MOST_TILES: Final = 50_000_000
@@ -131,7 +131,7 @@ class Edge:
 class Options:
     """The three optimisations of cuSync (section IV-B): a wait kernel, no custom order and loads in order are always right.
 
-    ``reasons``: why each is as it is, by name (`tileprof.policy.optimisations`).
+    ``reasons``: why each is as it is, by name (`tileprof.policy.synthesis.optimisations`).
     """
 
     wait_kernel: bool = True

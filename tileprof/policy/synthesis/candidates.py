@@ -11,11 +11,11 @@ import numpy as np
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.policy.format import Edge, Policy, Semaphores
-from tileprof.policy.grouping import MOST_WAITS, edge_for, groupings, hull_for, waits_of
-from tileprof.policy.orders import ASCENDING, axes_order, choices
-from tileprof.policy.predict import Predictor
-from tileprof.policy.stages import stage_of
-from tileprof.policy.tiles import coordinates
+from tileprof.policy.format.tile_numbers import coordinates
+from tileprof.policy.format.tile_orders import ASCENDING, axes_order, choices
+from tileprof.policy.synthesis.prediction import Predictor
+from tileprof.policy.synthesis.semaphore_groupings import MOST_WAITS, edge_for, groupings, hull_for, waits_of
+from tileprof.policy.synthesis.stage_choice import stage_of
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

@@ -14,13 +14,12 @@ from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.bounds.listing import alone
 from tileprof.analysis.bounds.problem import problem
 from tileprof.analysis.graph import HAZARDS, TileGraph
-from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.inorder import Costs, in_order
-from tileprof.analysis.ranges import ragged
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import Waits, lower
-from tileprof.policy.orders import places
-from tileprof.policy.tiles import tile_numbers
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.format.tile_orders import places
+from tileprof.policy.verification.awaited_tiles import wait_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,30 +98,3 @@ def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:
     if order is None:
         return np.argsort(numbers, kind="stable").astype(np.int64)
     return np.argsort(places(order)[numbers], kind="stable").astype(np.int64)
-
-
-def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:
-    """What an edge of a policy waits for, as parent sets over trace tiles; None where it waits for nothing.
-
-    ``producer`` and ``consumer`` give the policy's number of each trace tile. A wait below the full count is taken as a wait for all
-    tiles that post: a prediction, not a guarantee.
-    """
-    group, representative = equal_lists(waits.indptr, (waits.semaphore,))
-    sizes = np.diff(waits.indptr)[representative]
-    owner, place = ragged(sizes)
-    semaphore = waits.semaphore[waits.indptr[representative[owner]] + place]
-    tiles = np.argsort(waits.of[producer], kind="stable")
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(waits.posts)])
-    pick, member = ragged(waits.posts[semaphore])
-    parent = tiles[starts[semaphore[pick]] + member]
-    if len(parent) == 0:
-        return None
-    owner = owner[pick]
-    order = np.lexsort((parent, owner))
-    indptr = np.searchsorted(owner[order], np.arange(len(representative) + 1)).astype(np.int64)
-    filled = np.diff(indptr) > 0
-    renumber = np.where(filled, np.cumsum(filled) - 1, -1).astype(np.int32)
-    set_of = renumber[group[consumer]]
-    unknown = np.full(len(parent), np.nan, np.float32)
-    kept = np.concatenate([indptr[:-1][filled], indptr[-1:]])
-    return EdgeBlock(set_of, kept, parent[order].astype(np.int32), np.zeros(len(parent), np.int64), unknown, unknown)

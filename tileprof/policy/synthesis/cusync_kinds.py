@@ -53,10 +53,10 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from tileprof.errors import UserError
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage
-from tileprof.policy.stages import stage_of
-from tileprof.policy.verify import verify
+from tileprof.policy.format.expression import parse
+from tileprof.policy.synthesis.stage_choice import stage_of
+from tileprof.policy.verification.verifier import verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

@@ -4,7 +4,7 @@
 optimisation          on where                                    why
 ====================  ==========================================  =====================================================
 no wait kernel        waiting blocks cannot fill the device       then whoever is awaited always finds room
-                      (`tileprof.policy.residency`)
+                      (`tileprof.policy.verification.residency`)
 no custom order       N stages that depend on each other take     then every block is dispatched before the last wave, in
                       N - 1 waves or less together                whatever order the hardware takes them
 reordered loads       every waiting kernel also reads what no     only then a tile waits while it holds a slot, and has
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tileprof.policy.format import Options, Policy, Stage
-from tileprof.policy.residency import kept_out
+from tileprof.policy.verification.residency import blocked_producers
 from tileprof.trace.footprint import READ, WRITE
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 NO_REORDERED_ROWS: Final = "sm_80"
 
 
-def decide(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
+def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
     """The optimisations of a policy whose stages are ``launches``, each with its reason."""
     sms = graph.trace.device.sms
-    stuck = kept_out(policy, sms)
+    stuck = blocked_producers(policy, sms)
     ordered, why_order = _custom_order(policy, sms)
     reordered, why_loads = _reordered_loads(policy, graph, launches)
     why_kernel = stuck[0] if stuck else "waiting blocks leave room on some SM for every block that they wait for"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from tileprof.analysis.affine import fit
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.ranges import ragged
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Edge, Range, Semaphores, WaitTable
+from tileprof.policy.format.expression import parse
 
 I64 = NDArray[np.int64]
 Grid = tuple[int, int, int]

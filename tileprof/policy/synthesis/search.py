@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.errors import UserError
-from tileprof.policy.candidates import TOLERANCE, best_orders, best_waits
 from tileprof.policy.format import Edge, Options, Policy, Semaphores
-from tileprof.policy.guarantees import Guarantees
-from tileprof.policy.guard import guard_of
-from tileprof.policy.lower import lower_edge
+from tileprof.policy.format.lowering import lower_edge
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.format.tile_orders import ASCENDING, axes_order
 from tileprof.policy.operators import describe
-from tileprof.policy.optimisations import decide
-from tileprof.policy.orders import ASCENDING, axes_order
-from tileprof.policy.predict import Prediction, Predictor
-from tileprof.policy.stages import stage_of
-from tileprof.policy.tiles import tile_numbers
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.candidates import TOLERANCE, best_orders, best_waits
+from tileprof.policy.synthesis.optimisations import choose_options
+from tileprof.policy.synthesis.prediction import Prediction, Predictor
+from tileprof.policy.synthesis.stage_choice import stage_of
+from tileprof.policy.verification.guarantees import Guarantees
+from tileprof.policy.verification.operand_guard import guard_of
+from tileprof.policy.verification.verifier import verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -71,7 +71,7 @@ def synthesise(
         raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
     whole = predict(policy, chosen)
     notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
-    options = decide(policy, graph, chosen)
+    options = choose_options(policy, graph, chosen)
     return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
 
 

@@ -14,7 +14,7 @@ and, for the halo of a convolution and for Q, K and V side by side::
     dep scores on qkv(x..x + 16 step 8, y)
 
 Each axis of the producer takes an expression in x, y and z of the consumer's tile, or two with ``..`` between them (both ends
-belong to it; from a greater to a smaller one is empty) and perhaps ``step N``; axes left out are 0. Expressions are those of `tileprof.policy.expression`.
+belong to it; from a greater to a smaller one is empty) and perhaps ``step N``; axes left out are 0. Expressions are those of `tileprof.policy.format.expression`.
 Several ``dep`` lines between two grids add up. A tile outside a grid is an error, not a clipped window.
 """
 
@@ -29,12 +29,12 @@ import numpy as np
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.errors import UserError
-from tileprof.policy.bare import graph_of_waits, grid_tiles
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage
-from tileprof.policy.grouping import edge_for, groupings
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.expression import parse
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.semaphore_groupings import edge_for, groupings
+from tileprof.policy.verification.relation_graph import graph_of_waits, grid_tiles
+from tileprof.policy.verification.verifier import verify
 
 VERSION: Final = 1
 _MOST_CHARACTERS: Final = 1_000_000

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
-from tileprof.policy.predict import wait_block
-from tileprof.policy.tiles import tile_numbers
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.verification.awaited_tiles import wait_block
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.policy.verify import Verification
+    from tileprof.policy.verification.verifier import Verification
 
 I64 = NDArray[np.int64]
 

@@ -43,7 +43,7 @@ def parsed(text: str) -> Any:
 @cache
 def validator() -> Any:
     """The validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
-    text = files("tileprof.policy").joinpath("policy.schema.json").read_text(encoding="utf-8")
+    text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")
     known = jsonschema.Draft202012Validator
     types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
     strict = jsonschema.validators.extend(known, {"items": _items}, type_checker=types)  # type: ignore[no-untyped-call]  # of the stubs

@@ -11,7 +11,7 @@ from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, Stage
-from tileprof.policy.tiles import grid_of, tile_numbers
+from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

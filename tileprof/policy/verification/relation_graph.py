@@ -15,8 +15,8 @@ from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.ranges import ragged
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import Waits, lower
-from tileprof.policy.predict import wait_block
+from tileprof.policy.format.lowering import Waits, lower
+from tileprof.policy.verification.awaited_tiles import wait_block
 from tileprof.trace.footprint import Boxes, Footprint
 
 if TYPE_CHECKING:

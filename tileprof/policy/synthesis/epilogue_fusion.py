@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
-from tileprof.policy.bare import link_frame, relation
-from tileprof.policy.between import between
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.relation_graph import link_frame, relation
 
 I64 = NDArray[np.int64]
 _Reached = dict[int, NDArray[np.int64]]
@@ -29,12 +29,12 @@ _Reached = dict[int, NDArray[np.int64]]
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
-    """The graph of ``launches`` with everything `between` them folded into the dependencies; other launches keep their numbers.
+    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their numbers.
 
     Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a launch in between
     overwrites what a stage after its own still needs.
     """
-    chosen, folded = sorted(set(launches)), between(graph, launches)
+    chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
     parents = _true_blocks(graph, {*chosen, *folded})
     reached: dict[int, _Reached] = {}
     needs: dict[int, _Reached] = {launch: {} for launch in chosen}

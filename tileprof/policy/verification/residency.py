@@ -16,7 +16,7 @@ _UNKNOWN: Final = 1
 """Blocks an SM holds where nobody said: the fewest that any kernel has."""
 
 
-def kept_out(policy: Policy, sms: int) -> tuple[str, ...]:
+def blocked_producers(policy: Policy, sms: int) -> tuple[str, ...]:
     """A sentence for each producer whose blocks the waiting ones could keep out, on a device of ``sms`` SMs, without a wait kernel.
 
     Never too few: a block of a stage that holds e of them an SM takes 1/e of it, and a producer of p an SM is kept out only where more

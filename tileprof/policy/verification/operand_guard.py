@@ -61,7 +61,7 @@ def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]
 
 def check_operands(policy: Policy, trace: Trace, launches: Sequence[int]) -> None:
     """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what stands for a
-    trace (`tileprof.policy.bare`), none are known.
+    trace (`tileprof.policy.verification.relation_graph`), none are known.
     """
     if "operands" not in policy.guard or trace.operands is None:
         return

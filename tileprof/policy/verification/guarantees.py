@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.ranges import ragged
-from tileprof.policy.lower import Waits
+from tileprof.policy.format.lowering import Waits
 
 I64 = NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """Is a policy a superset of what the trace says? Tile by tile, through posts, values and orders.
 
-A dependency is covered if the producer tile has surely ended when the consumer tile goes on (`tileprof.policy.guarantees`); any
+A dependency is covered if the producer tile has surely ended when the consumer tile goes on (`tileprof.policy.verification.guarantees`); any
 other is *missing*, and a schedule exists in which the consumer reads too early.
 
 Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits. Then
@@ -20,13 +20,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.ranges import ragged
-from tileprof.policy.between import between
 from tileprof.policy.format import Policy, PolicyError
-from tileprof.policy.guarantees import Guarantees
-from tileprof.policy.guard import check_operands
-from tileprof.policy.lower import Waits, lower
-from tileprof.policy.residency import kept_out
-from tileprof.policy.tiles import grid_of, tile_numbers
+from tileprof.policy.format.lowering import Waits, lower
+from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.verification.guarantees import Guarantees
+from tileprof.policy.verification.operand_guard import check_operands
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.residency import blocked_producers
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
@@ -85,7 +85,7 @@ def verify(
     recycled = found["reuse"].astype(bool)
     renamed = bool(policy.guard.get("renamed", False))
     missing = found[~recycled] if renamed else found
-    never = (*_endless(policy, lowered), *_early(policy, graph), *_between(graph, bound, renamed=renamed))
+    never = (*_endless(policy, lowered), *_early(policy, graph), *_overtaken(graph, bound, renamed=renamed))
     return Verification(
         missing.reset_index(drop=True),
         found[recycled].reset_index(drop=True),
@@ -161,14 +161,14 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
 
 
 def _early(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
-    return () if policy.options.wait_kernel else kept_out(policy, graph.trace.device.sms)
+    return () if policy.options.wait_kernel else blocked_producers(policy, graph.trace.device.sms)
 
 
-def _between(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
+def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
     """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
     return [
         f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it to the policy"
-        for launch in between(graph, bound, renamed=renamed)
+        for launch in overtaken_launches(graph, bound, renamed=renamed)
     ]
 
 
