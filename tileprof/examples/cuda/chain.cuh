@@ -100,35 +100,42 @@ struct NoWait {
   __device__ void operator()(Stage&, dim3) const {}
 };
 
-// The shapes of a chain: `first` and `second` load the first factors of the stages, whose products are `k` deep and `columns` wide.
-template <typename FirstLoader, typename SecondLoader>
-struct Work {
-  FirstLoader first;
-  SecondLoader second;
-  const half *first_weights, *second_weights;
+// A stage's product: `k` deep, `columns` wide, in `grid` tiles, of what `load` gives and of weights.
+template <typename Loader>
+struct Product {
+  Loader load;
+  const half* weights;
+  half* out;
   int columns, k;
   dim3 grid;
+};
+
+template <typename FirstLoader, typename SecondLoader>
+struct Work {
+  Product<FirstLoader> first;
+  Product<SecondLoader> second;
   Chain chain;
 };
 
 template <typename Stage, typename Loader, typename Wait>
-auto kernel_of(const Stage&, const Loader&, const Wait&) {
-  return tiled<Stage::getReorderTileLoads(), Stage, Loader, Wait>;
+void launch_stage(bool overlapped, Stage& stage, const Product<Loader>& product, Wait wait, Delay delay, cudaStream_t stream) {
+  auto kernel = tiled<Stage::getReorderTileLoads(), Stage, Loader, Wait>;
+  auto put = [&](auto launch) {
+    launch(kernel, product.grid, dim3(kThreads), size_t(0), stream, stage, product.load, product.weights, product.out, product.columns, product.k,
+           wait, delay);
+  };
+  if (overlapped)
+    put([](auto... words) { tileprof::sync::launch_overlapped(words...); });
+  else
+    put([](auto... words) { tileprof::sync::launch(words...); });
 }
 
 // Both stages in one stream, the second after the first or overlapping it.
 template <typename First, typename Second, typename W, typename Wait>
 auto one_stream(First& first, Second& second, const W& work, Wait wait, bool overlapped) {
   return [&first, &second, work, wait, overlapped](cudaStream_t stream, cudaStream_t, Delay delay) {
-    namespace sync = tileprof::sync;
-    sync::launch(kernel_of(first, work.first, NoWait()), work.grid, kThreads, 0, stream, first, work.first, work.first_weights, work.chain.between,
-                 work.columns, work.k, NoWait(), delay);
-    auto next = kernel_of(second, work.second, wait);
-    if (overlapped)
-      sync::launch_overlapped(next, work.grid, kThreads, 0, stream, second, work.second, work.second_weights, work.chain.out, work.columns, work.k, wait,
-                              delay);
-    else
-      sync::launch(next, work.grid, kThreads, 0, stream, second, work.second, work.second_weights, work.chain.out, work.columns, work.k, wait, delay);
+    launch_stage(false, first, work.first, NoWait(), delay, stream);
+    launch_stage(overlapped, second, work.second, wait, delay, stream);
   };
 }
 
@@ -139,14 +146,11 @@ auto two_streams(First& first, Second& second, const W& work, Wait wait) {
   check(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
   check(cudaEventCreateWithFlags(&ended, cudaEventDisableTiming));
   return [&first, &second, work, wait, begun, ended](cudaStream_t stream, cudaStream_t other, Delay delay) {
-    namespace sync = tileprof::sync;
     check(cudaEventRecord(begun, stream));
     check(cudaStreamWaitEvent(other, begun, 0));
-    sync::launch(kernel_of(first, work.first, NoWait()), work.grid, kThreads, 0, stream, first, work.first, work.first_weights, work.chain.between,
-                 work.columns, work.k, NoWait(), delay);
-    if (first.invokeWaitKernel(other) != sync::CuSyncSuccess) std::exit(2);
-    sync::launch(kernel_of(second, work.second, wait), work.grid, kThreads, 0, other, second, work.second, work.second_weights, work.chain.out,
-                 work.columns, work.k, wait, delay);
+    launch_stage(false, first, work.first, NoWait(), delay, stream);
+    if (first.invokeWaitKernel(other) != tileprof::sync::CuSyncSuccess) std::exit(2);
+    launch_stage(false, second, work.second, wait, delay, other);
     check(cudaEventRecord(ended, other));
     check(cudaStreamWaitEvent(stream, ended, 0));
   };
@@ -173,7 +177,7 @@ int compare(const W& work, Wait wait, int replays) {
     constexpr int kOptions = decltype(options)::value;
     using First = CuStage<FirstOrder, NoSync, FirstPosts, kOptions>;
     using Second = CuStage<SecondOrder, SecondWaits, NoSync, kOptions>;
-    std::pair<First, Second> stages(First(work.grid, dim3(), NoSync(), FirstPosts()), Second(work.grid, dim3(), SecondWaits(), NoSync()));
+    std::pair<First, Second> stages(First(work.first.grid, dim3(), NoSync(), FirstPosts()), Second(work.second.grid, dim3(), SecondWaits(), NoSync()));
     if (CuSync::setProducerConsumerPair(stages.first, stages.second) != CuSyncSuccess) std::exit(2);
     return stages;
   };
