@@ -1,4 +1,5 @@
-"""What cuSync's optimisations are worth under the bundled runtime: ``python tests/gpu/measure_exported_headers.py OUT.json``.
+"""What cuSync's optimisations are worth under the bundled runtime: ``python tests/gpu/measure_exported_headers.py OUT.json``,
+and ``… --table OUT.json`` for the table of docs/exported-headers.md.
 
 The two programs of tileprof/examples/cuda at the sizes of cuSync's evaluation (Jangda et al., CGO 2024, tables IV and V): GPT-3's MLP
 divided over eight GPUs, and pairs of ResNet's 3 x 3 convolutions. Each schedule is checked bit by bit under random delays. The kernels are plain
@@ -89,5 +90,21 @@ def measure(out):
     Path(out).write_text(json.dumps({"device": device, "date": today, "rows": rows}, indent=1) + "\n")
 
 
+def table(path):
+    """The rows of a result as Markdown: microseconds, and what each schedule gains over stream order."""
+    result = json.loads(Path(path).read_text())
+    names = list(next(iter(result["rows"].values()))["schedules"])
+    lines = ["| chain | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for chain, row in result["rows"].items():
+        times = {name: row["schedules"][name]["us"] for name in names}
+        first = times[names[0]]
+        cells = [f"{first:.1f}"] + [f"{us:.1f} ({100 * (1 - us / first):+.1f}%)" for us in list(times.values())[1:]]
+        lines.append(f"| {chain} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
-    measure(sys.argv[1])
+    if sys.argv[1] == "--table":
+        sys.stdout.write(table(sys.argv[2]))
+    else:
+        measure(sys.argv[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -104,3 +105,11 @@ def compile_cuda(folder: Path, source: Path, *options: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (folder / "made.o").stat().st_size > 0
+
+
+def test_the_table_on_the_page_is_that_of_the_results() -> None:
+    root = INCLUDE.parents[2]
+    script = root / "tests" / "gpu" / "measure_exported_headers.py"
+    results = root / "tests" / "gpu" / "results" / "exported_headers.json"
+    table = runpy.run_path(str(script))["table"](results)
+    assert table in (root / "docs" / "exported-headers.md").read_text()
