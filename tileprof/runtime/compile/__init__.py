@@ -23,7 +23,7 @@ Calls may come from several threads and streams, and may be captured in CUDA gra
 capture before each capture; keep it as long as the graphs. What was taken and what was not is logged by ``tileprof.runtime.compile`` at level INFO.
 """
 
-from tileprof.runtime.compile.backend import backend
+from tileprof.runtime.compile.entry import backend
 from tileprof.runtime.compile.options import Options
 
 __all__ = ["Options", "backend"]

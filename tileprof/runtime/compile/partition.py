@@ -73,7 +73,9 @@ def partitioned(module: fx.GraphModule, regions: Sequence[Region]) -> tuple[fx.G
         declare(key, tuple(_like(n) for n in unit.outputs))
         updated = [known[unit.inputs[n]] for n in unit.mutated]
         read = [known[n] for i, n in enumerate(unit.inputs) if i not in unit.mutated]
-        call = graph.call_function(region_call(len(unit.outputs)), (key, read, updated))
+        call = graph.call_function(
+            region_call(len(unit.outputs), updating=bool(updated)), (key, read, updated) if updated else (key, read)
+        )
         for number, node in enumerate(unit.outputs):
             known[node] = call if len(unit.outputs) == 1 else graph.call_function(operator.getitem, (call, number))
     graph.lint()

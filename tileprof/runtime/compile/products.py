@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,12 +32,20 @@ def finder(options: Options, policies: Sequence[Policy] = ()) -> Finder:
     """Who looks for chains of products; ``policies`` are preferred where their stages are a chain's."""
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
+        reasons: Counter[str] = Counter()
         for found in list(chains(graph)):
-            chain, scheduler, pairs = suited(found, options)
+            chain, scheduler, pairs, reason = suited(found, options)
+            reasons.update(
+                [f"a chain of {len(found.stages)} stages is not for the persistent kernel: {reason}"] if reason else []
+            )
+            if reason and options.scheduler == "auto" and options.use == "measured":
+                continue  # Triton's products lose to cuBLAS, whatever overlaps
             policy = next((p for p in policies if _same(p, chain)), None)
             if policy is None and (policy := next((p for p in policies if _same(p, found.chain)), None)) is not None:
                 pairs = Pairs()
             yield _region(found, _Plan(chain, scheduler, pairs, policy))
+        for reason, count in reasons.items():
+            LOG.info("%s%s", reason, f" ({count} times)" if count > 1 else "")
 
     return regions
 
@@ -143,11 +152,11 @@ def _side_by_side(first: Any, second: Any) -> Any:
     return torch.cat([first.detach().t(), second.detach().t()]).t()
 
 
-def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs]:
-    """The chain in tiles for the scheduler asked for, its name, and which of its tensors are made of two: of itself the persistent kernel where it can compute the
-    chain, otherwise ``cusync``.
+def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
+    """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the persistent kernel is not what runs it on a GPU that
+    has it. Of itself the scheduler is the persistent kernel where that can compute the chain, otherwise ``cusync``.
     """
-    chain, name = found.chain, options.scheduler
+    chain, name, reason = found.chain, options.scheduler, None
     device = found.last.meta["val"].device
     fits = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
     for wanted, pairs in [joined(chain), (chain, Pairs())] if options.frozen else [(chain, Pairs())]:
@@ -158,10 +167,10 @@ def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs]:
             stage_plans(made)
             nvcc()  # these tiles are for that kernel alone, which is compiled at first use
         except UserError as error:
-            LOG.info("a chain of %d stages is not for the persistent kernel: %s", len(found.stages), error)
+            reason = str(error)
         else:
-            return made, "persistent", pairs
-    return chain, "cusync" if name == "auto" else name, Pairs()
+            return made, "persistent", pairs, None
+    return chain, "cusync" if name == "auto" else name, Pairs(), reason
 
 
 def _same(policy: Policy, chain: Chain) -> bool:

@@ -1,6 +1,7 @@
 """The operator that stands for a region in a graph, opaque to Inductor, and what it runs.
 
-``tileprof::region_N(str key, Tensor[] read, Tensor(a!)[] updated) -> (Tensor, ...)`` for N results, since PyTorch functionalizes no operator that updates tensors and returns a list. The key holds a hash of what the region computes, so that Inductor may
+``tileprof::region_N(str key, Tensor[] read) -> (Tensor, ...)`` for N results, and ``region_N_updating`` with ``Tensor(a!)[] updated`` behind them: PyTorch functionalizes no operator
+that updates tensors and returns a list, and PyTorch 2.11 none with one result that updates nothing. The key holds a hash of what the region computes, so that Inductor may
 cache the graph around it. Which runner a key means is told by the program that runs on this thread: two models may hold equal regions, and one
 program has a runner per stream.
 """
@@ -30,10 +31,10 @@ def declare(key: str, outputs: tuple[Like, ...]) -> None:
     _DECLARED[key] = outputs
 
 
-def region_call(results: int) -> Any:
+def region_call(results: int, *, updating: bool) -> Any:
     """The operator for a number of results, defined at first use."""
     with _DEFINING:
-        return _defined(results)
+        return _defined(results, updating)
 
 
 _DEFINING: Final = threading.Lock()
@@ -45,12 +46,10 @@ def _library() -> Any:
 
 
 @cache
-def _defined(results: int) -> Any:
-    name, library = f"region_{results}", _library()
-    returned = ", ".join(["Tensor"] * results)
-    library.define(
-        f"{name}(str key, Tensor[] read, Tensor(a!)[] updated) -> ({returned})", tags=(torch.Tag.needs_exact_strides,)
-    )
+def _defined(results: int, updating: bool) -> Any:
+    name, library = f"region_{results}{'_updating' if updating else ''}", _library()
+    updated, returned = ", Tensor(a!)[] updated" if updating else "", ", ".join(["Tensor"] * results)
+    library.define(f"{name}(str key, Tensor[] read{updated}) -> ({returned})", tags=(torch.Tag.needs_exact_strides,))
     library.impl(name, _run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tileprof::{name}", _fake, lib=library)
     return getattr(torch.ops.tileprof, name).default
@@ -67,15 +66,15 @@ def running(call: Call) -> Iterator[None]:
         _RUNNING.call = before
 
 
-def _run(key: str, read: list[Any], updated: list[Any]) -> Any:
+def _run(key: str, read: list[Any], updated: Sequence[Any] = ()) -> Any:
     call = getattr(_RUNNING, "call", None)
     if call is None:
         raise RuntimeError("a region of tileprof was called outside of the program that it belongs to")
-    made = call(key, read, updated)
+    made = call(key, read, list(updated))
     return made[0] if len(made) == 1 else tuple(made)
 
 
-def _fake(key: str, read: Sequence[Any], updated: Sequence[Any]) -> Any:
+def _fake(key: str, read: Sequence[Any], updated: Sequence[Any] = ()) -> Any:
     device = (*read, *updated)[0].device
     made = [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in _DECLARED[key]]
     return made[0] if len(made) == 1 else tuple(made)
