@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds.bounder import Bounder
@@ -16,7 +15,8 @@ from tileprof.analysis.bounds.problem import problem
 from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.inorder import Costs, in_order
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy
 from tileprof.policy.lower import Waits, lower
 from tileprof.policy.orders import places
@@ -24,8 +24,6 @@ from tileprof.policy.tiles import tile_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
