@@ -24,7 +24,7 @@ from tileprof.analysis.grouping import equal_lists
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 
 COUNTERS = "counters.json"
 

@@ -9,7 +9,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 
 
 @dataclass(frozen=True, slots=True)
