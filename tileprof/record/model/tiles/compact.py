@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.look_back import LOOK_BACK, look_back
@@ -20,7 +21,6 @@ from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -88,7 +88,7 @@ def positions_of(
     return [*kernels, sketch.kernel("compact", threads=256, flops=mask.numel, rate=rate_of(mask), **confession)]
 
 
-def _found(values: Any, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+def _found(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
     before = np.concatenate([[0], np.cumsum(np.asarray(values).ravel() != 0)])
     return before[lo], before[hi]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.index import INDEX_CHUNK
 from tileprof.record.model.tiles.pointwise import elementwise, short
-from tileprof.record.model.tiles.sketch import ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, part, ranges
+from tileprof.record.model.tiles.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
 from tileprof.record.model.tiles.values import known, not_known, wrapped
 
 
@@ -54,7 +55,7 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
     return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
 
 
-def _over(index: Operand) -> tuple[Sketch, Ints, Span]:
+def _over(index: Operand) -> tuple[Sketch, I64, Span]:
     sketch = Sketch(blocks(index.numel, INDEX_CHUNK))
     tile, lo, hi = ranges(index.numel, INDEX_CHUNK)
     return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)

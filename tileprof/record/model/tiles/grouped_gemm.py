@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tiles import gemm_tiles, regions
@@ -22,17 +23,16 @@ from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.windows import Ints
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
     """Work items, one entry each: its group, and the ranges of m, n and k it has."""
 
-    group: Ints
-    m: tuple[Ints, Ints]
-    n: tuple[Ints, Ints]
-    k: tuple[Ints, Ints]
+    group: I64
+    m: tuple[I64, I64]
+    n: tuple[I64, I64]
+    k: tuple[I64, I64]
 
 
 @models("aten::_grouped_mm", data_dependent=True)
@@ -81,7 +81,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ]  # fmt: skip
 
 
-def _items(ranges: dict[str, tuple[Ints, Ints]], tile: gemm_tiles.Tile) -> _Items:
+def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
     """The tiles of all groups; an empty group has none, except along k, where its results are zeros."""
     (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
     grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
@@ -128,10 +128,10 @@ def _rectangles(
     operand: Operand,
     slot: int,
     mode: int,
-    tile: Ints,
-    group: Ints,
-    rows: tuple[Ints, ...],
-    columns: tuple[Ints, ...],
+    tile: I64,
+    group: I64,
+    rows: tuple[I64, ...],
+    columns: tuple[I64, ...],
     **life: Any,
 ) -> Boxes:
     """Rectangles of a matrix, or of the group's own matrix where the operand has three dimensions."""

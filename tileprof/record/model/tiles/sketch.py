@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tileprof.arrays import I64, grids
+from tileprof.arrays.ragged import ragged
 from tileprof.record.model.call import Kernel, Operand, Scratch
 from tileprof.record.model.tiles import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
-
-Ints = NDArray[np.int64]
 
 STORES_BEGIN = 0.5
 """When in its life a block that loads first begins to store: loads and stores move about as much. Only the order matters to
@@ -31,8 +31,8 @@ class Span:
     """Range ``lo[r] <= index < hi[r]`` of the dimensions ``dims``, flattened in that order; one range a row ``r``."""
 
     dims: tuple[int, ...]
-    lo: Ints
-    hi: Ints
+    lo: I64
+    hi: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Sketch:
         )
 
 
-def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, Ints, Ints, Ints]:
+def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, I64, I64, I64]:
     """The operand with merged dimensions, and rectangles of it: ``range``, ``start``, ``stop``.
 
     Several spans multiply range by range: rectangle rows are the pairs of rectangles of equal range.
@@ -164,7 +164,7 @@ def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, Ints, Ints, Int
     return replace(operand, shape=shape, strides=strides), ranges, start, stop
 
 
-def _pair(left: Ints, right: Ints, count: int) -> tuple[Ints, Ints]:
+def _pair(left: I64, right: I64, count: int) -> tuple[I64, I64]:
     """Row numbers of all pairs of ``left`` and ``right`` (sorted range ids below ``count``) with equal id."""
     every = np.arange(count)
     if np.array_equal(left, every) and np.array_equal(right, every):
@@ -172,23 +172,21 @@ def _pair(left: Ints, right: Ints, count: int) -> tuple[Ints, Ints]:
     many = np.bincount(right, minlength=count)
     begin = np.cumsum(many) - many
     repeats = many[left]
-    rows = np.repeat(np.arange(len(left)), repeats)
-    turn = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    rows, turn = ragged(repeats)
     return rows, begin[left[rows]] + turn
 
 
-def ranges(total: int, chunk: int, tiles: int | None = None) -> tuple[Ints, Ints, Ints]:
+def ranges(total: int, chunk: int, tiles: int | None = None) -> tuple[I64, I64, I64]:
     """``tile, lo, hi`` of consecutive chunks of ``total``; a grid-stride loop when ``tiles`` is fewer than chunks."""
     lo = np.arange(0, total, chunk, dtype=np.int64)
     tile = np.arange(len(lo))
     return tile if tiles is None else tile % tiles, lo, np.minimum(lo + chunk, total)
 
 
-def cut(lo: Ints, hi: Ints, size: int) -> tuple[Ints, Ints, Ints]:
+def cut(lo: I64, hi: I64, size: int) -> tuple[I64, I64, I64]:
     """Ranges cut at multiples of ``size``: range id, begin and end of each piece."""
     count = np.maximum((hi - 1) // size - lo // size + 1, 0)
-    which = np.repeat(np.arange(len(lo)), count)
-    turn = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    which, turn = ragged(count)
     line = (lo // size)[which] + turn
     return which, np.maximum(lo[which], line * size), np.minimum(hi[which], (line + 1) * size)
 
@@ -200,8 +198,7 @@ def blocks(total: int, chunk: int) -> int:
 
 def grid_blocks(grid: tuple[int, int, int]) -> NDArray[np.int32]:
     """``[tiles, 3]`` coordinates of all thread blocks, x fastest, as the hardware dispatches them."""
-    tile = np.arange(grid[0] * grid[1] * grid[2])
-    return np.stack([tile % grid[0], tile // grid[0] % grid[1], tile // (grid[0] * grid[1])], axis=1).astype(np.int32)
+    return grids.places(grid).astype(np.int32)
 
 
 def scratch(slot: int, *shape: int, itemsize: int = 4) -> Part:
