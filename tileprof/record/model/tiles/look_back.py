@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles.sketch import Ints, Sketch, Span
+from tileprof.record.model.tiles.sketch import Sketch, Span
 
 LOOK_BACK: Final = "one pass: a block waits inside the launch for the blocks before it, so it needs all earlier input"
 
@@ -23,7 +24,7 @@ GROUPS: Final = 256
 superset, so that dependencies grow with tiles and not with their square."""
 
 
-def look_back(sketch: Sketch, operands: Sequence[Operand], tile: Ints, low: Ints) -> None:
+def look_back(sketch: Sketch, operands: Sequence[Operand], tile: I64, low: I64) -> None:
     """Tile ``tile[i]`` needs all elements of ``operands`` before ``low[i]``, in row-major order."""
     if len(tile) <= 1:
         return
