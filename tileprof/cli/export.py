@@ -100,7 +100,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 
 
 def _say_prediction(policy: Policy) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():

@@ -104,7 +104,7 @@ def _named(policy: Policy) -> list[int]:
 
 
 def _print(name: str, options: Namespace, found: Assessment) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     verdict, policy = found.verdict, found.policy
     print(f"{name} on {options.trace}")
@@ -128,7 +128,7 @@ def _print(name: str, options: Namespace, found: Assessment) -> None:
 
 
 def _print_missing(found: Assessment, first: int) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = found.missing()
     shown = missing.head(first) if first else missing

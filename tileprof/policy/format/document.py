@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
-import numpy as np
-from numpy.typing import NDArray
 
 from tileprof import __version__
 from tileprof.errors import UserError
@@ -39,8 +37,6 @@ _MOST_QUOTED: Final = 150
 
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")
-
-I64 = NDArray[np.int64]
 
 
 class PolicyError(UserError):

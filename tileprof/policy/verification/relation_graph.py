@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.grids import places
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.policy.verification.awaited_tiles import wait_block
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 Grid = tuple[int, int, int]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,9 @@ def has_device(graph: TileGraph) -> bool:
     return not isinstance(cast("object", graph.trace), _Trace)
 
 
-def grid_tiles(grid: Grid) -> I64:
-    """Coordinates ``[tiles, 3]`` of a grid by tile number."""
-    number = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
-    return np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
-
-
 def graph_of_relations(grids: Sequence[Grid], relations: Mapping[tuple[int, int], EdgeBlock]) -> TileGraph:
     """A graph of one launch a grid, tiles in order of their numbers; ``relations`` are read after write."""
-    footprints = [Footprint(grid_tiles(grid).astype(np.int32), Boxes.concat([])) for grid in grids]
+    footprints = [Footprint(places(grid).astype(np.int32), Boxes.concat([])) for grid in grids]
     tiles = np.array([f.tiles for f in footprints], np.int64)
     launches = pd.DataFrame({"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles})
     trace = cast("Trace", _Trace(footprints, launches))

@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.machine import Machine, product, rounded
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
-I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 _SUB_PARTITIONS: Final = 4
@@ -139,8 +139,7 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
             if waits.edge.consumer == stage:
                 ended = done[waits.edge.producer] & (waits.edge.producer not in absent)
                 posted = np.bincount(waits.of[ended], minlength=len(waits.posts))
-                owner, _ = ragged(np.diff(waits.indptr))
-                done[stage][owner[posted[waits.semaphore] < waits.value]] = False
+                done[stage][owners(waits.indptr)[posted[waits.semaphore] < waits.value]] = False
         count[stage] = int((~done[stage]).sum())
     return count
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy, PolicyError
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
@@ -31,8 +31,6 @@ from tileprof.policy.verification.residency import blocked_producers
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
-
-I64 = NDArray[np.int64]
 
 _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", "reuse", "bytes"]
 

@@ -17,14 +17,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
 from tileprof.record.cuda import bind, im2col, items, raw, runs, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry
-
-Ints = NDArray[np.int64]
 
 PAGE_BYTES: Final = 4096
 """What the device copies whole when it meets a tensor map and does not find the bounds of the parameters around it."""
@@ -51,10 +50,10 @@ class Loads:
     """The loads through one map: tiles, coordinates ``[loads, 5]``, when they were first made, and im2col's offsets."""
 
     map: TensorMap
-    tile: Ints
-    coordinates: Ints
-    first: Ints
-    offsets: Ints
+    tile: I64
+    coordinates: I64
+    first: I64
+    offsets: I64
     known: bool = True
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
 
