@@ -88,7 +88,7 @@ def blocked_producers(
 
 
 def _blocks(demands: Demands, waiting: I64) -> I64:
-    return np.minimum(waiting * demands.cluster, demands.blocks)
+    return np.asarray(np.minimum(waiting * demands.cluster, demands.blocks), dtype=np.int64)
 
 
 def _finds_no_room(demands: Demands, producer: int, waiting: I64, sms: int) -> bool:
