@@ -1,6 +1,6 @@
 """Mutants of synthesised policies that the verifier must object to: over random graphs, and over recorded programs.
 
-python tests/benchmarks/bench_mutants.py [MUTANTS OF RANDOM GRAPHS, default 22000]
+python tests/benchmarks/bench_mutants.py [MUTANTS OF RANDOM GRAPHS, default 22000] [MUTANTS OF RESIDENCY, default 10000]
 """
 
 import random
@@ -12,17 +12,17 @@ from measuring import ROOT, header, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.blocks import merge_blocks
-from tileprof.policy.bare import graph_of_relations, relation
-from tileprof.policy.between import between
 from tileprof.policy.format import PolicyError
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.tiles import grid_of, tile_numbers
+from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.relation_graph import graph_of_relations, relation
 from tileprof.trace import load
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
 
 from mutants import Tally, exact_policy, mutants  # noqa: E402 (the tests' folder is on the path from here on)
-from test_mutants import EACH, random_graph  # noqa: E402 (likewise)
+from test_mutants import EACH, random_graph, residency_tally  # noqa: E402 (likewise)
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
 MOST_TILES = 200
@@ -62,7 +62,7 @@ def of_program(name, folder):
                 tile_numbers(graph, launch)
         except PolicyError:
             continue
-        if between(graph, pair):
+        if overtaken_launches(graph, pair):
             continue
         part = part_of(graph, pair)
         policy = synthesise(graph, pair)
@@ -89,6 +89,9 @@ def main():
     tally = of_random_graphs(int(sys.argv[1]) if len(sys.argv) > 1 else 22_000)
     print(f"random graphs: {tally}", flush=True)
     slipped = len(tally.slipped)
+    tally = residency_tally(random.Random(3), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000)
+    print(f"residency: {tally}", flush=True)
+    slipped += len(tally.slipped)
     with tempfile.TemporaryDirectory() as folder:
         for name in PROGRAMS:
             tally = of_program(name, folder)

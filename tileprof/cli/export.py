@@ -13,6 +13,8 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
 
@@ -67,7 +69,7 @@ def _run(options: Namespace) -> int:
 
 
 def _by_hand(options: Namespace) -> dict[str, str]:
-    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
     for name in ("launches", "pair", "module", "policy", "fuse"):
         if getattr(options, name):
@@ -82,6 +84,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     graph = build_graph(load(options.source))
@@ -92,11 +95,12 @@ def _of_trace(options: Namespace) -> dict[str, str]:
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
     _say_prediction(policy)
-    return _texts(options, policy)
+    stages = [int(stage.launch or 0) for stage in policy.stages]
+    return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
 
 
 def _say_prediction(policy: Policy) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
@@ -118,10 +122,10 @@ def _label(stage: Stage) -> str:
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.stages import rebound  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesise import with_prediction  # noqa: PLC0415 - likewise
-    from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import rebound  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
 
     policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
@@ -136,10 +140,10 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
 
 
 def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.between import between  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
-    from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesise import synthesise  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
     if launches is None:
         launches = list(best_pair(graph))
@@ -152,9 +156,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         raise UserError("a policy is for at least two launches: --launches 12,13")
     folded: list[int] = []
     if options.fuse:
-        folded = between(graph, launches)
+        folded = overtaken_launches(graph, launches)
         graph = fuse(graph, launches)
-    elif more := between(graph, launches):
+    elif more := overtaken_launches(graph, launches):
         numbers = ", ".join(map(str, more))
         print(
             f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too (--fuse takes it as part of a stage instead)."
@@ -166,7 +170,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
     return synthesise(graph, launches, folded=folded)
 
 
-def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
+def _texts(
+    options: Namespace, policy: Policy, blocked: Callable[[Policy], tuple[str, ...]] | None = None
+) -> dict[str, str]:
     from tileprof.policy.emit.counters import counters_files  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - likewise
     from tileprof.policy.format import to_dict  # noqa: PLC0415 - likewise
@@ -174,7 +180,7 @@ def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
     if options.format == "counters":
         return counters_files(policy)
     if options.format == "cusync":
-        texts, made = cusync_files(policy, several=options.several_waits)
+        texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
         for reason in made.reasons[:REASONS]:
             print(f"Over-synchronised: {reason}.", file=sys.stderr)
         if len(made.reasons) > REASONS:
