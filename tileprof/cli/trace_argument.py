@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,11 @@ def load_trace(path: str | Path) -> Trace:
     try:
         return load(path)
     except TraceError:
-        folder = Path(path)
-        inside = sorted(p for p in folder.glob(f"*{SUFFIX}") if (p / manifest.FILE_NAME).exists())
+        inside: list[Path] = []
+        with suppress(OSError):  # a name too long for the system, say: what `load` said stands
+            inside = sorted(p for p in Path(path).glob(f"*{SUFFIX}") if (p / manifest.FILE_NAME).exists())
         if not inside:
             raise
     more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
     names = ", ".join(found.name for found in inside[:_MOST_NAMED])
-    raise UserError(f"{folder} is no trace, but holds {names}{more}: name one, {inside[0]}")
+    raise UserError(f"{path} is no trace, but holds {names}{more}: name one, {inside[0]}")
