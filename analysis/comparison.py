@@ -42,8 +42,10 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """The value as JSON types; of each pair of numbers the first is of A."""
-        sides = {"facts": self.facts, "patterns": self.patterns}
-        lists = {name: {key: list(pair) for key, pair in value.items()} for name, value in sides.items()}
+        lists = {
+            "facts": {name: list(pair) for name, pair in self.facts.items()},
+            "patterns": {name: list(pair) for name, pair in self.patterns.items()},
+        }
         rows = [asdict(row) | {"launches": list(row.launches), "time_ns": list(row.time_ns)} for row in self.rows]
         return {"schema": SCHEMA, "version": VERSION, "units": UNITS, **lists, "rows": rows}
 
