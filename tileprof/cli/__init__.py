@@ -44,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"tileprof: {_harmless(str(error))}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print(
+            "tileprof: there is not enough memory for this here: take part of it, or a larger machine", file=sys.stderr
+        )
+        return BAD_USAGE
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
         raise
