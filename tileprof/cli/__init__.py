@@ -31,10 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; `SystemExit` and `KeyboardInterrupt` pass through.
 
     A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
-    prints its traceback and returns 70. What `record`, or `run --`, runs owns stdout, and may close it.
+    prints its traceback and returns 70. What `record` runs owns stdout, and may close it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    ours = given[:1] != ["record"] and not (given[:1] == ["run"] and "--" in given)
+    ours = given[:1] != ["record"]
     if ours and sys.stdout is None:
         print("tileprof: cannot write to stdout: it is closed", file=sys.stderr)
         return BAD_USAGE
@@ -107,13 +107,7 @@ def _run(arguments: list[str]) -> int:
     verb = _load(name)
     parser = parser_of(verb, full={"-h", "--help"} & set(arguments) != set())
     parse = parser.parse_intermixed_args if verb.options_anywhere else parser.parse_args
-    words, program = arguments[1:], None
-    if verb.takes_program and "--" in words:
-        words, program = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
-    options = parse(words)
-    if verb.takes_program:
-        options.program = program
-    return verb.run(options)
+    return verb.run(parse(arguments[1:]))
 
 
 def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:
