@@ -112,7 +112,7 @@ STEPS = (
     suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
-    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240, alone=True),
+    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=90, limit_s=300, alone=True),
     suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
     suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
