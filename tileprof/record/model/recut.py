@@ -24,6 +24,8 @@ from tileprof.trace import Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tileprof.trace import Trace
 
 NOTE: Final = (
@@ -173,7 +175,7 @@ class _Writing:
 
     def __init__(self, trace: Trace, writer: TraceWriter) -> None:
         self._trace, self._writer = trace, writer
-        self._rows = trace.launches.to_dict("records")
+        self._rows = _rows(trace.launches)
         self._buffers: dict[int, int] = {}
         self._footprints: dict[int, int] = {}
         buffers = trace.buffers
@@ -183,7 +185,7 @@ class _Writing:
     def run(self, by_last: dict[int, _Group], replaced: set[int]) -> dict[int, tuple[int, ...]]:
         """The new launches of every recorded one that stands for itself or ends a group."""
         begun, ended = defaultdict(list), defaultdict(list)
-        for row in self._trace.buffers.to_dict("records"):
+        for row in _rows(self._trace.buffers):
             begun[max(row["allocated_at"], -1)].append(row)
             if row["freed_at"] != NEVER:
                 ended[row["freed_at"]].append(row["buffer"])
@@ -229,11 +231,11 @@ class _Writing:
 
     def _cut(self, group: _Group) -> list[int]:
         sizes: dict[int, int] = {}
-        for slot in (slot for one in group.planned for slot in one.slots if isinstance(slot, Scratch)):
-            sizes[slot.slot] = max(sizes.get(slot.slot, 0), slot.bytes)
+        for space in (slot for one in group.planned for slot in one.slots if isinstance(slot, Scratch)):
+            sizes[space.slot] = max(sizes.get(space.slot, 0), space.bytes)
         scratch = {}
-        for slot, size in sizes.items():
-            scratch[slot] = self._writer.add_buffer(base=self._scratch_base, bytes=size, kind="workspace")
+        for number, size in sizes.items():
+            scratch[number] = self._writer.add_buffer(base=self._scratch_base, bytes=size, kind="workspace")
             self._scratch_base += -(-size // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         numbers, begin = [], self._rows[group.launches[0]]["begin_ns"]
         for one in group.planned:
@@ -260,6 +262,10 @@ class _Writing:
         for buffer in scratch.values():
             self._writer.free_buffer(buffer)
         return numbers
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def _xyz(row: dict[str, Any], what: str) -> tuple[int, int, int]:
