@@ -9,8 +9,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
+SEARCH_ROUNDS ?= 10
 
-.PHONY: help install demo test browser lint bench notebooks format typing-links clean
+.PHONY: help install demo test search browser lint bench notebooks format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +28,13 @@ demo: $(INSTALLED) ## record a GPT-2 on the CPU, print the report, write the pag
 # Left out by marker: what needs an NVIDIA GPU, and what measures.
 test: $(INSTALLED) browser ## the whole suite
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not benchmark" $(PYTEST_ARGS)
+
+# Each failure ends with its example as an @example(...), to be pasted above the test and mended.
+search: $(INSTALLED) ## the property tests with new random examples, SEARCH_ROUNDS times; for the night
+	@status=0; for round in $$(seq $(SEARCH_ROUNDS)); do \
+		$(BIN)/python -m pytest -n 2 -q -m "hypothesis and not gpu and not benchmark" --hypothesis-profile=search \
+			$(PYTEST_ARGS) || status=1; \
+	done; exit $$status
 
 # The page is tested in a real browser; without one these tests are skipped, and say so.
 browser:

@@ -20,13 +20,14 @@ nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
                   consumer {...}, pattern, map, edges (all
-                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
+                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, last_producer, reuse_only, stream_waves,
                   overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage]
                   sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
     conservative  [op, kernel, launches, tiles, notes]
     notes         sentences of the recorder
     assumptions   {bound: sentence}
     first_look    index into pairs, or null
+    guidance      added by ``tileprof report``: see tileprof.analysis.guidance.values
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ def _pair_json(row: dict[Any, Any], program_ns: float) -> dict[str, Any]:
         "described_edges": described_edges(row),
         **sides,
         **{name: str(row[name]) for name in ("pattern", "map", "binding", "coverage")},
-        **{name: bool(row[name]) for name in ("direct", "reuse_only")},
+        **{name: bool(row[name]) for name in ("direct", "last_producer", "reuse_only")},
         **{
             name: float(row[name])
             for name in ("early", "lead_ns", "overlapped_waves", "recorded_ns", "bound_ns", "gain_ns", "overlap_ns")

@@ -31,11 +31,11 @@ from IPython.display import Markdown
 
 import tileprof
 from tileprof.analysis import build_graph
-from tileprof.policy.coverage import pair_waits
-from tileprof.policy.fuse import fuse
-from tileprof.policy.judge import judge
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.verify import verify
+from tileprof.policy.verification.pair_waits import pair_waits
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.assessment import assess
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.verification.verifier import verify
 from tileprof.trace.footprint import READ, WRITE
 from tileprof.viz.charts import areas, bars
 from tileprof.viz.figures import wait_matrix
@@ -153,7 +153,7 @@ for (network, batch), graph in graphs.items():
     for stage, producer, consumer in pairs(graph):
         fused = fuse(graph, (producer, consumer))
         found = {
-            kind: judge(shipped_policy(Shipped(kind), fused, producer, consumer), fused, (producer, consumer))
+            kind: assess(shipped_policy(Shipped(kind), fused, producer, consumer), fused, (producer, consumer))
             for kind in ("conv2dtile", "rowsync")
         }
         tile, row = found["conv2dtile"], found["rowsync"]

@@ -32,13 +32,13 @@ from IPython.display import Markdown
 
 import tileprof
 from tileprof.analysis import build_graph
-from tileprof.policy.fuse import fuse
-from tileprof.policy.orders import axes_order
-from tileprof.policy.predict import Predictor
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.tiles import tile_numbers
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.format.tile_orders import axes_order
+from tileprof.policy.synthesis.prediction import Predictor
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.verification.verifier import verify
 from tileprof.viz.charts import bars
 from tileprof.viz.figures import tile_matrix
 

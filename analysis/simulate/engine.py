@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import apart, internal, without_allocation
+from tileprof.analysis.bounds.compiled import apart, in_cache, internal, without_allocation
 from tileprof.analysis.bounds.listing import _pop, _pop_tile, _push, _push_tile
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import (
@@ -96,6 +96,11 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
         int(z.mapping.n[-1]),
         float(z.working[0]),
     )
+
+
+def is_compiled() -> bool:
+    """Whether the engine is in numba's cache; if not, the first simulation compiles it for a minute."""
+    return in_cache(_loop)
 
 
 @without_allocation

@@ -14,12 +14,12 @@ from pathlib import Path
 from measuring import header, table, tileprof
 
 from tileprof.analysis import build_graph
-from tileprof.policy.between import between
-from tileprof.policy.fuse import fuse
 from tileprof.policy.operators import describe
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.verifier import verify
 from tileprof.runtime import Pipeline
 from tileprof.runtime.executor import Program, delaying, stream
 from tileprof.trace import load
@@ -50,7 +50,7 @@ def rows_of(program, folder):
         "launch"
     ]
     pair = [int(convolutions[module]) for module in PAIRS[program]]
-    graph, folded = fuse(whole, pair), between(whole, pair)
+    graph, folded = fuse(whole, pair), overtaken_launches(whole, pair)
     policies = {kind: shipped_policy(Shipped(kind), graph, *pair) for kind in KINDS}
     policies = {k: replace(p, stages=describe(whole, p.stages, folded)) for k, p in policies.items()}
     policies["synthesised"] = synthesise(graph, pair, folded=folded)

@@ -11,8 +11,8 @@ from pathlib import Path
 from measuring import header, table, tileprof
 
 from tileprof.analysis import build_graph
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
 
 LLAMA = ("--fake", "--module", r"layers\.0\b")

@@ -4,7 +4,7 @@
 //   tileprof export tests/gpu/halo_omitted.dep --format cusync -o build/halo/without                 # the tile's own row of tiles only
 //   nvcc -std=c++17 -arch=sm_90 -I build/halo/with -I tests/data/cusync_stand_in tests/gpu/halo_alone.cu -o build/halo/with/alone
 //
-// The second is what cuSync's Conv2DTileSync, RowSync and TileSync wait for (`tileprof/policy/shipped.py`). Prints a line a delay: rounds,
+// The second is what cuSync's Conv2DTileSync, RowSync and TileSync wait for (`tileprof/policy/synthesis/cusync_kinds.py`). Prints a line a delay: rounds,
 // rounds with a wrong result, wrong pixels; exits with 1 if there was one.
 
 #include "halo_race.cuh"

@@ -18,7 +18,7 @@ INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 
 from tileprof.errors import UserError  # noqa: E402 - see above
-from tileprof.policy.expression import parse  # noqa: E402 - likewise
+from tileprof.policy.format.expression import parse  # noqa: E402 - likewise
 from tileprof.runtime.cases import gelu_mlp  # noqa: E402 - likewise
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
 from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise

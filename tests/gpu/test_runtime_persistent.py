@@ -14,7 +14,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
 
 import replays
 
-from tileprof.policy.expression import parse
+from tileprof.policy.format.expression import parse
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.errors import WaitTimeoutError

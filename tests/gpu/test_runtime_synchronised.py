@@ -21,7 +21,7 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import replays  # noqa: E402 - see above
 
-from tileprof.policy.expression import parse  # noqa: E402 - likewise
+from tileprof.policy.format.expression import parse  # noqa: E402 - likewise
 from tileprof.runtime.chain import Chain  # noqa: E402 - likewise
 from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
 from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise

@@ -12,8 +12,8 @@ from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis import build_graph
 from tileprof.cli import main
 from tileprof.policy.format import PolicyError, from_dict, to_dict
-from tileprof.policy.guard import check_operands
-from tileprof.policy.synthesise import synthesise
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.operand_guard import check_operands
 from tileprof.trace import load
 
 HEAD = "tileprof dependencies 1\n"

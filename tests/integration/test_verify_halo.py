@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from tileprof.analysis import build_graph
-from tileprof.policy.fuse import fuse
-from tileprof.policy.judge import judge
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.verify import verify
+from tileprof.policy.assessment import assess
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
 
 pytest.importorskip("torch")
@@ -63,7 +63,7 @@ def test_the_missing_dependencies_are_the_halo(recorded, kind):
 def test_the_corrected_policy_waits_for_the_halo_and_costs_next_to_nothing(recorded):
     path, pair = recorded
     graph = fuse(build_graph(load(path)), pair)
-    found = judge(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
+    found = assess(shipped_policy(Shipped("conv2dtile"), graph, *pair), graph, pair)
     assert not found.verdict.sound
     assert verify(found.corrected, graph, pair).sound
     assert found.corrected.prediction["policy_us"] <= found.policy_us + 0.01

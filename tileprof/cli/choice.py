@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from tileprof.errors import UserError
-from tileprof.policy.stages import checked, of_module
+from tileprof.policy.synthesis.stage_choice import checked, of_module
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

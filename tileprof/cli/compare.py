@@ -87,7 +87,7 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
     """Microseconds by row, from stages that take ``times`` alone: schedulers by name, policies by `row_name`."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - likewise
-    from tileprof.policy.predict import Predictor  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
     from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
 
     with tempfile.TemporaryDirectory() as folder:

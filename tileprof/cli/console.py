@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, NoReturn, TextIO
 
@@ -55,3 +56,12 @@ def _carries(encoding: str) -> bool:
 def sparkline(shares: Iterable[float]) -> str:
     """Shares from 0 to 1 as blocks of that height; what is not quite nothing is seen."""
     return "".join(_BLOCKS[0 if s <= 0 else max(1, min(8, round(8 * s)))] for s in shares)
+
+
+def plain(text: str, most: int = 0) -> str:
+    """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
+    shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
+    if most and len(shown) > most:
+        left = (most - 1) // 2
+        shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
+    return shown

@@ -67,7 +67,7 @@ def _run(options: Namespace) -> int:
 
 
 def _by_hand(options: Namespace) -> dict[str, str]:
-    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
     for name in ("launches", "pair", "module", "policy", "fuse"):
         if getattr(options, name):
@@ -96,7 +96,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 
 
 def _say_prediction(policy: Policy) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
@@ -118,10 +118,10 @@ def _label(stage: Stage) -> str:
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.stages import rebound  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesise import with_prediction  # noqa: PLC0415 - likewise
-    from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import rebound  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
 
     policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
@@ -136,10 +136,10 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
 
 
 def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.between import between  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
-    from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesise import synthesise  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
     if launches is None:
         launches = list(best_pair(graph))
@@ -152,9 +152,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         raise UserError("a policy is for at least two launches: --launches 12,13")
     folded: list[int] = []
     if options.fuse:
-        folded = between(graph, launches)
+        folded = overtaken_launches(graph, launches)
         graph = fuse(graph, launches)
-    elif more := between(graph, launches):
+    elif more := overtaken_launches(graph, launches):
         numbers = ", ".join(map(str, more))
         print(
             f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too (--fuse takes it as part of a stage instead)."

@@ -17,9 +17,9 @@ def load(name: str | Path) -> Policy:
 
     Expressions that leave their grid are found here: whatever works with the policy later knows no file.
     """
-    from tileprof.policy.dsl import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.format import PolicyError, load_policy  # noqa: PLC0415 - likewise
-    from tileprof.policy.lower import lower  # noqa: PLC0415 - likewise
+    from tileprof.policy.format.lowering import lower  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
     if str(name).endswith(".dep"):
         return load_dependencies(name)

@@ -53,8 +53,11 @@ def _run(options: Namespace) -> int:
 def _print(trace: Trace, options: Namespace) -> None:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - likewise
+    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - likewise
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - likewise
     from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
+    from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
     from tileprof.trace import manifest  # noqa: PLC0415 - likewise
@@ -62,14 +65,21 @@ def _print(trace: Trace, options: Namespace) -> None:
 
     device = get(options.device) if options.device else None
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
-    graph = build_graph(trace)
-    report = build_report(graph, machine)
+    with steps() as say:
+        say("finding dependencies")
+        graph = build_graph(trace)
+        say(f"bounding pairs of launches{first_time()}")
+        report = build_report(graph, machine)
+        say(f"simulating{first_time()}")
+        guidance = guide(report, Simulator(graph, machine))
+        curves = Curves(graph)
     if options.json:
-        json.dump(report.to_json(), sys.stdout, indent=1, allow_nan=False)
+        json.dump(report.to_json() | {"guidance": guidance.to_json()}, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         recording = not trace.complete and manifest.live_writer(trace.path) is not None
-        print_report(report, options.top, terminal(plain=options.plain), Curves(graph), recording=recording)
+        console = terminal(plain=options.plain)
+        print_report(report, options.top, console, curves, guidance=guidance, recording=recording)
 
 
 VERB = Verb("report", "print what a trace holds and what overlap could gain", _prepare, _run)

@@ -11,8 +11,8 @@ from rich.text import Text
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.simulate.lives import SharedRoofline
 from tileprof.analysis.words import counted, duration, signed_percent
-from tileprof.cli.console import terminal
-from tileprof.cli.report_text import percent, plain
+from tileprof.cli.console import plain, terminal
+from tileprof.cli.guidance_text import percent
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds

@@ -14,8 +14,8 @@ from tileprof.errors import UserError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+    from tileprof.policy.assessment import Assessment
     from tileprof.policy.format import Policy
-    from tileprof.policy.judge import Judgement
 
 FIRST = 10
 STAGES = 6
@@ -41,7 +41,7 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy"
     )
-    add("--json", action="store_true", help="for programs: schema in tileprof.policy.judge")
+    add("--json", action="store_true", help="for programs: schema in tileprof.policy.assessment")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
 
 
@@ -53,8 +53,8 @@ def _run(options: Namespace) -> int:
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - likewise
-    from tileprof.policy.judge import judge  # noqa: PLC0415 - likewise
+    from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     name = options.policy or options.kind
@@ -65,7 +65,7 @@ def _run(options: Namespace) -> int:
         launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named(policy))
-    found = judge(policy, graph, launches)
+    found = assess(policy, graph, launches)
     if options.json:
         json.dump(found.to_json(options.first or len(found.verdict.missing)), sys.stdout, indent=1, allow_nan=False)
         print()
@@ -76,7 +76,7 @@ def _run(options: Namespace) -> int:
 
 def _load(name: str) -> Policy | None:
     """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
-    from tileprof.policy.shipped import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
 
     return None if name.startswith(PREFIX) else policies.load(name)
 
@@ -84,9 +84,9 @@ def _load(name: str) -> Policy | None:
 def _shipped(
     name: str, options: Namespace, graph: TileGraph, launches: list[int] | None
 ) -> tuple[list[int], TileGraph, Policy]:
-    from tileprof.policy.fuse import fuse  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.shipped import Shipped, shipped_policy  # noqa: PLC0415 - likewise
-    from tileprof.policy.stages import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
 
     shipped = Shipped.parse(name, options.rows)
     pair = list(best_pair(graph)) if launches is None else launches
@@ -103,8 +103,8 @@ def _named(policy: Policy) -> list[int]:
     return named
 
 
-def _print(name: str, options: Namespace, found: Judgement) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+def _print(name: str, options: Namespace, found: Assessment) -> None:
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     verdict, policy = found.verdict, found.policy
     print(f"{name} on {options.trace}")
@@ -127,8 +127,8 @@ def _print(name: str, options: Namespace, found: Judgement) -> None:
         _print_corrected(options, found, found.corrected)
 
 
-def _print_missing(found: Judgement, first: int) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+def _print_missing(found: Assessment, first: int) -> None:
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = found.missing()
     shown = missing.head(first) if first else missing
@@ -145,7 +145,7 @@ def _at(tile: list[int]) -> str:
     return f"({', '.join(map(str, tile))})"
 
 
-def _print_costs(found: Judgement) -> None:
+def _print_costs(found: Assessment) -> None:
     excess, verdict = found.verdict.excess, found.verdict
     print(
         f"Waits: {int(excess['waits'].sum()):,}, {int(excess['idle_waits'].sum()):,} of them useless; "
@@ -163,7 +163,7 @@ def _print_costs(found: Judgement) -> None:
         print(f"Hazards from recycled memory that no wait covers: {len(verdict.renamable):,}; {left}.")
 
 
-def _print_corrected(options: Namespace, found: Judgement, made: Policy) -> None:
+def _print_corrected(options: Namespace, found: Assessment, made: Policy) -> None:
     kinds = ", ".join(edge.kind for edge in made.edges) or "no waits"
     print(f"A sound policy for these launches ({kinds}) takes {made.prediction['policy_us']:.2f} us; to write it:")
     fused = ["--fuse"] if options.fuse else []
@@ -172,7 +172,7 @@ def _print_corrected(options: Namespace, found: Judgement, made: Policy) -> None
     print(f"  {shlex.join(command)}")
 
 
-def _strict(found: Judgement) -> bool:
+def _strict(found: Assessment) -> bool:
     return not found.policy.guard.get("renamed", False)
 
 

@@ -99,9 +99,9 @@ def _serve(options: Namespace, answers: Answers) -> int:
 
 def _overlay(options: Namespace, graph: TileGraph) -> Overlay:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.coverage import pair_waits  # noqa: PLC0415 - likewise
-    from tileprof.policy.predict import Predictor  # noqa: PLC0415 - likewise
-    from tileprof.policy.verify import verify  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.pair_waits import pair_waits  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
     from tileprof.viz import Overlay, PairOverlay  # noqa: PLC0415 - likewise
 
     name = options.policy

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.policy.bare import graph_of_relations, relation
-from tileprof.policy.dsl import Dependencies
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
-from tileprof.policy.verify import Verification, verify
+from tileprof.policy.format.expression import parse
+from tileprof.policy.synthesis.dependency_file import Dependencies
+from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
 from tileprof.runtime.stages.view import View

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
-from tileprof.policy.verify import Verification
+from tileprof.policy.verification.verifier import Verification
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
 from tileprof.runtime.stages.view import View

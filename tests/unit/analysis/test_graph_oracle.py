@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,46 +21,60 @@ LAG = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
 @st.composite
 def boxes(draw: st.DrawFn) -> dict:
     length, count_0, count_1 = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    stride_0, stride_1 = draw(st.integers(1, 7)), draw(st.integers(0, 9))
-    span = length + (count_0 - 1) * stride_0 + (count_1 - 1) * stride_1
+    stride_0 = draw(st.integers(1, 7))
+    inner = length + (count_0 - 1) * stride_0
+    stride_1 = draw(st.integers(0, min(9, SIZE // 2 - inner)))
+    span = inner + (count_1 - 1) * stride_1
     first, last = sorted((draw(LAG), draw(LAG)))
     return {
         "tile": draw(st.integers(0, 3)), "operand": draw(st.integers(0, 1)),
         "mode": draw(st.sampled_from([READ, READ, WRITE, WRITE, ATOMIC])),
-        "offset": draw(st.integers(0, max(0, SIZE // 2 - span))), "length": length, "count_0": count_0,
+        "offset": draw(st.integers(0, SIZE // 2 - span)), "length": length, "count_0": count_0,
         "stride_0": stride_0, "count_1": count_1, "stride_1": stride_1, "first": first, "last": last,
     }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Program:
+    """A program as literals, so that a failing example can be pasted: the boxes of each footprint, then what happens."""
+
+    footprints: list[list[dict]]
+    events: list[tuple]
+
+    def trace(self) -> MemoryTrace:
+        builder = TraceBuilder()
+        for rows in self.footprints:
+            builder.footprint(4, rows)
+        for name, *arguments in self.events:
+            getattr(builder, name)(*arguments)
+        return builder.trace()
+
+
 @st.composite
-def traces(draw: st.DrawFn) -> MemoryTrace:
-    builder = TraceBuilder()
-    footprints = [
-        builder.footprint(4, draw(st.lists(boxes(), min_size=1, max_size=6))) for _ in range(draw(st.integers(1, 3)))
-    ]
-    arena = 2 * SIZE
+def programs(draw: st.DrawFn) -> Program:
+    footprints = [draw(st.lists(boxes(), min_size=1, max_size=6)) for _ in range(draw(st.integers(1, 3)))]
+    events: list[tuple] = []
+    ranges: list[tuple[int, int]] = []
     live: list[int] = []
     for _ in range(draw(st.integers(1, 8))):
         if live and draw(st.booleans()):
-            builder.free(live.pop(draw(st.integers(0, len(live) - 1))))
+            events.append(("free", live.pop(draw(st.integers(0, len(live) - 1)))))
         base = draw(st.sampled_from([0, 16, SIZE // 2, SIZE]))
-        size = draw(st.sampled_from([SIZE, SIZE + 8]))
-        if all(
-            base + size <= builder.buffers[b]["base"]
-            or builder.buffers[b]["base"] + builder.buffers[b]["bytes"] <= base
-            for b in live
-        ):
-            live.append(builder.buffer(base, min(size, arena)))
+        end = base + draw(st.sampled_from([SIZE, SIZE + 8]))
+        if all(end <= ranges[b][0] or ranges[b][1] <= base for b in live):
+            live.append(len(ranges))
+            ranges.append((base, end))
+            events.append(("buffer", base, end - base))
         if live:
-            which = draw(st.sampled_from(footprints))
             bound = [(draw(st.sampled_from(live)), draw(st.integers(0, SIZE // 2))) for _ in range(2)]
-            builder.launch(which, *bound)
-    return builder.trace()
+            events.append(("launch", draw(st.integers(0, len(footprints) - 1)), *bound))
+    return Program(footprints, events)
 
 
 @settings(max_examples=300, deadline=None)
-@given(traces())
-def test_every_edge_equals_the_byte_by_byte_oracle(trace: MemoryTrace) -> None:
+@given(programs())
+def test_every_edge_equals_the_byte_by_byte_oracle(program: Program) -> None:
+    trace = program.trace()
     edges = build_graph(trace).edges
     found = {
         (a, b, c, d, e, bool(f)): (n, last, first) for a, b, c, d, e, f, n, last, first in edges.itertuples(index=False)
@@ -110,6 +126,14 @@ def test_repeated_layers_share_blocks() -> None:
     assert len(graph.links) == 99
     assert len(graph.blocks) == 1
     assert graph.links["edges"].sum() == 99 * 64
+
+
+def test_a_box_outside_its_buffer_is_refused_in_memory_as_in_a_file() -> None:
+    builder = TraceBuilder()
+    write = builder.footprint(1, [{"tile": 0, "operand": 0, "mode": WRITE, "offset": 4, "length": 8}])
+    builder.launch(write, (builder.buffer(0, 16), 8))
+    with pytest.raises(TraceError, match="touches bytes 12 to 20 of buffer 0, which has 16"):
+        builder.trace()
 
 
 def test_overlapping_live_buffers_are_refused() -> None:

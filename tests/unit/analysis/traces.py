@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pandas as pd
 
+from tileprof.trace import structure
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 
 @dataclass
 class MemoryTrace:
-    """What `build_graph` reads of a trace."""
+    """What `build_graph` reads of a trace. Raises TraceError for rows that the reader would refuse in a file."""
 
     launches: pd.DataFrame
     operands: pd.DataFrame
     buffers: pd.DataFrame
-    footprints: list[Footprint]
+    distinct: list[Footprint]
+
+    path = "a trace in memory"
+
+    def __post_init__(self) -> None:
+        for table in ("launches", "buffers", "operands", "tiles", "accesses"):
+            structure.check(self, table, self.columns(table))
+
+    @property
+    def footprints(self) -> int:
+        return len(self.distinct)
 
     def footprint(self, number: int) -> Footprint:
-        return self.footprints[number]
+        return self.distinct[number]
+
+    def count(self, table: str) -> int:
+        return len(getattr(self, table))
+
+    def columns(self, table: str) -> dict[str, np.ndarray]:
+        """A table as the reader gives it: int64 columns, boxes in the order of their tiles."""
+        if table == "tiles":
+            tiles = [footprint.tiles for footprint in self.distinct]
+            block = np.concatenate([np.empty((0, 3), np.int32), *(footprint.block for footprint in self.distinct)])
+            return {
+                "footprint": np.repeat(np.arange(len(tiles)), tiles),
+                "tile": np.concatenate([np.empty(0, np.int64), *map(np.arange, tiles)]),
+                **{f"block_{axis}": block[:, number] for number, axis in enumerate("xyz")},
+            }
+        if table == "accesses":
+            sorted_boxes = [f.boxes.take(np.argsort(f.boxes.tile, kind="stable")) for f in self.distinct]
+            boxes = Boxes.concat(sorted_boxes)
+            columns = {name.name: getattr(boxes, name.name) for name in fields(Boxes)}
+            return {"footprint": np.repeat(np.arange(len(sorted_boxes)), [len(b) for b in sorted_boxes]), **columns}
+        frame = getattr(self, table)
+        return {name: frame[name].to_numpy() for name in frame}
 
 
 @dataclass
@@ -59,6 +91,7 @@ class TraceBuilder:
         frame = pd.DataFrame(operands, columns=["launch", "operand", "buffer", "offset"]).astype("int64")
         columns = ["base", "bytes", "allocated_at", "freed_at"]
         buffers = pd.DataFrame(self.buffers, columns=columns).astype("int64")
+        buffers.insert(0, "buffer", range(len(buffers)))
         for name, value in {
             "begin_ns": 0, "duration_ns": 1000, "kernel": "k", "op": "o", "module": "m",
         }.items():  # fmt: skip

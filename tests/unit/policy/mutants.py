@@ -13,9 +13,9 @@ import numpy as np
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, from_dict, to_dict
-from tileprof.policy.grouping import Grouping, edge_for
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
+from tileprof.policy.verification.verifier import verify
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
 """A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised beyond reach; a tile that posts

@@ -2,7 +2,7 @@
 
 ``tests/data/cusync_policy_shapes.csv`` holds the rows (from the repository's tile_sizes_db.py, eval_mlp.py, attention.cu and
 eval_resnet.py; split-k of the baseline). Their split-k sums inside the kernel; here a launch of its own adds up, and is folded into the stage before
-it, as activations and softmax are (`tileprof.policy.fuse`).
+it, as activations and softmax are (`tileprof.policy.synthesis.epilogue_fusion`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch.nn import functional
 
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
-from tileprof.policy.fuse import fuse
-from tileprof.policy.predict import Predictor
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.prediction import Predictor
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 
 DATA = Path(__file__).parents[2] / "data" / "cusync_policy_shapes.csv"
 KINDS = ("rowsync", "tilesync", "stridedsync")

@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tileprof.policy.dsl import Dependencies, DependencyError, load_dependencies, parse_dependencies
 from tileprof.policy.format import Policy, from_dict, to_dict
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.dependency_file import (
+    Dependencies,
+    DependencyError,
+    load_dependencies,
+    parse_dependencies,
+)
 
 HEAD = "tileprof dependencies 1\n"
 UP_DOWN = HEAD + "grid up 24 x 4\ngrid down 48 x 4\n"

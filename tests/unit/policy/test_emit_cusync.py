@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tileprof.errors import UserError
-from tileprof.policy.bare import graph_of_waits
-from tileprof.policy.dsl import parse_dependencies
 from tileprof.policy.emit import cusync_parts
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.emit.express import express
 from tileprof.policy.emit.names import identifiers
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.dependency_file import parse_dependencies
+from tileprof.policy.verification.relation_graph import graph_of_waits
+from tileprof.policy.verification.verifier import verify
+from tileprof.runtime.include_path import INCLUDE
 
-STAND_IN = Path(__file__).parents[2] / "data" / "cusync_stand_in"
 ARCHITECTURES = ("80", "90")
 
 NVCC = shutil.which("nvcc")
@@ -185,7 +185,7 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
             }
             calls.append(f'show("wait", {number}, {_host(title + "Waits", texts)}, {grid}, {most});')
     write(tmp_path, texts | {"harness.cu": HARNESS.replace("CALLS", "\n  ".join(calls))})
-    compile_cuda(tmp_path, "harness.cu", STAND_IN, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
+    compile_cuda(tmp_path, "harness.cu", INCLUDE, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
     done = subprocess.run([tmp_path / "harness"], capture_output=True, text=True, check=True)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert {(word, *map(int, numbers)) for word, *numbers in rows} == wanted
@@ -206,7 +206,7 @@ def _host(name: str, texts: dict[str, str]) -> str:
 def test_header_and_example_compile_for_every_architecture(tmp_path: Path, name: str) -> None:
     policy = policy_of(TEXTS[name], order=True)
     write(tmp_path, cusync_files(policy, several=True)[0])
-    compile_for_all(tmp_path, STAND_IN)
+    compile_for_all(tmp_path, INCLUDE)
 
 
 @needs_nvcc
@@ -249,7 +249,7 @@ def test_names_of_kernels_never_become_code(tmp_path: Path) -> None:
     before = texts["policy.h"].partition("#pragma once")[0]
     assert all(line == "" or line.startswith("//") for line in before.splitlines())
     write(tmp_path, texts)
-    compile_cuda(tmp_path, "example.cu", STAND_IN, "-c", "-arch=sm_90", "-o", "example.o")
+    compile_cuda(tmp_path, "example.cu", INCLUDE, "-c", "-arch=sm_90", "-o", "example.o")
 
 
 def test_a_shipped_policy_of_cusync_is_never_used() -> None:

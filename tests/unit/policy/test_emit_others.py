@@ -20,14 +20,14 @@ from tileprof.analysis import build_graph
 from tileprof.analysis.graph import TileGraph
 from tileprof.analysis.lanes import LaneSource
 from tileprof.errors import UserError
-from tileprof.policy.dsl import parse_dependencies
 from tileprof.policy.emit import perfetto
 from tileprof.policy.emit.counters import counters
 from tileprof.policy.emit.folder import write_folder
 from tileprof.policy.emit.graphml import graphml_files
 from tileprof.policy.emit.names import comment, identifiers, xml_text
 from tileprof.policy.emit.perfetto import perfetto_files
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.dependency_file import parse_dependencies
 from tileprof.trace import load
 
 GOLDEN = Path(__file__).parents[2] / "golden"

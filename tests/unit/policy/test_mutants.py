@@ -14,8 +14,8 @@ from test_policy_verify import runs_without
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis import build_graph
 from tileprof.analysis.graph import TileGraph
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
 
 COUNT = int(os.environ.get("TILEPROF_MUTANTS", "600"))

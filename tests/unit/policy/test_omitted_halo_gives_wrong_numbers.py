@@ -8,11 +8,11 @@ import pytest
 import torch
 from recorded_modules import recorded
 
-from tileprof.policy.between import between
-from tileprof.policy.fuse import fuse
 from tileprof.policy.operators import describe
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.synthesise import synthesise
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.runtime import Pipeline
 from tileprof.runtime.executor import delaying, stream
 from tileprof.runtime.executor.program import Program
@@ -23,7 +23,7 @@ def pair(tmp_path_factory):
     """Two 3 x 3 convolutions of one size with a ReLU between them, which is the first one's epilogue."""
     module, x, whole = recorded("convolutions", tmp_path_factory.mktemp("halo") / "t.tileprof")
     launches = [0, 2]
-    folded = between(whole, launches)
+    folded = overtaken_launches(whole, launches)
     graph = fuse(whole, launches)
     return module(x).detach(), x, module, whole, graph, launches, folded
 

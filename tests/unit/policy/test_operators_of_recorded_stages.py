@@ -12,11 +12,11 @@ from recorded_modules import MODULES, GeluMlp, record, recorded
 
 from tileprof.cli import main
 from tileprof.errors import UserError
-from tileprof.policy.between import between
 from tileprof.policy.format import from_dict, to_dict
-from tileprof.policy.fuse import fuse
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.tiles import tile_numbers
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.runtime import Pipeline
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import randomly
@@ -85,7 +85,7 @@ def test_the_stages_touch_what_the_launches_touched(program) -> None:
 def test_launches_taken_as_epilogues_are_epilogues(name, epilogues, tmp_path) -> None:
     module, x, graph = recorded(name, tmp_path / "t.tileprof")
     products = [n for n, k in enumerate(graph.launches["kernel"]) if "elementwise" not in k]
-    folded = between(graph, products)
+    folded = overtaken_launches(graph, products)
     assert folded
     policy = synthesise(fuse(graph, products), products, folded=folded)
     assert [s.operator["parameters"].get("epilogue", "none") for s in policy.stages] == epilogues

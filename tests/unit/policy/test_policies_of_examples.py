@@ -10,10 +10,10 @@ from importlib import import_module
 import pytest
 from recorded_modules import TILES, record
 
-from tileprof.policy.candidates import TOLERANCE
 from tileprof.policy.format import from_dict, to_dict
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.candidates import TOLERANCE
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 
 PROGRAMS = {
     "llama": (["--layers", "2", "--tokens", "64"], True),

@@ -9,8 +9,8 @@ import pytest
 import tileprof
 from tileprof.analysis import build_graph
 from tileprof.policy.format import from_dict, to_dict
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 from tileprof.trace import validate
 
 GOLDEN = sorted((Path(__file__).parents[2] / "golden").glob("*.tileprof"))

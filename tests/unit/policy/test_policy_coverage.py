@@ -6,10 +6,10 @@ from graphs import graph_of
 from hypothesis import given, settings
 from test_policy_verify import cases
 
-from tileprof.policy.coverage import pair_waits
 from tileprof.policy.format import PolicyError
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.verification.pair_waits import pair_waits
+from tileprof.policy.verification.verifier import verify
 
 
 def edges(block):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileprof.policy.expression import ExpressionError, parse
+from tileprof.policy.format.expression import ExpressionError, parse
 
 VARIABLES = ("x", "y")
 

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_modules import recorded
 
-from tileprof.policy.between import between
 from tileprof.policy.emit.counters import counters
 from tileprof.policy.emit.cusync import cusync_files
 from tileprof.policy.format import PolicyError, from_dict, to_dict
-from tileprof.policy.fuse import fuse
-from tileprof.policy.optimisations import decide
-from tileprof.policy.orders import AXES, axes_of, axes_order, choices
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.format.tile_orders import AXES, axes_of, axes_order, choices
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.optimisations import choose_options
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.verifier import verify
 
 grids = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
 
@@ -83,7 +83,7 @@ def test_an_order_of_no_axes_is_refused() -> None:
 @pytest.fixture(scope="module")
 def products(tmp_path_factory):
     _, _, whole = recorded("gpt3_mlp", tmp_path_factory.mktemp("optimisations") / "t.tileprof")
-    return whole, fuse(whole, [0, 2]), between(whole, [0, 2])
+    return whole, fuse(whole, [0, 2]), overtaken_launches(whole, [0, 2])
 
 
 def test_loads_are_reordered_where_a_waiting_product_also_reads_weights(products) -> None:
@@ -102,7 +102,7 @@ def test_loads_are_in_order_where_every_producer_fills_its_last_wave(products) -
     _, fused, folded = products
     policy = synthesise(fused, [0, 2], folded=folded)
     full = replace(policy, stages=(replace(policy.stages[0], blocks_per_sm=1, grid=(132, 1, 1)), policy.stages[1]))
-    options = decide(full, fused, [0, 2])
+    options = choose_options(full, fused, [0, 2])
     assert not options.reordered_loads
     assert "fills its last wave" in options.reasons["reordered_loads"]
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Policy, from_dict, to_dict
-from tileprof.policy.grouping import edge_for, groupings, hull_for
-from tileprof.policy.stages import stage_of
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.tiles import coordinates
-from tileprof.policy.verify import verify
+from tileprof.policy.format.tile_numbers import coordinates
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.synthesis.semaphore_groupings import edge_for, groupings, hull_for
+from tileprof.policy.synthesis.stage_choice import stage_of
+from tileprof.policy.verification.verifier import verify
 
 Grid = tuple[int, int, int]
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, from_dict, load_policy, to_dict
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.verification.verifier import verify
 
 Grid = tuple[int, int, int]
 

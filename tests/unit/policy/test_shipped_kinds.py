@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tileprof.analysis.graph import TileGraph
 from tileprof.errors import UserError
-from tileprof.policy.between import between
-from tileprof.policy.fuse import fuse
-from tileprof.policy.judge import judge
-from tileprof.policy.shipped import KINDS, Shipped, shipped_policy
-from tileprof.policy.stages import best_pair, checked, of_module
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.assessment import assess
+from tileprof.policy.synthesis.cusync_kinds import KINDS, Shipped, shipped_policy
+from tileprof.policy.synthesis.epilogue_fusion import fuse
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.synthesis.stage_choice import best_pair, checked, of_module
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.verifier import verify
 
 Grid = tuple[int, int, int]
 
@@ -92,12 +92,12 @@ def test_a_judgement_knows_the_cost_of_waiting_for_everything() -> None:
     edges = {(t, t) for t in range(40)}
     graph = graph_of([(40, 1, 1), (40, 1, 1)], {(0, 1): edges}, sms=3)
     whole = shipped_policy(Shipped("rowsync", rows="yy"), graph, 0, 1)
-    found = judge(whole, graph)
+    found = assess(whole, graph)
     assert found.verdict.sound
     assert found.corrected is None
     assert found.policy_us > found.exact_us
     assert found.excess_us == pytest.approx(found.policy_us - found.exact_us)
-    assert judge(shipped_policy(Shipped("tilesync", rows="xx"), graph, 0, 1), graph).excess_us == pytest.approx(0)
+    assert assess(shipped_policy(Shipped("tilesync", rows="xx"), graph, 0, 1), graph).excess_us == pytest.approx(0)
 
 
 def chain(*links: Relation, tiles: int = 4) -> TileGraph:
@@ -110,13 +110,13 @@ def chain(*links: Relation, tiles: int = 4) -> TileGraph:
 def test_what_lies_between_is_composed_tile_by_tile() -> None:
     shift = {(t, t + 1) for t in range(3)}
     graph = chain({(0, 1): shift}, {(1, 2): shift}, {(0, 2): {(3, 0)}})
-    assert between(graph, [0, 2]) == [1]
+    assert overtaken_launches(graph, [0, 2]) == [1]
     fused = fuse(graph, [0, 2])
     (row,) = fused.links.itertuples()
     assert (row.producer, row.consumer, row.reuse) == (0, 2, False)
     parent, child, _ = fused.blocks[row.block].edges()
     assert set(zip(parent.tolist(), child.tolist(), strict=True)) == {(0, 2), (1, 3), (3, 0)}
-    assert between(fused, [0, 2]) == []
+    assert overtaken_launches(fused, [0, 2]) == []
 
 
 def test_fused_bytes_are_those_that_the_consumer_reads_on_the_way() -> None:
@@ -156,7 +156,7 @@ def test_fused_needs_are_those_of_tiles_followed_one_by_one(data: st.DataObject)
     relation = {(p, c): data.draw(pairs) for c in range(count) for p in range(c)}
     graph = graph_of([(tiles, 1, 1)] * count, relation)
     chosen = data.draw(st.lists(st.integers(0, count - 1), unique=True, min_size=2, max_size=count).map(sorted))
-    folded = between(graph, chosen)
+    folded = overtaken_launches(graph, chosen)
     seen: dict[Tile, set[Tile]] = {}  # what a tile needs of the stages
     host = {launch: launch for launch in chosen}
     wanted: set[tuple[Tile, Tile]] = set()
@@ -188,11 +188,11 @@ def test_a_launch_that_overwrites_what_a_later_stage_uses_is_not_fused() -> None
         fuse(graph, [0, 1, 3])
 
 
-def test_launches_that_nobody_needs_are_not_between() -> None:
+def test_launches_that_nobody_needs_are_not_overtaken() -> None:
     same = {(t, t) for t in range(4)}
     graph = chain({(0, 1): same}, {(0, 2): same}, {(2, 3): same})
-    assert between(graph, [0, 3]) == [2]
-    assert between(graph, [0, 2]) == []
+    assert overtaken_launches(graph, [0, 3]) == [2]
+    assert overtaken_launches(graph, [0, 2]) == []
     assert fuse(graph, [0, 2]).links[["producer", "consumer"]].to_numpy().tolist() == [[0, 2]]
 
 

@@ -10,7 +10,7 @@ from random_policies import policies
 
 from tileprof.errors import UserError
 from tileprof.policy.format import from_dict
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 from tileprof.runtime.sync.tables import Tables
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_policies import policies, touches_of, traced
 
 from tileprof.policy.format import Policy, from_dict
-from tileprof.policy.verify import verify
+from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.executor import Memory, Program, Touches, delaying, execute, randomly, recycled, search, stream
 from tileprof.runtime.executor.cells import Cells
 

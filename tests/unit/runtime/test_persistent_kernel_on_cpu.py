@@ -20,8 +20,8 @@ from kernel_on_cpu import HostKernel, Patch, compile_machine, compiled, compiler
 from test_persistent_plan import planned, policy_of
 
 from tileprof.errors import UserError
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Policy
+from tileprof.policy.format.expression import parse
 from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent import source

@@ -12,9 +12,9 @@ import tileprof
 from tileprof import devices
 from tileprof.analysis import build_graph
 from tileprof.policy.format import WaitTable
-from tileprof.policy.lower import lower
-from tileprof.policy.synthesise import synthesise
-from tileprof.policy.verify import verify
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.search import synthesise
+from tileprof.policy.verification.verifier import verify
 from tileprof.record import Options
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all

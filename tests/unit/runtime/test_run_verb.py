@@ -14,8 +14,8 @@ from rich.progress import Progress
 
 from tileprof.cli.run import VERB
 from tileprof.errors import UserError
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Range
+from tileprof.policy.format.expression import parse
 from tileprof.runtime.executor import search
 
 

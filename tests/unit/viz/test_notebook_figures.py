@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.policy.graphs import graph_of
 from tileprof.errors import UserError
-from tileprof.policy.coverage import pair_waits
-from tileprof.policy.shipped import Shipped, shipped_policy
-from tileprof.policy.verify import verify
+from tileprof.policy.synthesis.cusync_kinds import Shipped, shipped_policy
+from tileprof.policy.verification.pair_waits import pair_waits
+from tileprof.policy.verification.verifier import verify
 from tileprof.viz.charts import areas, bars, curves, heat, level_bars, level_shares, wave_points
 from tileprof.viz.figures import MOST_TILES, tile_graph, tile_matrix, wait_matrix
 from tileprof.viz.overlay import PairOverlay

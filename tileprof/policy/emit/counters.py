@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.ranges import ragged
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 
 I64 = NDArray[np.int64]
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tileprof.errors import UserError
-from tileprof.policy.expression import Expression
 from tileprof.policy.format import Edge, Semaphores, Stage, WaitTable
-from tileprof.policy.lower import Waits
-from tileprof.policy.orders import ASCENDING, axes_of, places
+from tileprof.policy.format.expression import Expression
+from tileprof.policy.format.lowering import Waits
+from tileprof.policy.format.tile_orders import ASCENDING, axes_of, places
 
 MOST_NUMBERS = 1 << 20
 """Numbers of a table in the header: a compiler takes seconds for as many."""

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
-from tileprof.policy.bare import graph_of_waits, grid_tiles
-from tileprof.policy.expression import parse
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, WaitTable
-from tileprof.policy.grouping import edge_for, groupings
-from tileprof.policy.lower import lower
-from tileprof.policy.verify import verify
+from tileprof.policy.format.expression import parse
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.synthesis.semaphore_groupings import edge_for, groupings
+from tileprof.policy.verification.relation_graph import graph_of_waits, grid_tiles
+from tileprof.policy.verification.verifier import verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph

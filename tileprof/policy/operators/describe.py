@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tileprof.policy.operators.called import Called, Slot, UnknownStageError
 from tileprof.policy.operators.epilogues import absorb
 from tileprof.policy.operators.kinds import Draft, draft
+from tileprof.policy.operators.recorded_call import RecordedCall, Slot, UnknownStageError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def describe(graph: TileGraph, stages: Sequence[Stage], folded: Sequence[int] = ()) -> tuple[Stage, ...]:
     """The stages with ``operator`` filled in; where none describes a stage, ``reason`` says why.
 
-    ``folded``: launches that are taken as part of the stage before them (`tileprof.policy.fuse`).
+    ``folded``: launches that are taken as part of the stage before them (`tileprof.policy.synthesis.epilogue_fusion`).
     """
     found = [_attempt(graph, int(stage.launch or 0)) for stage in stages]
     drafts, reasons = [d for d, _ in found], [r for _, r in found]
@@ -41,7 +41,7 @@ def describe(graph: TileGraph, stages: Sequence[Stage], folded: Sequence[int] = 
 
 def _attempt(graph: TileGraph, launch: int) -> tuple[Draft | None, str]:
     try:
-        return draft(Called.of(graph, launch)), ""
+        return draft(RecordedCall.of(graph, launch)), ""
     except UnknownStageError as error:
         return None, str(error)
 

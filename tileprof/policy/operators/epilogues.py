@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tileprof.policy.operators.called import Called, Slot, UnknownStageError
 from tileprof.policy.operators.kinds import Draft, draft
+from tileprof.policy.operators.recorded_call import RecordedCall, Slot, UnknownStageError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -21,7 +21,7 @@ def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: l
     """
     stage = latest
     try:
-        one = draft(Called.of(graph, launch))
+        one = draft(RecordedCall.of(graph, launch))
         stage, role = _taken(one, drafts)
         drafts[stage] = _with_epilogue(drafts[stage], one, role)
     except UnknownStageError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
-from tileprof.policy.operators.called import Called, Slot, UnknownStageError
+from tileprof.policy.operators.recorded_call import RecordedCall, Slot, UnknownStageError
 from tileprof.trace.footprint import READ
 
 
@@ -25,7 +25,7 @@ class Draft:
     grid: tuple[int, int, int]
 
 
-def draft(called: Called) -> Draft:
+def draft(called: RecordedCall) -> Draft:
     """The operator of a launch; raises `UnknownStageError` where there is none, or where its grid is another."""
     if called.op.rstrip("_") in _RANDOM or called.arguments.get("dropout_p", 0):
         raise UnknownStageError(
@@ -54,7 +54,7 @@ def _by(grid: tuple[int, ...]) -> str:
 
 
 def _tiled(
-    called: Called, sizes: tuple[int, int], tile: tuple[int, int], z: int = 1
+    called: RecordedCall, sizes: tuple[int, int], tile: tuple[int, int], z: int = 1
 ) -> tuple[dict[str, Any], tuple[int, int, int]]:
     """Parameters and grid of ``sizes`` in tiles: rows run along whichever axis gives the launch's grid, x where neither does."""
     down, across = -(-sizes[0] // tile[0]), -(-sizes[1] // tile[1])
@@ -63,7 +63,7 @@ def _tiled(
     return {"tile": list(tile), "rows_along": along}, grid
 
 
-def gemm(called: Called) -> Draft:
+def gemm(called: RecordedCall) -> Draft:
     """mm, addmm, bmm, baddbmm; with split-k the first of the two kernels."""
     called.only(alpha=1)
     if called.kernel.startswith("splitk_reduce"):
@@ -83,7 +83,7 @@ def gemm(called: Called) -> Draft:
     return Draft("gemm", operands, *_tiled(called, (sizes[-2], sizes[-1]), (rows, columns), z))
 
 
-def _split(called: Called, a: Slot, b: Slot) -> Draft:
+def _split(called: RecordedCall, a: Slot, b: Slot) -> Draft:
     a, b = _batchless(a), _batchless(b)
     if len(a.shape) != 2:
         raise UnknownStageError("a product of batches, split along k")
@@ -101,7 +101,7 @@ def _split(called: Called, a: Slot, b: Slot) -> Draft:
     return Draft("gemm", {"a": a, "b": b, "out": part}, parameters, grid)
 
 
-def reduce(called: Called) -> Draft:
+def reduce(called: RecordedCall) -> Draft:
     """The sum over split-k slices: rectangles of results, or runs of them as one long row."""
     whole = called.written()
     out = _batchless(whole)
@@ -130,7 +130,7 @@ def _batchless(slot: Slot) -> Slot:
     return slot.like(slot.shape[1:], slot.strides[1:]) if len(slot.shape) == 3 and slot.shape[0] == 1 else slot
 
 
-def _addend(called: Called, given: Slot, out: Slot, whole: Slot) -> dict[str, Slot]:
+def _addend(called: RecordedCall, given: Slot, out: Slot, whole: Slot) -> dict[str, Slot]:
     """What is added to a product: a bias along its columns, or a matrix of its shape."""
     called.only(beta=1)
     sizes = [n for n in given.shape if n > 1]
@@ -141,7 +141,7 @@ def _addend(called: Called, given: Slot, out: Slot, whole: Slot) -> dict[str, Sl
     raise UnknownStageError(f"{called.op} adds a tensor of shape {given.shape} to a result of {whole.shape}")
 
 
-def convolution(called: Called) -> Draft:
+def convolution(called: RecordedCall) -> Draft:
     """Two-dimensional, one group, equal strides and paddings; channels last or first."""
     called.only(groups=1, transposed=False)
     if not called.kernel.startswith("implicit_gemm_fprop") or called.workspace[0] >= 0:
@@ -163,7 +163,7 @@ def convolution(called: Called) -> Draft:
     return Draft("conv2d", operands, parameters, grid)
 
 
-def pointwise(called: Called) -> Draft:
+def pointwise(called: RecordedCall) -> Draft:
     """Functions of single elements: as one long row where operands lie alike and without gaps, else in runs of the result."""
     if "elementwise" not in called.kernel:
         raise UnknownStageError(f"{called.kernel} is no function of single elements")
@@ -186,14 +186,14 @@ def pointwise(called: Called) -> Draft:
     return _runs(called, given, out, function, number)
 
 
-def _one_row(called: Called, given: list[Slot], out: Slot, function: str) -> Draft:
+def _one_row(called: RecordedCall, given: list[Slot], out: Slot, function: str) -> Draft:
     flat = out.flat()
     operands = {role: slot.flat() for role, slot in zip("xy", given, strict=False)} | {"out": flat}
     _, run = called.tile(flat)
     return Draft("pointwise", operands, {"tile": [1, run], "function": function}, (-(-flat.shape[1] // run), 1, 1))
 
 
-def _runs(called: Called, given: list[Slot], out: Slot, function: str, number: float) -> Draft:
+def _runs(called: RecordedCall, given: list[Slot], out: Slot, function: str, number: float) -> Draft:
     """Blocks walk the result as it lies in memory; where it has one element along a dimension, the operands decide."""
     spread = [_broadcast(slot, out) for slot in given]
     wide = [d for d in range(len(out.shape)) if out.shape[d] > 1] or [0]
@@ -224,7 +224,7 @@ def _number(at: tuple[int, ...], shape: tuple[int, ...]) -> int:
     return number
 
 
-def norm(called: Called) -> Draft:
+def norm(called: RecordedCall) -> Draft:
     """Layer norm and RMS norm over the last dimension."""
     if len(called.arguments.get("normalized_shape", [0])) != 1 or not called.kernel.startswith("rows<"):
         raise UnknownStageError(f"{called.op} over {called.arguments.get('normalized_shape')}")
@@ -239,7 +239,7 @@ def norm(called: Called) -> Draft:
     return Draft("norm", operands, {"rows": rows, "kind": kind, "epsilon": epsilon}, (-(-out.shape[0] // rows), 1, 1))
 
 
-def softmax(called: Called) -> Draft:
+def softmax(called: RecordedCall) -> Draft:
     """Over the last dimension."""
     out, given = called.written(), called.need("self")
     called.only(half_to_float=False)
@@ -259,7 +259,7 @@ _TWO: Final = {"add": "add", "mul": "mul"}
 _BY_NUMBER: Final = ("div",)
 _RANDOM: Final = ("native_dropout", "_fused_dropout", "bernoulli")
 
-_BY_OPERATOR: Final[dict[str, Callable[[Called], Draft]]] = {
+_BY_OPERATOR: Final[dict[str, Callable[[RecordedCall], Draft]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), gemm),
     **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"), convolution),
     **dict.fromkeys((*_ONE, *_TWO, *_BY_NUMBER), pointwise),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 
 I64 = NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import Waits, lower
+from tileprof.policy.format.lowering import Waits, lower
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.cost import chain_us, tile_us
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePlan, arranged, arrangements, with_cuts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
-from tileprof.policy.lower import lower
+from tileprof.policy.format.lowering import lower
 
 I32 = NDArray[np.int32]
 

@@ -1,0 +1,74 @@
+"""The text of a policy file as JSON: strictly, in bounded memory, and fast where tables are long."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+
+from tileprof.errors import UserError
+
+_MOST_BYTES: Final = 256 * 2**20
+_MOST_ID: Final = 2**31 - 1
+_ID: Final = {"type": "integer", "minimum": 0, "maximum": _MOST_ID}
+"""Of a list of numbers in the schema."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, empty for a device; raises `UserError` where it is too large, `OSError` and `ValueError`."""
+    text = b""
+    if path.stat().st_size <= _MOST_BYTES and not path.is_char_device():  # a device may never end
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+    if max(path.stat().st_size, len(text)) > _MOST_BYTES:
+        raise UserError(f"larger than {_MOST_BYTES >> 20} MiB; a policy is not")
+    return text.decode("utf-8-sig")
+
+
+def parsed(text: str) -> Any:
+    """JSON as its standard has it: Python's reader takes numbers that are none, and the last of several equal keys.
+
+    Raises `UserError` for these, `ValueError` for what is no JSON, `RecursionError` for what is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_each_once, parse_constant=_finite, parse_float=_finite)
+
+
+@cache
+def validator() -> Any:
+    """The validator of the schema. An integer is one of Python's: 3.0 is no index of a list."""
+    text = files("tileprof.policy.format").joinpath("policy.schema.json").read_text(encoding="utf-8")
+    known = jsonschema.Draft202012Validator
+    types = known.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    strict = jsonschema.validators.extend(known, {"items": _items}, type_checker=types)  # type: ignore[no-untyped-call]  # of the stubs
+    return strict(json.loads(text))
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise UserError(f"{twice[:80]!r} stands twice in one object; which of the two counts is not said")
+    return made
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise UserError(f"{text[:80]} is no finite number")
+    return number
+
+
+def _items(checker: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """Millions of numbers in a table take a minute one by one; the first wrong one is enough."""
+    if items != _ID or not isinstance(instance, list):
+        yield from jsonschema.Draft202012Validator.VALIDATORS["items"](checker, items, instance, schema)
+    elif instance and not (set(map(type, instance)) == {int} and 0 <= min(instance) <= max(instance) <= _MOST_ID):
+        wrong = next(n for n, v in enumerate(instance) if type(v) is not int or not 0 <= v <= _MOST_ID)
+        yield from checker.descend(instance[wrong], items, path=wrong)

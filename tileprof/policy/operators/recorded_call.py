@@ -1,0 +1,193 @@
+"""A launch of a trace as a call: its operand slots with layouts and places in memory, and which elements its first tile writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.policy.format.tile_numbers import coordinates, grid_of
+from tileprof.trace.footprint import READ, WRITE
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+    from tileprof.trace.footprint import Footprint
+
+ITEM_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
+"""The types that stages compute in."""
+
+Shape = tuple[int, ...]
+
+
+class UnknownStageError(Exception):
+    """No operator describes a stage; the text says why, for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor of a call: ``shape`` and ``strides`` in elements from ``offset`` (elements) of ``buffer``."""
+
+    number: int
+    argument: str
+    shape: Shape
+    strides: Shape
+    dtype: str
+    buffer: int
+    offset: int
+
+    @property
+    def last(self) -> int:
+        """The element of the buffer behind its last."""
+        return self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
+
+    def like(self, shape: Sequence[int], strides: Sequence[int]) -> Slot:
+        """The same elements in another form."""
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def permuted(self, *dims: int) -> Slot:
+        return self.like([self.shape[d] for d in dims], [self.strides[d] for d in dims])
+
+    def matrix(self) -> Slot:
+        """All dimensions but the last as one; raises `UnknownStageError` where they do not follow each other in memory."""
+        shape, strides = list(self.shape), list(self.strides)
+        while len(shape) > 2:
+            if shape[0] != 1 and shape[1] != 1 and strides[0] != shape[1] * strides[1]:
+                raise UnknownStageError(
+                    f"{self.argument} of shape {self.shape} and strides {self.strides} is no matrix"
+                )
+            inner = strides[1] if shape[1] != 1 else strides[0]
+            shape[:2], strides[:2] = [shape[0] * shape[1]], [inner]
+        if len(shape) == 1:
+            shape, strides = [1, *shape], [shape[0], *strides]
+        return self.like(shape, strides)
+
+    def flat(self) -> Slot:
+        """All elements as one row, in memory order; raises `UnknownStageError` where there are gaps between them."""
+        run = 1
+        for stride, size in sorted((s, n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1):
+            if stride != run:
+                raise UnknownStageError(
+                    f"{self.argument} of shape {self.shape} and strides {self.strides} has gaps in memory"
+                )
+            run *= size
+        return self.like((1, run), (run, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """A launch: ``op`` without namespace and overload, slots by argument name, and the operator's other arguments."""
+
+    launch: int
+    op: str
+    kernel: str
+    grid: tuple[int, int, int]
+    slots: tuple[Slot | None, ...]
+    arguments: dict[str, Any]
+    workspace: tuple[int, int]
+    """Slot and buffer of the workspace; -1 for none."""
+    footprint: Footprint
+    at: NDArray[np.int64]
+    """Coordinates of the tiles in ``grid``."""
+
+    @classmethod
+    def of(cls, graph: TileGraph, launch: int) -> RecordedCall:
+        """Raises `UnknownStageError` where the trace does not say how the operator was called."""
+        row = graph.launches.iloc[launch]
+        text = str(row.get("call", ""))
+        if not text:
+            name = str(row["op"] or row["kernel"])
+            how = (
+                "; a trace of the model recorder does: tileprof record --recorder model"
+                if name.startswith("aten::")
+                else ""
+            )
+            raise UnknownStageError(f"the trace does not say how {name} was called{how}")
+        if str(row.get("coverage", "exact")) != "exact":
+            raise UnknownStageError(f"{row['op']} was not recorded exactly")
+        call = json.loads(text)
+        buffers, offsets = (column.tolist() for column in graph.trace.operands_of(launch))
+        slots = [
+            None if given is None else _slot(number, given, buffers[number], offsets[number])
+            for number, given in enumerate(call["operands"])
+        ]
+        empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
+        return cls(
+            launch, str(row["op"]).removeprefix("aten::").split(".")[0], str(row["kernel"]), grid_of(graph, launch), tuple(slots),
+            call["arguments"], (empty, buffers[empty] if empty >= 0 else -1), graph.trace.footprint(int(row["footprint"])),
+            coordinates(graph, launch),
+        )  # fmt: skip
+
+    def find(self, *names: str) -> Slot | None:
+        """The slot of the first of these arguments that the launch has."""
+        for name in names:
+            for slot in self.slots:
+                if slot is not None and slot.argument == name:
+                    return slot
+        return None
+
+    def need(self, *names: str) -> Slot:
+        found = self.find(*names)
+        if found is None:
+            raise UnknownStageError(f"{self.op} touches no {names[0]}")
+        return found
+
+    def written(self) -> Slot:
+        """The operand that the launch writes; raises `UnknownStageError` for none, or for several that later stages could read."""
+        boxes = self.footprint.boxes
+        numbers = np.unique(boxes.operand[boxes.mode == WRITE]).tolist()
+        found: Slot | None = self.slots[numbers[0]] if numbers else None
+        if found is None:
+            raise UnknownStageError(f"{self.kernel} writes workspace")
+        return found
+
+    def only(self, **expected: Any) -> None:
+        """Raise `UnknownStageError` unless each of these arguments has the value expected or is not there."""
+        for name, value in expected.items():
+            if self.arguments.get(name, value) != value:
+                raise UnknownStageError(f"{self.op} with {name} {self.arguments[name]!r}")
+
+    def span(self, slot: Slot | int, mode: int, tile: tuple[int, int, int], itemsize: int) -> tuple[int, int]:
+        """First and last element of an operand that a tile touches, from the operand's first; raises where it touches none."""
+        number = slot if isinstance(slot, int) else slot.number
+        boxes = self.footprint.boxes
+        place = int(np.flatnonzero((self.at == np.asarray(tile)).all(axis=1))[0])
+        rows = np.arange(np.searchsorted(boxes.tile, place), np.searchsorted(boxes.tile, place, "right"))
+        rows = rows[(boxes.operand[rows] == number) & (boxes.mode[rows] == mode)]
+        if not len(rows):
+            raise UnknownStageError(f"{self.kernel} does not touch operand {number} in tile {tile}")
+        reach = boxes.length[rows] + (boxes.count_0[rows] - 1) * boxes.stride_0[rows]
+        reach += (boxes.count_1[rows] - 1) * boxes.stride_1[rows]
+        low, high = int(boxes.offset[rows].min()), int((boxes.offset[rows] + reach).max())
+        return low // itemsize, high // itemsize - 1
+
+    def tile(self, out: Slot) -> Shape:
+        """How far along each dimension of ``out`` the tile at the origin of the grid reaches."""
+        _, last = self.span(out, WRITE, (0, 0, 0), ITEM_BYTES[out.dtype])
+        return tuple(n + 1 for n in place(last, out))
+
+    def reads_from(self, slot: Slot, tile: tuple[int, int, int]) -> Shape:
+        """Coordinates of the first element of ``slot`` that a tile reads."""
+        return place(self.span(slot, READ, tile, ITEM_BYTES[slot.dtype])[0], slot)
+
+
+def place(element: int, slot: Slot) -> Shape:
+    """Coordinates in ``slot`` of an element, counted from its first; dimensions that repeat elements are at 0."""
+    found = [0] * len(slot.shape)
+    sizes = [(s, d) for d, (n, s) in enumerate(zip(slot.shape, slot.strides, strict=True)) if n > 1 and s > 0]
+    for stride, dim in sorted(sizes, reverse=True):
+        found[dim], element = divmod(element, stride)
+    return tuple(found)
+
+
+def _slot(number: int, given: dict[str, Any], buffer: int, offset: int) -> Slot:
+    dtype = str(given["dtype"])
+    if dtype not in ITEM_BYTES:
+        raise UnknownStageError(f"{given['argument']} is {dtype}; stages compute in {', '.join(ITEM_BYTES)}")
+    if offset % ITEM_BYTES[dtype]:
+        raise UnknownStageError(f"{given['argument']} does not begin at a whole element of its buffer")
+    shape, strides = tuple(given["shape"]), tuple(given["strides"])
+    return Slot(number, str(given["argument"]), shape, strides, dtype, buffer, offset // ITEM_BYTES[dtype])

@@ -1,0 +1,127 @@
+"""Launches between two stages taken as part of the first: what the stages need of each other through them.
+
+cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input; the
+recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads what the one
+wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of the producer
+(pointwise kernels on channels-last images), and else a superset.
+
+What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual block makes the
+last convolution wait for the block's input too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.analysis.graph import TileGraph
+from tileprof.errors import UserError
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.relation_graph import link_frame, relation
+
+I64 = NDArray[np.int64]
+_Reached = dict[int, NDArray[np.int64]]
+"""By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
+
+
+def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
+    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their numbers.
+
+    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a launch in between
+    overwrites what a stage after its own still needs.
+    """
+    chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
+    parents = _true_blocks(graph, {*chosen, *folded})
+    reached: dict[int, _Reached] = {}
+    needs: dict[int, _Reached] = {launch: {} for launch in chosen}
+    hosts = {launch: launch for launch in chosen}
+    for launch in sorted({*chosen, *folded}):
+        tiles = int(graph.tile_base[launch + 1] - graph.tile_base[launch])
+        found = needs[launch] if launch in chosen else reached.setdefault(launch, {})
+        for producer, block in parents.get(launch, {}).items():
+            if producer in chosen:
+                _add(found, producer, _dense(block, int(graph.tile_base[producer + 1] - graph.tile_base[producer])))
+            else:
+                for stage, through in reached[producer].items():
+                    _add(found, stage, _compose(block, through, tiles))
+        if launch not in chosen:
+            hosts[launch] = _host(graph, launch, hosts, found)
+            _hand_over(needs[hosts[launch]], hosts[launch], found)
+    keys, blocks = [], []
+    for launch, found in needs.items():
+        for stage, needed in found.items():
+            child, parent = np.nonzero(needed)
+            keys.append((stage, launch))
+            blocks.append(relation(parent, child, len(needed), needed[child, parent]))
+    return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+
+
+def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached) -> int:
+    """The stage that a launch in between becomes part of: the last one whose result it takes."""
+    links = graph.links[(graph.links["consumer"] == launch) & ~graph.links["reuse"]]
+    read = [hosts[p] for p in links["producer"][links["hazard"] == "RAW"].tolist() if p in hosts]
+    host = max(read or found)
+    later = [stage for stage in found if stage > host]
+    if later:
+        raise UserError(
+            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, which comes after "
+            "that one; leave --fuse out"
+        )
+    return host
+
+
+def _hand_over(needs: _Reached, host: int, found: _Reached) -> None:
+    """What the tiles of a launch in between need, those of its stage need that they take something from."""
+    taken = found[host] > 0
+    for stage, through in found.items():
+        if stage != host:
+            _add(needs, stage, np.array([through[tiles].sum(axis=0) for tiles in taken.T], np.int64))
+
+
+def _true_blocks(graph: TileGraph, launches: set[int]) -> dict[int, dict[int, EdgeBlock]]:
+    """By consumer, by producer: the dependencies among ``launches`` that are not recycled memory."""
+    links = graph.links[~graph.links["reuse"]]
+    links = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
+    found: dict[int, dict[int, list[EdgeBlock]]] = {}
+    for p, c, b in zip(links["producer"].tolist(), links["consumer"].tolist(), links["block"].tolist(), strict=True):
+        found.setdefault(c, {}).setdefault(p, []).append(graph.blocks[b])
+    return {c: {p: merge_blocks(blocks) for p, blocks in of.items()} for c, of in found.items()}
+
+
+def _add(found: _Reached, stage: int, needed: I64) -> None:
+    found[stage] = found[stage] + needed if stage in found else needed
+
+
+def _dense(block: EdgeBlock, producers: int) -> I64:
+    parent, child, row = block.edges()
+    dense = np.zeros((len(block.set_of), producers), np.int64)
+    np.add.at(dense, (child, parent), block.bytes[row])
+    return dense
+
+
+def _compose(block: EdgeBlock, through: I64, tiles: int) -> I64:
+    """Bytes that a tile reads of tiles in between, counted for every tile that those depend on."""
+    depends = through > 0
+    rows = np.zeros((block.sets, through.shape[1]), np.int64)
+    for number in range(block.sets):
+        part = slice(block.indptr[number], block.indptr[number + 1])
+        rows[number] = block.bytes[part] @ depends[block.parent[part]]
+    dense = np.zeros((tiles, through.shape[1]), np.int64)
+    some = block.set_of >= 0
+    dense[some] = rows[block.set_of[some]]
+    return dense
+
+
+def _links(graph: TileGraph, keys: list[tuple[int, int]], blocks: list[EdgeBlock], chosen: list[int]) -> pd.DataFrame:
+    """True dependencies as composed, recycled memory between the stages as it was."""
+    links = graph.links
+    kept = links[links["reuse"] & links["producer"].isin(chosen) & links["consumer"].isin(chosen)]
+    made = link_frame(keys, blocks)
+    made["block"] += len(graph.blocks)
+    return pd.concat([kept, made[kept.columns]], ignore_index=True).sort_values(
+        ["producer", "consumer"], ignore_index=True
+    )

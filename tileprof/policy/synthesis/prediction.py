@@ -1,0 +1,100 @@
+"""What a policy is expected to gain: its waits in place of the recorded dependencies, dispatched in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import EdgeBlock
+from tileprof.analysis.bounds.bounder import Bounder
+from tileprof.analysis.bounds.listing import alone
+from tileprof.analysis.bounds.problem import problem
+from tileprof.analysis.graph import HAZARDS, TileGraph
+from tileprof.analysis.inorder import Costs, in_order
+from tileprof.policy.format import Policy
+from tileprof.policy.format.lowering import lower
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.format.tile_orders import places
+from tileprof.policy.verification.awaited_tiles import wait_block
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Modelled times in nanoseconds: the stages in stream order, and under the policy."""
+
+    stream_ns: float
+    policy_ns: float
+
+    @property
+    def gain(self) -> float:
+        """Share of the stream time that the policy saves; negative where it loses."""
+        return 1.0 - self.policy_ns / self.stream_ns if self.stream_ns > 0 else 0.0
+
+
+class Predictor:
+    """Predictions on one graph; durations and occupancies are worked out once."""
+
+    def __init__(self, graph: TileGraph, costs: Costs | None = None) -> None:
+        self.graph = graph
+        self.costs = costs or Costs()
+        self._bounder = Bounder(graph)
+
+    def __call__(self, policy: Policy, launches: Sequence[int]) -> Prediction:
+        """``launches`` are the stages, in order; the policy must be for their grids."""
+        numbers = [tile_numbers(self.graph, launch) for launch in launches]
+        rows: list[tuple[int, int, str, bool, int]] = []
+        blocks: list[EdgeBlock] = []
+        for waits in lower(policy):
+            producer, consumer = waits.edge.producer, waits.edge.consumer
+            block = wait_block(waits, numbers[producer], numbers[consumer])
+            if block is not None:
+                rows.append((launches[producer], launches[consumer], "RAW", False, len(blocks)))
+                blocks.append(block)
+        p = problem(self._with(rows, blocks), self._bounder.durations, list(launches), reuse=True)
+        chosen = np.asarray(launches)
+        orders = [_order(stage.order, number) for stage, number in zip(policy.stages, numbers, strict=True)]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=orders)
+        return Prediction(self.stream_ns(launches), float(ends.max(initial=0.0)))
+
+    def exact_ns(
+        self, launches: Sequence[int], *, renamed: bool, orders: Sequence[tuple[int, ...] | None] | None = None
+    ) -> float:
+        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out.
+
+        ``orders`` are those of the stages, as in a policy; None is ascending.
+        """
+        p = problem(self.graph, self._bounder.durations, list(launches), reuse=not renamed)
+        chosen = np.asarray(launches)
+        given = orders or [None] * len(launches)
+        taken = [_order(o, tile_numbers(self.graph, n)) for o, n in zip(given, launches, strict=True)]
+        ends = in_order(p, self._bounder.units[chosen], self._bounder.capacity, self.costs, orders=taken)
+        return float(ends.max(initial=0.0))
+
+    def stream_ns(self, launches: Sequence[int]) -> float:
+        """One launch after the other, each alone on the device, with the gap that launches of a CUDA graph have."""
+        durations, slots = self._bounder.durations, self._bounder.slots
+        tiles = np.diff(self.graph.tile_base)
+        alone_ns = [float(alone(durations.of(i, int(tiles[i])), int(slots[i])).max(initial=0.0)) for i in launches]
+        return sum(alone_ns) + (len(launches) - 1) * float(self.graph.trace.device.graph_gap_ns)
+
+    def _with(self, rows: list[tuple[int, int, str, bool, int]], blocks: list[EdgeBlock]) -> TileGraph:
+        links = pd.DataFrame(rows, columns=["producer", "consumer", "hazard", "reuse", "block"])
+        types = {"producer": "int64", "consumer": "int64", "reuse": "bool", "block": "int64"}
+        links = links.astype(types).assign(hazard=lambda f: pd.Categorical(f["hazard"], categories=list(HAZARDS)))
+        return TileGraph(self.graph.trace, self.graph.tile_base, links, blocks)
+
+
+def _order(order: tuple[int, ...] | None, numbers: I64) -> I64 | None:
+    """Trace tiles in the policy's order; its own is that of tile numbers."""
+    if order is None:
+        return np.argsort(numbers, kind="stable").astype(np.int64)
+    return np.argsort(places(order)[numbers], kind="stable").astype(np.int64)

@@ -1,0 +1,194 @@
+"""The coarsest policy that loses no predicted gain, from a tile graph.
+
+For every pair of stages orders of tiles are chosen (`orders`), then waits are tried from one semaphore for the whole grid down to one a
+tile (`groupings`); each is a superset of the dependencies by construction, and the verifier has the last word on the result. Candidates
+are ranked by the predicted time of the pair; within `TOLERANCE` of the best, expressions win over tables, then the fewest semaphores.
+An edge whose dependencies are already covered through other edges is left out. Orders stay where they make the whole faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.blocks import merge_blocks
+from tileprof.errors import UserError
+from tileprof.policy.format import Edge, Options, Policy, Semaphores
+from tileprof.policy.format.lowering import lower_edge
+from tileprof.policy.format.tile_numbers import tile_numbers
+from tileprof.policy.format.tile_orders import ASCENDING, axes_order
+from tileprof.policy.operators import describe
+from tileprof.policy.synthesis.candidates import TOLERANCE, best_orders, best_waits
+from tileprof.policy.synthesis.optimisations import choose_options
+from tileprof.policy.synthesis.prediction import Prediction, Predictor
+from tileprof.policy.synthesis.stage_choice import stage_of
+from tileprof.policy.verification.guarantees import Guarantees
+from tileprof.policy.verification.operand_guard import guard_of
+from tileprof.policy.verification.verifier import verify
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+I64 = NDArray[np.int64]
+
+_MANY_TILES: Final = 300_000
+"""Of all stages: a layer of a large model, whose waits take half a minute to find."""
+
+
+def synthesise(
+    graph: TileGraph,
+    launches: Sequence[int],
+    *,
+    renamed: bool = True,
+    predictor: Predictor | None = None,
+    folded: Sequence[int] = (),
+) -> Policy:
+    """A verified policy for some launches of a graph, in issue order.
+
+    ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled need no
+    waits; the guard says so. ``folded``: launches that `fuse` made part of the stages, for the operators' sake. Raises
+    `UserError` where the launches cannot be stages.
+    """
+    chosen = sorted(set(launches))
+    if len(chosen) < 2:
+        raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
+    predict = predictor or Predictor(graph)
+    stages = describe(graph, [stage_of(graph, launch) for launch in chosen], folded)
+    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **guard_of(graph, chosen)})
+    made = _with_edges(policy, graph, chosen, predict, ordered=True)
+    if any(stage.order is not None for stage in made.stages):
+        made = _settled(policy, made, graph, chosen, predict)
+    policy = made
+    verdict = verify(policy, graph, chosen, excess=False)
+    if not verdict.missing.empty:
+        raise AssertionError(f"synthesised an unsound policy: {len(verdict.missing)} dependencies missing")
+    if verdict.never:
+        raise UserError(f"no policy for launches {_few(chosen)}: {'; '.join(verdict.never)}")
+    whole = predict(policy, chosen)
+    notes = _notes(graph, chosen, verdict.renamable, whole, renamed=renamed)
+    options = choose_options(policy, graph, chosen)
+    return replace(policy, prediction=_prediction(whole, predict), options=options, notes=notes)
+
+
+def _settled(bare: Policy, ordered: Policy, graph: TileGraph, chosen: list[int], predict: Predictor) -> Policy:
+    """``ordered``, or the same without orders where the whole is as fast: orders suit the pairs for which they were chosen.
+
+    Without orders coarser waits may do, which are looked for again unless that would take minutes.
+    """
+    limit_ns = predict(ordered, chosen).policy_ns * (1 + TOLERANCE)
+    edges = tuple(replace(edge, reason=edge.reason.partition("; the ")[0]) for edge in ordered.edges)
+    ascending = replace(ordered, stages=bare.stages, edges=edges)
+    if predict(ascending, chosen).policy_ns > limit_ns:
+        return ordered
+    if sum(stage.tiles for stage in bare.stages) > _MANY_TILES:
+        return ascending
+    plain = _with_edges(bare, graph, chosen, predict, ordered=False)
+    return plain if predict(plain, chosen).policy_ns <= limit_ns else ascending
+
+
+def _with_edges(policy: Policy, graph: TileGraph, chosen: list[int], predict: Predictor, *, ordered: bool) -> Policy:
+    """The policy with orders of tiles (``ordered``: others than ascending may be chosen), semaphores and edges."""
+    renamed = bool(policy.guard["renamed"])
+    numbers = [tile_numbers(graph, launch) for launch in chosen]
+    needs = _needs(graph, chosen, renamed=renamed)
+    guaranteed = Guarantees(needs)
+    orders: dict[int, str] = {}
+    known: dict[tuple[object, ...], tuple[tuple[str, str], Semaphores, Edge]] = {}
+    # Nearest producers first: what lies further back is mostly covered through them.
+    for producer, consumer in sorted(needs, key=lambda pair: (pair[1], -pair[0])):
+        blocks, hazards = needs[producer, consumer]
+        block = merge_blocks([graph.blocks[b] for b in blocks])
+        parent, child, _ = block.edges()
+        if guaranteed.holds(producer, consumer, numbers[producer][parent], numbers[consumer][child]).all():
+            continue
+        pair = chosen[producer], chosen[consumer]
+        footprints = (int(graph.launches["footprint"].iloc[launch]) for launch in pair)
+        fixed = (orders.get(producer), orders.get(consumer)) if ordered else (ASCENDING, ASCENDING)
+        key = (blocks, hazards, fixed, *footprints)
+        if key not in known:
+            axes = best_orders(predict, graph, pair, fixed, renamed=renamed)
+            known[key] = axes, *best_waits(predict, graph, pair, block, hazards, axes)
+        (orders[producer], orders[consumer]), semaphores, edge = known[key]
+        policy = _joined(policy, replace(semaphores, producer=producer), edge, producer, consumer)
+        guaranteed.add(lower_edge(policy, len(policy.edges) - 1), (producer, consumer))
+    custom = {n: axes for n, axes in orders.items() if axes != ASCENDING}
+    stages = tuple(
+        replace(stage, order=axes_order(stage.grid, custom[n])) if n in custom else stage
+        for n, stage in enumerate(policy.stages)
+    )
+    return replace(policy, stages=stages)
+
+
+def _few(launches: list[int]) -> str:
+    shown = ", ".join(map(str, launches[:6]))
+    return shown if len(launches) <= 6 else f"{shown}, … ({len(launches)})"
+
+
+def _needs(
+    graph: TileGraph, launches: list[int], *, renamed: bool
+) -> dict[tuple[int, int], tuple[tuple[int, ...], tuple[str, ...]]]:
+    """Blocks and hazards between each two stages that depend on each other."""
+    links = graph.links
+    inside = links[links["producer"].isin(launches) & links["consumer"].isin(launches)]
+    if renamed:
+        inside = inside[~inside["reuse"]]
+    stage = {launch: number for number, launch in enumerate(launches)}
+    found: dict[tuple[int, int], tuple[set[int], set[str]]] = {}
+    columns = (inside[name].tolist() for name in ("producer", "consumer", "block", "hazard"))
+    for producer, consumer, block, hazard in zip(*columns, strict=True):
+        blocks, hazards = found.setdefault((stage[producer], stage[consumer]), (set(), set()))
+        blocks.add(int(block))
+        hazards.add(str(hazard))
+    return {pair: (tuple(sorted(blocks)), tuple(sorted(hazards))) for pair, (blocks, hazards) in found.items()}
+
+
+def _joined(policy: Policy, semaphores: Semaphores, edge: Edge, producer: int, consumer: int) -> Policy:
+    """The policy with one more edge; an equal semaphore array of the same producer is shared."""
+    arrays = policy.semaphores
+    if semaphores not in arrays:
+        arrays = (*arrays, semaphores)
+    number = arrays.index(semaphores)
+    placed = replace(edge, producer=producer, consumer=consumer, semaphores=number)
+    return replace(policy, semaphores=arrays, edges=(*policy.edges, placed))
+
+
+def with_prediction(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
+    """The policy with what the model expects of it on these launches, whatever it said before."""
+    predict = Predictor(graph)
+    return replace(policy, prediction=_prediction(predict(policy, launches), predict))
+
+
+def _prediction(whole: Prediction, predict: Predictor) -> dict[str, Any]:
+    return {
+        "model": "in-order dispatch, waits at entry, recorded or modelled tile durations",
+        "stream_us": round(whole.stream_ns / 1000, 3),
+        "policy_us": round(whole.policy_ns / 1000, 3),
+        "gain_percent": round(100 * whole.gain, 2),
+        "post_ns": predict.costs.post_ns,
+        "wait_ns": predict.costs.wait_ns,
+    }
+
+
+def _notes(
+    graph: TileGraph, launches: list[int], renamable: pd.DataFrame, whole: Prediction, *, renamed: bool
+) -> tuple[str, ...]:
+    notes = []
+    if whole.gain <= 0:
+        notes.append("the model expects nothing of overlapping these stages: stream order is as good")
+    if renamed and len(renamable):
+        notes.append(
+            f"{len(renamable)} hazards exist only because memory was recycled; they hold no longer where each stage has memory of "
+            "its own, as the runtime gives it"
+        )
+    rough = graph.launches.iloc[launches]
+    rough = rough[rough["coverage"] != "exact"]
+    if len(rough):
+        notes.append(
+            f"{len(rough)} stages were not recorded exactly; the policy waits for a superset of what they need"
+        )
+    return tuple(notes)

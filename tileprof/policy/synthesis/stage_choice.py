@@ -1,0 +1,80 @@
+"""Launches of a trace as stages of a policy, and which launches to take where the user names none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tileprof.analysis.bounds.bounder import Bounder
+from tileprof.analysis.gains import direct_and_known, fold, pair_gains
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy, PolicyError, Stage
+from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+
+if TYPE_CHECKING:
+    from tileprof.analysis import TileGraph
+
+
+def stage_of(graph: TileGraph, launch: int) -> Stage:
+    """The stage that runs the tiles of a launch; raises `PolicyError` where they fill no grid."""
+    row = graph.launches.iloc[launch]
+    tile_numbers(graph, launch)
+    module = str(row["module"])
+    says = bool(module.strip("0123456789."))  # places in containers alone do not: "0"
+    return Stage(
+        name=module if says else f"{module} {row['op']}" if module else f"{row['op']} {launch}",
+        grid=grid_of(graph, launch),
+        launch=launch,
+        kernel=str(row["kernel"]),
+        op=str(row["op"]),
+        module=module,
+        blocks_per_sm=int(row["blocks_per_sm"]),
+    )
+
+
+def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
+    """The policy with its stages on these launches, under their names; those that it names already are as they were."""
+    stages = [
+        stage
+        if stage.launch == launch
+        else replace(stage_of(graph, launch), order=stage.order, operator=stage.operator, reason=stage.reason)
+        for stage, launch in zip(policy.stages, launches, strict=True)
+    ]
+    return replace(policy, stages=tuple(stages))
+
+
+def best_pair(graph: TileGraph) -> tuple[int, int]:
+    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    groups = fold(pair_gains(Bounder(graph)), graph.launches)
+    rows = groups[direct_and_known(groups)]
+    for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
+        pair = int(producers[0]), int(consumers[0])
+        try:
+            for launch in pair:
+                tile_numbers(graph, launch)
+        except PolicyError:
+            continue
+        return pair
+    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+
+
+def of_module(graph: TileGraph, pattern: str) -> list[int]:
+    """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"--module {pattern!r} is not a regular expression: {error}") from None
+    found = [n for n, name in enumerate(graph.launches["module"].astype(str)) if wanted.search(name)]
+    if len(found) < 2:
+        raise UserError(f"--module {pattern!r} matches {len(found)} launches; a policy is for at least two")
+    return found
+
+
+def checked(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+    """``launches`` in order, each once; raises `UserError` for one that is not in the trace."""
+    for launch in launches:
+        if not 0 <= launch < len(graph.launches):
+            raise UserError(f"there is no launch {launch}; the trace has launches 0 to {len(graph.launches) - 1}")
+    return sorted(set(launches))

@@ -1,0 +1,178 @@
+"""What has surely ended when a tile goes on: the closure of a policy's waits.
+
+A wait for value ``v`` on a semaphore that ``n`` tiles post guarantees
+
+* all ``n`` tiles if ``v == n``,
+* no tile in particular if ``v < n`` (any ``v`` of them may have posted), but what more than ``n - v`` of them awaited,
+* and never ends if ``v > n``.
+
+What a tile is guaranteed it inherits: the tiles it awaits had their own guarantees when they ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.analysis.grouping import equal_lists
+from tileprof.analysis.ranges import ragged
+from tileprof.policy.format.lowering import Waits
+
+I64 = NDArray[np.int64]
+
+_MOST_LISTED: Final = 50_000_000
+"""Elements of lists that are put together; beyond them bits are smaller and faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Producer tiles that consumer tiles are guaranteed: tile ``c`` has the bits ``bits[row_of[c]]``, one a producer tile."""
+
+    row_of: I64
+    bits: NDArray[np.uint8]
+
+    def holds(self, parent: I64, child: I64) -> NDArray[np.bool_]:
+        """Whether each (producer tile, consumer tile) is guaranteed."""
+        byte = self.bits[self.row_of[child], parent >> 3]
+        found: NDArray[np.bool_] = (byte >> (parent & 7).astype(np.uint8) & 1).astype(bool)
+        return found
+
+    def dense(self) -> Held:
+        return self
+
+    def __or__(self, other: Held) -> Held:
+        rows = np.stack([self.row_of, other.row_of], axis=1)
+        group, first = equal_lists(np.arange(len(rows) + 1, dtype=np.int64) * 2, (rows.reshape(-1),))
+        mine, theirs = rows[first].T
+        return Held(group.astype(np.int64), self.bits[mine] | other.bits[theirs])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The same as lists: tile ``c`` has the producer tiles ``tile[indptr[r]:indptr[r + 1]]``, ascending, of row ``r = row_of[c]``.
+
+    Where every tile waits for few of many this is a thousandth of the bits.
+    """
+
+    row_of: I64
+    indptr: I64
+    tile: I64
+    producers: int
+
+    def holds(self, parent: I64, child: I64) -> NDArray[np.bool_]:
+        owner, _ = ragged(np.diff(self.indptr))
+        keys, wanted = owner * self.producers + self.tile, self.row_of[child] * self.producers + parent
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return keys[place] == wanted if len(keys) else np.zeros(len(parent), bool)
+
+    def dense(self) -> Held:
+        rows = len(self.indptr) - 1
+        owner, _ = ragged(np.diff(self.indptr))
+        bits = np.zeros((rows, -(-self.producers // 8)), np.uint8)
+        np.add.at(bits, (owner, self.tile >> 3), (1 << (self.tile & 7)).astype(np.uint8))
+        return Held(self.row_of, bits)
+
+    def settled(self) -> Held | Listed:
+        """Whichever form is smaller."""
+        rows = len(self.indptr) - 1
+        return self if len(self.tile) * 64 <= rows * self.producers else self.dense()
+
+
+class Guarantees:
+    """Guarantees between pairs of stages, built edge by edge in order of the consumer stage.
+
+    ``pairs`` are those that will be asked for: what no later stage asks about is not carried along.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
+        self._until: dict[int, int] = {}
+        for producer, consumer in pairs:
+            self._until[producer] = max(consumer, self._until.get(producer, 0))
+        self._held: dict[tuple[int, int], Held | Listed] = {}
+        self._before: dict[int, list[int]] = {}
+
+    def add(self, waits: Waits, stages: tuple[int, int]) -> None:
+        """Add an edge from stage ``stages[0]`` to ``stages[1]``; all edges into ``stages[0]`` must have been added."""
+        through, stage = stages
+        direct = _direct(waits)
+        self._merge((through, stage), direct.settled())
+        for before in self._before.get(through, []):
+            if self._until.get(before, 0) >= stage:
+                inherited = self._held[before, through]
+                self._merge((before, stage), _inherit(direct, inherited))
+                weak = _by_count(waits, inherited)
+                if weak is not None:
+                    self._merge((before, stage), weak)
+
+    def holds(self, producer: int, consumer: int, parent: I64, child: I64) -> NDArray[np.bool_]:
+        """Whether, for each tile of stage ``producer`` and of ``consumer``, the first has surely ended when the second goes on."""
+        held = self._held.get((producer, consumer))
+        return np.zeros(len(parent), bool) if held is None else held.holds(parent, child)
+
+    def _merge(self, key: tuple[int, int], held: Held | Listed) -> None:
+        known = self._held.get(key)
+        self._held[key] = held if known is None else known.dense() | held.dense()
+        if known is None:
+            self._before.setdefault(key[1], []).append(key[0])
+
+
+def _direct(waits: Waits) -> Listed:
+    full = waits.value == waits.posts[waits.semaphore]
+    group, first = equal_lists(waits.indptr, (waits.semaphore, full.astype(np.int8)))
+    owner, place = ragged(np.diff(waits.indptr)[first])
+    wait = waits.indptr[first[owner]] + place
+    by_semaphore = np.argsort(waits.of, kind="stable")
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(waits.posts)])
+    semaphore = waits.semaphore[wait]
+    pick, member = ragged(np.where(full[wait], waits.posts[semaphore], 0))
+    tile = by_semaphore[starts[semaphore[pick]] + member]
+    return _listed(group.astype(np.int64), len(first), owner[pick], tile, len(waits.of))
+
+
+def _listed(row_of: I64, rows: int, owner: I64, tile: I64, producers: int) -> Listed:
+    """Lists of (row, producer tile), each once."""
+    keys = np.unique(owner * producers + tile)
+    indptr = np.searchsorted(keys, np.arange(rows + 1) * producers).astype(np.int64)
+    return Listed(row_of, indptr, keys % producers, producers)
+
+
+def _inherit(direct: Listed, inherited: Held | Listed) -> Held | Listed:
+    """Whatever the awaited tiles were guaranteed."""
+    rows = len(direct.indptr) - 1
+    owner, _ = ragged(np.diff(direct.indptr))
+    if isinstance(inherited, Listed):
+        through = np.unique(owner * len(inherited.indptr) + inherited.row_of[direct.tile])
+        owner, row = through // len(inherited.indptr), through % len(inherited.indptr)
+        sizes = np.diff(inherited.indptr)[row]
+        if int(sizes.sum()) <= _MOST_LISTED:
+            pick, place = ragged(sizes)
+            tile = inherited.tile[inherited.indptr[row[pick]] + place]
+            return _listed(direct.row_of, rows, owner[pick], tile, inherited.producers).settled()
+        inherited = inherited.dense()
+    result = np.zeros((rows, inherited.bits.shape[1]), np.uint8)
+    for number in range(rows):
+        tiles = direct.tile[direct.indptr[number] : direct.indptr[number + 1]]
+        if len(tiles):
+            result[number] = np.bitwise_or.reduce(inherited.bits[np.unique(inherited.row_of[tiles])], axis=0)
+    return Held(direct.row_of, result)
+
+
+def _by_count(waits: Waits, held: Held | Listed) -> Held | None:
+    """Waits below the full count: a tile is guaranteed if too few of those that post could have run without it."""
+    weak = np.flatnonzero((waits.value < waits.posts[waits.semaphore]) & (waits.value > 0))
+    if len(weak) == 0:
+        return None
+    inherited = held.dense()
+    bits = np.zeros((len(waits.indptr) - 1, inherited.bits.shape[1]), np.uint8)
+    owner, _ = ragged(np.diff(waits.indptr))
+    for semaphore, value in {(int(waits.semaphore[w]), int(waits.value[w])) for w in weak}:
+        rows = inherited.bits[inherited.row_of[waits.of == semaphore]]
+        depending = np.unpackbits(rows, axis=1, bitorder="little").sum(axis=0)
+        sure = np.packbits(depending > waits.posts[semaphore] - value, bitorder="little")
+        waiting = owner[weak[(waits.semaphore[weak] == semaphore) & (waits.value[weak] == value)]]
+        bits[waiting] |= sure
+    return Held(np.arange(len(bits), dtype=np.int64), bits)

@@ -1,0 +1,199 @@
+"""Is a policy a superset of what the trace says? Tile by tile, through posts, values and orders.
+
+A dependency is covered if the producer tile has surely ended when the consumer tile goes on (`tileprof.policy.verification.guarantees`); any
+other is *missing*, and a schedule exists in which the consumer reads too early.
+
+Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits. Then
+whoever a tile awaits was taken before it, whatever the number of slots, unless a stage may be dispatched before its
+producers (no wait kernel) and can fill the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tileprof.analysis.ranges import ragged
+from tileprof.policy.format import Policy, PolicyError
+from tileprof.policy.format.lowering import Waits, lower
+from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.verification.guarantees import Guarantees
+from tileprof.policy.verification.operand_guard import check_operands
+from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.residency import blocked_producers
+
+if TYPE_CHECKING:
+    from tileprof.analysis import EdgeBlock, TileGraph
+
+I64 = NDArray[np.int64]
+
+_MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", "reuse", "bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verdict. ``missing`` and ``renamable``: one row a dependency not covered (stages and tile numbers); ``renamable`` are
+    those that exist only because memory was recycled, and vanish where the runtime gives stages memory of their own.
+    ``excess``: one row an edge of the policy, with the waits that guarantee nothing the consumer needs. ``never``: sentences on
+    waits that cannot end. ``needed`` counts dependencies between stages, ``covered`` those guaranteed.
+    """
+
+    missing: pd.DataFrame
+    renamable: pd.DataFrame
+    excess: pd.DataFrame
+    never: tuple[str, ...]
+    needed: int
+    covered: int
+
+    @property
+    def sound(self) -> bool:
+        return self.missing.empty and not self.never
+
+
+def verify(
+    policy: Policy, graph: TileGraph, launches: Sequence[int] | None = None, *, excess: bool = True
+) -> Verification:
+    """Check ``policy`` against a tile graph; ``launches`` binds stages to launches (None: those that the policy names).
+
+    ``excess``: count superfluous waits too; else that table is empty.
+
+    Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not in the trace.
+    """
+    bound = _bind(policy, graph, launches)
+    check_operands(policy, graph.trace, bound)
+    lowered = lower(policy)
+    needs = _needs(graph, bound)
+    guaranteed = Guarantees(needs)
+    for waits in sorted(lowered, key=lambda w: w.edge.consumer):
+        guaranteed.add(waits, (waits.edge.producer, waits.edge.consumer))
+    rows, covered, needed = [], 0, 0
+    for (i, j), parts in needs.items():
+        for hazard, reuse, parent, child, size in parts:
+            held = guaranteed.holds(i, j, parent, child)
+            needed += len(parent)
+            covered += int(held.sum())
+            lost = ~held
+            columns = {"producer": i, "producer_tile": parent[lost], "consumer": j, "consumer_tile": child[lost]}
+            rows.append(pd.DataFrame(columns | {"hazard": hazard, "reuse": reuse, "bytes": size[lost]}))
+    found = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({name: [] for name in _MISSING})
+    recycled = found["reuse"].astype(bool)
+    renamed = bool(policy.guard.get("renamed", False))
+    missing = found[~recycled] if renamed else found
+    never = (*_endless(policy, lowered), *_early(policy, graph), *_overtaken(graph, bound, renamed=renamed))
+    return Verification(
+        missing.reset_index(drop=True),
+        found[recycled].reset_index(drop=True),
+        _excess(lowered if excess else [], needs),
+        never,
+        needed,
+        covered,
+    )
+
+
+def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:
+    given = [s.launch for s in policy.stages] if launches is None else list(launches)
+    if len(given) != len(policy.stages):
+        raise PolicyError(f"{len(given)} launches for {len(policy.stages)} stages")
+    bound: list[int] = []
+    for number, (stage, launch) in enumerate(zip(policy.stages, given, strict=True)):
+        if launch is None:
+            raise PolicyError(
+                f"stage {number} ({stage.name}) names no launch; say which launches the stages are: --launches N,N,…"
+            )
+        if not 0 <= launch < len(graph.launches):
+            raise PolicyError(
+                f"stage {number} ({stage.name}) is launch {launch}; the trace has {len(graph.launches)} launches"
+            )
+        grid = grid_of(graph, launch)
+        if grid != stage.grid:
+            raise PolicyError(
+                f"stage {number} ({stage.name}) has a grid of {_by(stage.grid)} tiles; launch {launch} has {_by(grid)}: "
+                "the policy is for another shape"
+            )
+        bound.append(launch)
+    if any(a >= b for a, b in pairwise(bound)):
+        raise PolicyError(f"stages are launches {bound}; they must be in issue order")
+    return bound
+
+
+def _by(grid: tuple[int, ...]) -> str:
+    return " x ".join(map(str, grid))
+
+
+_Needs = dict[tuple[int, int], list[tuple[str, bool, I64, I64, I64]]]
+
+
+def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
+    """Dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
+    stage_of = {launch: number for number, launch in enumerate(bound)}
+    links = graph.links
+    inside = links[links["producer"].isin(bound) & links["consumer"].isin(bound)]
+    numbers = {launch: tile_numbers(graph, launch) for launch in bound}
+    needs: _Needs = {}
+    columns = (inside[name].tolist() for name in ("producer", "consumer", "hazard", "reuse", "block"))
+    for producer, consumer, hazard, reuse, number in zip(*columns, strict=True):
+        block: EdgeBlock = graph.blocks[number]
+        parent, child, row = block.edges()
+        part = (str(hazard), bool(reuse), numbers[producer][parent], numbers[consumer][child], block.bytes[row])
+        needs.setdefault((stage_of[producer], stage_of[consumer]), []).append(part)
+    return needs
+
+
+def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
+    said = []
+    for number, waits in enumerate(lowered):
+        beyond = np.flatnonzero(waits.value > waits.posts[waits.semaphore])
+        if len(beyond):
+            owner, _ = ragged(np.diff(waits.indptr))
+            first = beyond[0]
+            stage = policy.stages[waits.edge.consumer]
+            said.append(
+                f"edge {number}: {len(beyond)} waits never end; tile {owner[first]} of {stage.name} awaits value "
+                f"{waits.value[first]} on semaphore {waits.semaphore[first]}, which {waits.posts[waits.semaphore[first]]} tiles post"
+            )
+    return said
+
+
+def _early(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
+    return () if policy.options.wait_kernel else blocked_producers(policy, graph.trace.device.sms)
+
+
+def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:
+    """A launch between the stages that depends on one and that a later one depends on would be overtaken."""
+    return [
+        f"launch {launch} lies between the stages, needs one of them and is needed by another, but is no stage: add it to the policy"
+        for launch in overtaken_launches(graph, bound, renamed=renamed)
+    ]
+
+
+def _excess(lowered: list[Waits], needs: _Needs) -> pd.DataFrame:
+    rows = []
+    for number, waits in enumerate(lowered):
+        key = waits.edge.producer, waits.edge.consumer
+        semaphores = len(waits.posts)
+        owner, _ = ragged(np.diff(waits.indptr))
+        awaited = np.unique(owner * semaphores + waits.semaphore)
+        parent, child = _pairs(needs.get(key, []), len(waits.of))
+        through = child * semaphores + waits.of[parent]
+        place = np.minimum(np.searchsorted(awaited, through), max(0, len(awaited) - 1))
+        used = awaited[place] == through if len(awaited) else np.zeros(len(through), bool)
+        serving = np.zeros(len(awaited), bool)
+        serving[place[used]] = True
+        tiles = int(waits.posts[waits.semaphore].sum())
+        rows.append((number, *key, len(owner), int((~serving).sum()), tiles, tiles - int(used.sum())))
+    columns = ["edge", "producer", "consumer", "waits", "idle_waits", "awaited_tiles", "excess_tiles"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _pairs(parts: list[tuple[str, bool, I64, I64, I64]], width: int) -> tuple[I64, I64]:
+    """Producer and consumer tiles of all dependencies, each pair once whatever its hazards."""
+    if len(parts) == 1:
+        return parts[0][2], parts[0][3]
+    keys = np.unique(np.concatenate([np.empty(0, np.int64), *(c * width + p for _, _, p, c, _ in parts)]))
+    return keys % width, keys // width

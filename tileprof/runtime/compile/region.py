@@ -1,0 +1,53 @@
+"""A part of an ATen graph that one kernel of this package computes, and what runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+
+class Runner(Protocol):
+    """Computes a region on the current stream. The backend makes one runner per device and stream; a runner need not be thread-safe."""
+
+    frozen: bool
+    """Whether it keeps copies of the inputs that the region calls `Region.folded`, made at its first call. The backend makes a new runner once
+    one of these is another tensor or has another ``_version``; it does not notice that inside a replayed CUDA graph."""
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        """The region's outputs, in the order of `Region.outputs`, each with the shape, strides and dtype of its node's ``meta["val"]``.
+
+        ``inputs`` are in the order of `Region.inputs`, with the shapes, strides and dtypes of their nodes, and begin at multiples of 16 bytes. Activations may have
+        another address at each call. Launches on the current stream, may be captured in a CUDA graph after one call outside of it, never
+        synchronises with the host. Outputs are allocated through PyTorch at each call (or cloned): the next call must not overwrite them.
+        """
+
+    def check(self) -> None:
+        """Synchronise; raise `RuntimeError` or `UserError` that names stage, layer, tile and semaphore if a bounded wait gave up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of an ATen graph that one kernel computes; what a finder proposes.
+
+    ``nodes`` form a convex set: no path leaves them and comes back. ``inputs`` are the tensors read, parameters included, in the runner's order, none twice.
+    ``outputs`` are the nodes of ``nodes`` whose tensors are used outside of it, tensors and not tuples. ``mutated``: indices into ``inputs`` of what is updated in place, such as a KV
+    cache; these inputs are placeholders of the graph, and their ``copy_`` nodes, at its end, belong to ``nodes``.
+    """
+
+    name: str
+    nodes: tuple[fx.Node, ...]
+    inputs: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    mutated: tuple[int, ...]
+    build: Callable[[torch.device], Runner]
+    """Compiles the kernel and makes a runner; raises `UserError` with one sentence where that cannot be. Needs no inputs."""
+    folded: tuple[int, ...] = ()
+    """Indices into ``inputs`` of the weights that a frozen runner copies or folds at its first call; placeholders of the graph."""
+
+
+Finder = Callable[[fx.Graph], Iterator[Region]]
+"""The regions of a graph, in order, that do not overlap each other; a graph that has none of them costs next to nothing."""
