@@ -6,37 +6,38 @@
 constexpr int KEY_LANES = HEAD_DIM / 8;  // that share a position's key: eight columns each
 constexpr int TOGETHER = 32 / KEY_LANES;  // positions that a warp scores at a time
 constexpr int VALUE_COLUMNS = HEAD_DIM / 32;  // that a lane adds up
-constexpr int NEWEST = SHARERS + 1;  // heads whose rotation a warp may need: queries, and the new key
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float MASKED = -65504.0f;
 
-// A head's columns that this lane holds, and those that rotate into them.
-struct Turned {
-    float own[8], partner[8];
-};
+// Where the rotated heads are: queries, times the scale of the scores, then the new key and value.
+__device__ __forceinline__ u32 head_at(const Block& block, int head, int column) { return block.shared + HEADS_AT + 4 * (head * HEAD_DIM + column); }
 
-template <bool NORM>
-__device__ __forceinline__ void head_norm(Turned& x, const u16* weight, int column) {
-    if constexpr (NORM) {
+// Columns that a lane has of a head that its warp prepares. Its norm, then its rotation, as the model does them, with its roundings.
+struct Prepared {
+    float x[VALUE_COLUMNS];
+
+    __device__ void normalise(const u16* weight, u32 lane) {
         float squares = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) squares += x.own[i] * x.own[i];
+        for (int i = 0; i < VALUE_COLUMNS; ++i) squares += x[i] * x[i];
 #pragma unroll
-        for (int other = 1; other < KEY_LANES; other *= 2) squares += __shfl_xor_sync(~0u, squares, other);
+        for (int other = 1; other < 32; other *= 2) squares += __shfl_xor_sync(~0u, squares, other);
         const float factor = rsqrtf(squares * (1.0f / HEAD_DIM) + EPSILON);
-        const int partner = (column + HEAD_DIM / 2) % HEAD_DIM;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            x.own[i] = rounded(unpack(weight[column + i]) * rounded(x.own[i] * factor));
-            x.partner[i] = rounded(unpack(weight[partner + i]) * rounded(x.partner[i] * factor));
+        for (int i = 0; i < VALUE_COLUMNS; ++i) x[i] = rounded(unpack(weight[lane * VALUE_COLUMNS + i]) * rounded(x[i] * factor));
+    }
+
+    __device__ void rotate(const float (&cosine)[VALUE_COLUMNS], const float (&sine)[VALUE_COLUMNS], u32 lane) {
+#pragma unroll
+        for (int i = 0; i < VALUE_COLUMNS; ++i) {
+            const float partner = __shfl_xor_sync(~0u, x[i], 16);  // half a head away
+            x[i] = rounded(rounded(x[i] * cosine[i]) + rounded((lane < 16 ? -partner : partner) * sine[i]));
         }
     }
-}
+};
 
-// Rotated as the model does it, with its roundings.
-__device__ __forceinline__ void rotate(float (&to)[8], const Turned& x, const float (&cosine)[8], const float (&sine)[8], bool first_half) {
+__device__ __forceinline__ void unpack_words(float (&to)[VALUE_COLUMNS], const u32 (&words)[VALUE_COLUMNS / 2]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) to[i] = rounded(rounded(x.own[i] * cosine[i]) + rounded((first_half ? -x.partner[i] : x.partner[i]) * sine[i]));
+    for (int i = 0; i < VALUE_COLUMNS; ++i) to[i] = i % 2 ? high(words[i / 2]) : low(words[i / 2]);
 }
 
 __device__ __forceinline__ float dot8(const float (&a)[8], const float (&b)[8]) {
@@ -137,7 +138,7 @@ __device__ __forceinline__ int attended_at(const Chunk& chunk, int sharer, int c
 
 // Adds up a head over the chunks of its sequence, as soon as they arrive; a warp's work.
 __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, int sharer) {
-    constexpr int AT_ONCE = 8;
+    constexpr int AT_ONCE = MOST_CHUNKS < 16 ? MOST_CHUNKS : 16;
     for (int column = 2 * block.lane; column < HEAD_DIM; column += 64) {
         float largest = -INFINITY, weight = 0.0f, first = 0.0f, second = 0.0f;
         for (int begin = 0; begin < block.chunks; begin += AT_ONCE) {
@@ -147,32 +148,68 @@ __device__ __forceinline__ void combine(const Block& block, const Chunk& chunk, 
             arrive(v, block, STAGE_ATTENTION, [&](int i) {
                 return block.words(part_at(chunk.sequence, chunk.head, begin + i / 2, sharer) + (i % 2 ? HEAD_DIM : column));
             });
+            float top = largest;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (begin + i < block.chunks) top = fmaxf(top, __uint_as_float(v[2 * i + 1].x));
+            const float zero = top == -INFINITY ? 0.0f : top, old = exp2f(largest - zero);
+            weight *= old, first *= old, second *= old, largest = top;
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
-                if (begin + i >= block.chunks) break;
-                const float top = fmaxf(largest, __uint_as_float(v[2 * i + 1].x)), zero = top == -INFINITY ? 0.0f : top;
-                const float old = exp2f(largest - zero), share = exp2f(__uint_as_float(v[2 * i + 1].x) - zero);
-                weight = weight * old + share * __uint_as_float(v[2 * i + 1].y);
-                first = first * old + share * __uint_as_float(v[2 * i].x);
-                second = second * old + share * __uint_as_float(v[2 * i].y);
-                largest = top;
+                const float share = begin + i < block.chunks ? exp2f(__uint_as_float(v[2 * i + 1].x) - zero) : 0.0f;
+                weight += share * __uint_as_float(v[2 * i + 1].y);
+                first += share * __uint_as_float(v[2 * i].x);
+                second += share * __uint_as_float(v[2 * i].y);
             }
         }
         block.hand(attended_at(chunk, sharer, column), pack(first / weight, second / weight));
     }
 }
 
-// The new token's key and value: into the cache, and into the softmax if it is attended. One warp's work.
-__device__ __forceinline__ void take_newest(
-    Online& online, const Block& block, const Layer& layer, const Chunk& chunk, const float (&queries)[SHARERS][8], const float (&key)[8], const u32 (&value)[VALUE_COLUMNS / 2], s64 newest, bool attended) {
-    const int lane = block.lane % KEY_LANES, which = block.lane / KEY_LANES;
-    if (newest < CACHE) {
-        const s64 row = (chunk.first_row() + newest) * HEAD_DIM;
-        if (which == 0) *reinterpret_cast<uint4*>(layer.keys + row + lane * 8) = narrow(key);
+// The heads of a chunk, rotated, in shared memory; the new token's key and value also into the cache, by the block that `appends` them.
+__device__ __forceinline__ void prepare_heads(const Block& block, const Layer& layer, const Chunk& chunk, s64 newest, bool appends) {
+    u32 words[VALUE_COLUMNS / 2];
+    float cosine[VALUE_COLUMNS], sine[VALUE_COLUMNS];
+    const int column = block.lane * VALUE_COLUMNS;
+    const s64 table = chunk.sequence * block.p.rotary_step + column;
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS / 2; ++i) reinterpret_cast<u32*>(layer.values + row)[block.lane * (VALUE_COLUMNS / 2) + i] = value[i];
+    for (int i = 0; i < VALUE_COLUMNS; ++i) cosine[i] = unpack(block.p.cosine[table + i]), sine[i] = unpack(block.p.sine[table + i]);
+    stamp(block, STAGE_ATTENTION, 0);
+#pragma unroll 1
+    for (int head = block.warp; head < SHARERS + (appends ? 2 : 0); head += WARPS) {
+        const int from = head < SHARERS ? (chunk.head * SHARERS + head) * HEAD_DIM : QUERY + (head - SHARERS) * KEY + chunk.head * HEAD_DIM;
+#pragma unroll
+        for (int i = 0; i < VALUE_COLUMNS / 2; ++i) words[i] = ABSENT;
+        arrive(words, block, STAGE_ATTENTION, [&](int i) { return block.words(QKV_AT + (chunk.sequence * QKV + from + column) / 2 + i); });
+        Prepared prepared;
+        unpack_words(prepared.x, words);
+        if (head <= SHARERS) {
+            if constexpr (HEAD_NORMS) prepared.normalise(head < SHARERS ? layer.query_norm : layer.key_norm, block.lane);
+            prepared.rotate(cosine, sine, block.lane);
+        }
+        if (head >= SHARERS && newest < CACHE) {
+            u32* const to = reinterpret_cast<u32*>((head == SHARERS ? layer.keys : layer.values) + (chunk.first_row() + newest) * HEAD_DIM + column);
+#pragma unroll
+            for (int i = 0; i < VALUE_COLUMNS / 2; ++i) to[i] = pack(prepared.x[2 * i], prepared.x[2 * i + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < VALUE_COLUMNS; ++i) store_shared_f32(head_at(block, head, column + i), prepared.x[i] * (head < SHARERS ? SCALE * LOG2_E : 1.0f));
     }
-    if (!attended) return;
+    consumers_meet();
+    stamp(block, STAGE_ATTENTION, 1);
+}
+
+__device__ __forceinline__ void read_head(float (&to)[8], const Block& block, int head) {
+    const u32 at = head_at(block, head, block.lane % KEY_LANES * 8);
+    const float4 first = load_shared_f32x4(at), second = load_shared_f32x4(at + 16);
+    to[0] = first.x, to[1] = first.y, to[2] = first.z, to[3] = first.w;
+    to[4] = second.x, to[5] = second.y, to[6] = second.z, to[7] = second.w;
+}
+
+// The softmax of the new token alone.
+__device__ __forceinline__ void take_newest(Online& online, const Block& block, const Chunk& chunk, const float (&queries)[SHARERS][8], s64 newest) {
+    float key[8];
+    read_head(key, block, SHARERS);
     const bool masked = WITH_MASK && block.p.mask[chunk.sequence * block.p.mask_step + newest] == 0;
 #pragma unroll
     for (int head = 0; head < SHARERS; ++head) {
@@ -180,49 +217,18 @@ __device__ __forceinline__ void take_newest(
 #pragma unroll
         for (int other = 1; other < KEY_LANES; other *= 2) score += __shfl_xor_sync(~0u, score, other);
         online.largest[head] = masked ? score + MASKED * LOG2_E : score;
-        online.weight[head] = which == 0 ? 1.0f : 0.0f;
+        online.weight[head] = block.lane < KEY_LANES ? 1.0f : 0.0f;
 #pragma unroll
-        for (int i = 0; i < VALUE_COLUMNS; ++i) online.sums[head][i] = i % 2 ? high(value[i / 2]) : low(value[i / 2]);
+        for (int i = 0; i < VALUE_COLUMNS; ++i) online.sums[head][i] = load_shared_f32(head_at(block, SHARERS + 1, block.lane * VALUE_COLUMNS + i));
     }
 }
 
 __device__ __forceinline__ void attend_chunk(Block& block, const Layer& layer, const Chunk& chunk, s64 newest) {
-    const int column = block.lane % KEY_LANES * 8, partner = (column + HEAD_DIM / 2) % HEAD_DIM;
     const bool appends = newest >= chunk.begin && (newest < chunk.end || chunk.number + 1 == block.chunks);
-    const bool first_half = column < HEAD_DIM / 2, newcomer = block.warp == 0 && appends;
-    float cosine[8], sine[8];
-    widen(cosine, *reinterpret_cast<const uint4*>(block.p.cosine + chunk.sequence * block.p.rotary_step + column));
-    widen(sine, *reinterpret_cast<const uint4*>(block.p.sine + chunk.sequence * block.p.rotary_step + column));
-
-    uint4 raw[2 * NEWEST];
-    u32 value[VALUE_COLUMNS / 2];
+    prepare_heads(block, layer, chunk, newest, appends);
+    float queries[SHARERS][8];
 #pragma unroll
-    for (int i = 0; i < 2 * NEWEST; ++i) raw[i] = i < 2 * SHARERS || newcomer ? make_uint4(ABSENT, ABSENT, ABSENT, ABSENT) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < VALUE_COLUMNS / 2; ++i) value[i] = newcomer ? ABSENT : 0;
-    const u16* const row = reinterpret_cast<const u16*>(block.words(QKV_AT)) + chunk.sequence * QKV;
-    stamp(block, STAGE_ATTENTION, 0);
-    arrive(raw, block, STAGE_ATTENTION, [&](int i) {
-        const int head = i / 2 < SHARERS ? (chunk.head * SHARERS + i / 2) * HEAD_DIM : QUERY + chunk.head * HEAD_DIM;
-        return row + head + (i % 2 ? partner : column);
-    });
-    arrive(value, block, STAGE_ATTENTION, [&](int i) { return row + QUERY + KEY + chunk.head * HEAD_DIM + block.lane * VALUE_COLUMNS + 2 * i; });
-    stamp(block, STAGE_ATTENTION, 1);
-
-    float queries[SHARERS][8], key[8];
-#pragma unroll
-    for (int head = 0; head < NEWEST; ++head) {
-        Turned x;
-        widen(x.own, raw[2 * head]);
-        widen(x.partner, raw[2 * head + 1]);
-        head_norm<HEAD_NORMS>(x, head < SHARERS ? layer.query_norm : layer.key_norm, column);
-        rotate(head < SHARERS ? queries[head % SHARERS] : key, x, cosine, sine, first_half);
-    }
-#pragma unroll
-    for (int head = 0; head < SHARERS; ++head)
-#pragma unroll
-        for (int i = 0; i < 8; ++i) queries[head][i] *= SCALE * LOG2_E;
-
+    for (int head = 0; head < SHARERS; ++head) read_head(queries[head], block, head);
     Online online;
 #pragma unroll
     for (int head = 0; head < SHARERS; ++head) {
@@ -230,7 +236,7 @@ __device__ __forceinline__ void attend_chunk(Block& block, const Layer& layer, c
 #pragma unroll
         for (int i = 0; i < VALUE_COLUMNS; ++i) online.sums[head][i] = 0.0f;
     }
-    if (newcomer) take_newest(online, block, layer, chunk, queries, key, value, newest, newest < chunk.end);
+    if (appends && newest < chunk.end && block.warp == WARPS - 1) take_newest(online, block, chunk, queries, newest);
     for (int at = chunk.begin; at < chunk.end; at += SLOT_POSITIONS) {
         const int count = chunk.end - at < SLOT_POSITIONS ? chunk.end - at : SLOT_POSITIONS;
         wait_local(block.shared + FULL_AT + 8 * block.ring.slot, block.ring.turn);

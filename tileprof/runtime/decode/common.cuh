@@ -14,12 +14,13 @@ constexpr int PIECE = 1024;  // columns of weights in a slot of the ring
 constexpr int STEP = 32;  // columns that a warp multiplies at a time
 constexpr u32 ROW_BYTES = 2 * PIECE + 64;  // of a slot: rows begin 16 banks apart
 constexpr u32 SLOT_BYTES = GROUP * ROW_BYTES;
-constexpr int TILES = 8;  // of 16 rows whose sums a warp holds at a time
+constexpr int TILES = 8;  // of 16 rows that are finished together
+constexpr int TILES_HELD = 2;  // of 16 rows whose sums a warp holds at a time, where activations pass by
 
 constexpr int SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
 constexpr int MOST_CHUNKS = BLOCKS / (BATCH * KV_HEADS) > 1 ? BLOCKS / (BATCH * KV_HEADS) : 1;
-constexpr int SMALLEST_CHUNK = 32;  // positions
+constexpr int SMALLEST_CHUNK = 32, CHUNK_STEP = 16;  // positions
 constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // keys, then values of so many positions in a slot
 constexpr int PARTIAL = HEAD_DIM + 2;  // words of a head's part: sums, largest score, sum of weights
 
@@ -62,12 +63,15 @@ enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, RECORD = 8, RECORD_WORDS = 
 // Stages of a layer, and what follows the last.
 enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
 
-// Shared memory.
-constexpr u32 SCRATCH_FLOATS_PRODUCT = WARPS * TILES * 16 * BATCH, SCRATCH_FLOATS_HEADS = WARPS * SHARERS * PARTIAL;
-constexpr u32 SCRATCH_FLOATS = SCRATCH_FLOATS_PRODUCT > SCRATCH_FLOATS_HEADS ? SCRATCH_FLOATS_PRODUCT : SCRATCH_FLOATS_HEADS;
-constexpr u32 SQUARES_AT = SLOTS * SLOT_BYTES, SCRATCH_AT = SQUARES_AT + 4 * WARPS * 8, FULL_AT = SCRATCH_AT + 4 * SCRATCH_FLOATS;
-constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, ABORTED_AT = FREE_AT + 8 * SLOTS, LIMIT_AT = ABORTED_AT + 4;
-static_assert(LIMIT_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
+// Shared memory. The scratch holds a stage's normalised activations, then its sums; in the attention stage, the warps' parts.
+constexpr u32 ACTIVATION_BYTES = 2 * HIDDEN + 64;  // of a token: tokens begin 16 banks apart
+constexpr int SQUARES = (HIDDEN + 255) / 256;  // parts of a token's sum of squares, of a warp each
+constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 4 * WARPS * SHARERS * PARTIAL, SCRATCH_TOKENS = BATCH * ACTIVATION_BYTES;
+constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES, HEADS_AT = SCRATCH_AT + larger(SCRATCH_PRODUCT, larger(SCRATCH_HEADS, SCRATCH_TOKENS));
+constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM, FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
+constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, ABORTED_AT = FREE_AT + 8 * SLOTS;
+static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
 
 __device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
 __device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
@@ -130,13 +134,11 @@ __device__ __forceinline__ void stamp(const Block& block, int stage, int place) 
             block.p.clocks[((static_cast<s64>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] = globaltimer();
 }
 
+constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that this is a fault of the kernel.
+
 __device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
-    u64 start = 0;
-    for (u32 tries = 1; !mbarrier_try_wait_acquire_cta(barrier, parity); ++tries)
-        if (tries % 1024 == 0) {
-            if (start == 0) start = globaltimer();
-            if (globaltimer() - start > 16ull * TIMEOUT_NS) __trap();  // a fault of this kernel: copies of weights wait for no other block
-        }
+    for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
+        if (++tries == MOST_TRIES) __trap();
 }
 
 // A wait for other blocks' words that counts its tries, and gives up when the launch has.
@@ -167,6 +169,9 @@ struct Patience {
 __device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
 __device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
 __device__ __forceinline__ bool absent(u32 v) { return v == ABSENT; }
+
+__device__ __forceinline__ float load_shared_f32(u32 address) { return __int_as_float(load_shared_s32(address)); }
+__device__ __forceinline__ void store_shared_f32(u32 address, float value) { store_shared_s32(address, __float_as_int(value)); }
 
 __device__ __forceinline__ void load_relaxed(uint4& v, const void* from, bool when) { load_relaxed_gpu_u32x4(v, from, when); }
 __device__ __forceinline__ void load_relaxed(uint2& v, const void* from, bool when) { load_relaxed_gpu_u32x2(v, from, when); }

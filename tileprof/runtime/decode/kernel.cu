@@ -41,7 +41,7 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
         stamp(block, STAGE_QKV, 2);
         delay(block, STAGE_QKV);
         for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
-            const Word w(number, groups);
+            const Word w(number);
             const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
             float one = added(block, tile, row, w.token), two = added(block, tile, row + 1, w.token);
             if constexpr (QKV_BIAS) {
@@ -59,17 +59,17 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
 template <int K, class Before>
 __device__ __forceinline__ void residual_product(Block& block, int stage, int from, int to, const Share& share, bool handed, Before&& before) {
     if (share.count == 0) return;
-    const int sweep = share.count < 2 * TILES ? share.count : 2 * TILES;
+    const int sweep = share.count < 2 * TILES_HELD ? share.count : 2 * TILES_HELD;
     u32 early[1] = {0};  // asked for long before it is needed
     if (static_cast<int>(block.thread) < sweep * 4 * BATCH) {
-        const Word w(block.thread, sweep);
+        const Word w(block.thread);
         load_relaxed(early[0], before(w.token, share.group(w.group) * GROUP + 2 * w.pair), true);
     }
     product_of_handed<K>(block, stage, block.words(from), share.count, [&](int first, int groups) {
         stamp(block, stage, 2);
         delay(block, stage);
         for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
-            const Word w(number, groups);
+            const Word w(number);
             const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
             u32 residual[1] = {first == 0 && number < CONSUMERS ? early[0] : (handed ? ABSENT : *before(w.token, column))};
             if (handed) arrive(residual, block, stage, [&](int) { return before(w.token, column); });
@@ -88,7 +88,7 @@ __device__ __forceinline__ void gate(Block& block, const Layer& layer) {
         stamp(block, STAGE_GATE, 2);
         delay(block, STAGE_GATE);
         for (int number = block.thread; number < groups / 2 * 4 * BATCH; number += CONSUMERS) {
-            const Word w(number, groups / 2);
+            const Word w(number);
             const int row = 2 * w.pair, column = share.group(first / 2 + w.group) * GROUP + row;
             float two[2];
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ __forceinline__ void head(Block& block) {
     x.load(block, STAGE_HEAD, block.p.norm, true, [&](int token) { return entering.row(token); });
     product_of_normalised(x, block, share.count, [&](int first, int groups) {
         for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
-            const Word w(number, groups);
+            const Word w(number);
             const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
             block.p.logits[(static_cast<s64>(w.token) * VOCABULARY + column) / 2] = pack(added(block, tile, row, w.token), added(block, tile, row + 1, w.token));
         }
@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     const s64 last = WITH_MASK ? CACHE - 1 : *p.last;
     const int limit = last + 1 < CACHE ? static_cast<int>(last) + 1 : CACHE;
     const int share = (limit + MOST_CHUNKS - 1) / MOST_CHUNKS;
-    const int chunk = (share + SMALLEST_CHUNK - 1) / SMALLEST_CHUNK * SMALLEST_CHUNK;
+    const int chunk = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : (share + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool odd = load_relaxed_gpu_s32(p.state + EPOCH) % 2 != 0;
     Block block{p, shared, p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS), limit, chunk, (limit + chunk - 1) / chunk, thread, thread / 32, thread % 32};
     if (block.warp == WARPS) {
@@ -160,10 +160,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
         head(block);
     }
     __syncthreads();
-    if (thread == 0 && fetch_add_acq_rel_gpu_s32(p.state + LEFT, 1) == BLOCKS - 1) {  // all blocks have read the epoch and the counters
-        p.state[LEFT] = 0;
-        p.state[EPOCH] += 1;
-        for (int layer = 0; layer < LAYERS; ++layer)
-            *p.layers[layer].counter += 1;
-    }
+    if (thread == 0) store_shared_s32(shared + ABORTED_AT, fetch_add_acq_rel_gpu_s32(p.state + LEFT, 1) == BLOCKS - 1);
+    __syncthreads();
+    if (load_shared_s32(shared + ABORTED_AT) == 0) return;  // the last block: all others have read the epoch and the counters
+    for (int layer = thread; layer < LAYERS; layer += CONSUMERS + 32) *p.layers[layer].counter += 1;
+    if (thread == 0) p.state[LEFT] = 0, p.state[EPOCH] += 1;
 }

@@ -73,7 +73,7 @@ class Decoder:
         words[: len(tensors)] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         mask = model.get("mask")
         words[len(tensors)] = self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
-        words[len(tensors) + 1] = self.shape.cache if mask is not None and mask.shape[0] > 1 else 0
+        words[len(tensors) + 1] = mask.stride(0) if mask is not None and mask.shape[0] > 1 else 0
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(
             self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True

@@ -24,8 +24,8 @@ _MOST_PARAMETER_BYTES: Final = 32_000  # a kernel takes 32,764
 class DecoderShape:
     """A decoder like LLaMA's: RMS norms, rotary embedding, grouped heads, a gated MLP, no biases but those of queries, keys and values.
 
-    ``cache``: positions that the static cache holds. ``masked``: attended positions are those of a mask, else those up to the last. ``epsilon`` is that of all norms,
-    ``scale`` that of the scores.
+    ``cache``: positions that the static cache holds. ``epsilon`` is that of all norms, ``scale`` that of the scores. ``masked``: what is added to the score of
+    a position where a mask is false; without it there is no mask, and the positions up to the last are attended.
     """
 
     dtype: Literal["float16", "bfloat16"]
@@ -42,7 +42,7 @@ class DecoderShape:
     scale: float
     biased: bool = False
     head_norms: bool = False
-    masked: bool = False
+    masked: float | None = None
 
     @property
     def qkv(self) -> int:
@@ -82,9 +82,9 @@ class DecoderShape:
     @property
     def slots(self) -> int:
         """Slots of the ring: as many as fit beside the sums of the warps."""
-        products = _WARPS * _TILES * 16 * self.batch
-        heads = _WARPS * self.sharers * (self.head_dim + 2)
-        left = SHARED_BYTES - 4 * max(products, heads) - _BARRIER_BYTES
+        products, tokens = 4 * _WARPS * _TILES * 16 * self.batch, self.batch * (2 * self.hidden + 64)
+        heads, rotated = 4 * _WARPS * self.sharers * (self.head_dim + 2), 4 * (self.sharers + 2) * self.head_dim
+        left = SHARED_BYTES - max(products, tokens, heads) - rotated - _BARRIER_BYTES
         return min(_MOST_SLOTS, left // (GROUP * _ROW_BYTES))
 
     def check(self) -> None:
@@ -115,11 +115,16 @@ class DecoderShape:
             "BLOCKS": blocks, "BATCH": self.batch, "LAYERS": self.layers, "HIDDEN": self.hidden, "INTERMEDIATE": self.intermediate, "HEADS": self.heads,
             "KV_HEADS": self.kv_heads, "HEAD_DIM": self.head_dim, "VOCABULARY": self.vocabulary, "CACHE": self.cache, "SLOTS": self.slots,
         }  # fmt: skip
-        flags = {"QKV_BIAS": self.biased, "HEAD_NORMS": self.head_norms, "WITH_MASK": self.masked, "PROFILE": profile}
+        flags = {"QKV_BIAS": self.biased, "HEAD_NORMS": self.head_norms, "WITH_MASK": self.masked is not None, "PROFILE": profile}
         lines = [f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}"]
         lines += [f"constexpr int {name} = {value};" for name, value in sizes.items()]
         lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
         lines += [f"constexpr float EPSILON = {self.epsilon!r}f, SCALE = {self.scale!r}f;"]
+        lines += [f"constexpr float MASKED = {_c_float(self.masked or 0.0)};"]
         lines += [f"constexpr unsigned SHARED_BYTES = {SHARED_BYTES}, DELAY_NS = {delay_ns};"]
         lines += [f"constexpr unsigned long long TIMEOUT_NS = {timeout_ns}ull;"]
         return "\n".join(lines) + "\n"
+
+
+def _c_float(value: float) -> str:
+    return "-INFINITY" if value == float("-inf") else f"{value!r}f"

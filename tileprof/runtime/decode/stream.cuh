@@ -14,24 +14,27 @@ struct Stream {
         return ring.slot;
     }
 
-    // A product's weights: `rows(i)` is where the i-th group of eight rows of K columns begins.
-    template <int K, class Rows>
-    __device__ void weights(int groups, Rows&& rows) {
+    template <int K>
+    __device__ void copy_group(const u16* rows, int piece) {
         constexpr int PIECES = (K + PIECE - 1) / PIECE;
-        for (int first = 0; first < groups; first += 2 * TILES) {
-            const int end = first + 2 * TILES < groups ? first + 2 * TILES : groups;
+        const u32 bytes = 2 * (piece + 1 < PIECES ? PIECE : K - (PIECES - 1) * PIECE);
+        const u32 slot = free_slot(GROUP * bytes);
+        if (block.lane < GROUP)
+            copy_bulk(block.shared + slot * SLOT_BYTES + block.lane * ROW_BYTES, rows + static_cast<s64>(block.lane) * K + piece * PIECE, bytes,
+                      block.shared + FULL_AT + 8 * slot, EVICT_FIRST);
+        block.ring.advance();
+    }
+
+    // A product's weights, TOGETHER groups of eight rows at a time, piece by piece; `rows(i)` is where the i-th group of K columns begins.
+    template <int K, int TOGETHER, class Rows>
+    __device__ void weights(int groups, Rows&& rows) {
 #pragma unroll 1
-            for (int piece = 0; piece < PIECES; ++piece) {
-                const u32 bytes = 2 * (piece + 1 < PIECES ? PIECE : K - (PIECES - 1) * PIECE);
+        for (int first = 0; first < groups; first += TOGETHER) {
+            const int end = first + TOGETHER < groups ? first + TOGETHER : groups;
 #pragma unroll 1
-                for (int i = first; i < end; ++i) {
-                    const u32 slot = free_slot(GROUP * bytes);
-                    if (block.lane < GROUP)
-                        copy_bulk(block.shared + slot * SLOT_BYTES + block.lane * ROW_BYTES, rows(i) + static_cast<s64>(block.lane) * K + piece * PIECE,
-                                  bytes, block.shared + FULL_AT + 8 * slot, EVICT_FIRST);
-                    block.ring.advance();
-                }
-            }
+            for (int piece = 0; piece * PIECE < K; ++piece)
+#pragma unroll 1
+                for (int i = first; i < end; ++i) copy_group<K>(rows(i), piece);
         }
     }
 
@@ -57,17 +60,17 @@ struct Stream {
         for (int number = 0; number < LAYERS; ++number) {
             const Layer& layer = p.layers[number];
             const Share qkv = qkv_share(number), output = output_share(number), gate = gate_share(number), down = down_share(number);
-            weights<HIDDEN>(qkv.count, [&](int i) {
+            weights<HIDDEN, 2>(qkv.count, [&](int i) {
                 const s64 row = static_cast<s64>(qkv.group(i)) * GROUP;
                 return row < QUERY ? layer.query + row * HIDDEN
                                    : (row < QUERY + KEY ? layer.key + (row - QUERY) * HIDDEN : layer.value + (row - QUERY - KEY) * HIDDEN);
             });
             caches(layer);
-            weights<QUERY>(output.count, [&](int i) { return layer.output + static_cast<s64>(output.group(i)) * GROUP * QUERY; });
-            weights<HIDDEN>(2 * gate.count, [&](int i) { return (i % 2 ? layer.up : layer.gate) + static_cast<s64>(gate.group(i / 2)) * GROUP * HIDDEN; });
-            weights<INTERMEDIATE>(down.count, [&](int i) { return layer.down + static_cast<s64>(down.group(i)) * GROUP * INTERMEDIATE; });
+            weights<QUERY, 2 * TILES_HELD>(output.count, [&](int i) { return layer.output + static_cast<s64>(output.group(i)) * GROUP * QUERY; });
+            weights<HIDDEN, 2>(2 * gate.count, [&](int i) { return (i % 2 ? layer.up : layer.gate) + static_cast<s64>(gate.group(i / 2)) * GROUP * HIDDEN; });
+            weights<INTERMEDIATE, 2 * TILES_HELD>(down.count, [&](int i) { return layer.down + static_cast<s64>(down.group(i)) * GROUP * INTERMEDIATE; });
         }
         const Share head = head_share();
-        weights<HIDDEN>(head.count, [&](int i) { return p.head + static_cast<s64>(head.group(i)) * GROUP * HIDDEN; });
+        weights<HIDDEN, 2>(head.count, [&](int i) { return p.head + static_cast<s64>(head.group(i)) * GROUP * HIDDEN; });
     }
 };
