@@ -43,6 +43,7 @@ from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE, Bounder, Bounds, Mac
 from tileprof.analysis.gains import described_edges, direct_and_known, fold, pair_gains
 from tileprof.analysis.layers import Layer, repeated_layers
 from tileprof.analysis.waves import launch_waves
+from tileprof.arrays.intervals import union
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
@@ -189,8 +190,8 @@ def quiet_ns(launches: pd.DataFrame) -> float:
     if not begin.any():
         return 0.0
     order = np.argsort(begin, kind="stable")
-    reached = np.maximum.accumulate((begin + took)[order])
-    return float(np.maximum(begin[order][1:] - reached[:-1], 0.0).sum())
+    lo, hi = union(begin[order], (begin + took)[order])
+    return float((lo[1:] - hi[:-1]).sum())
 
 
 def _source(trace: Trace) -> Source:

@@ -13,6 +13,8 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
 
@@ -82,6 +84,7 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     graph = build_graph(load(options.source))
@@ -92,7 +95,8 @@ def _of_trace(options: Namespace) -> dict[str, str]:
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
     _say_prediction(policy)
-    return _texts(options, policy)
+    stages = [int(stage.launch or 0) for stage in policy.stages]
+    return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
 
 
 def _say_prediction(policy: Policy) -> None:
@@ -166,7 +170,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
     return synthesise(graph, launches, folded=folded)
 
 
-def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
+def _texts(
+    options: Namespace, policy: Policy, blocked: Callable[[Policy], tuple[str, ...]] | None = None
+) -> dict[str, str]:
     from tileprof.policy.emit.counters import counters_files  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - likewise
     from tileprof.policy.format import to_dict  # noqa: PLC0415 - likewise
@@ -174,7 +180,7 @@ def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
     if options.format == "counters":
         return counters_files(policy)
     if options.format == "cusync":
-        texts, made = cusync_files(policy, several=options.several_waits)
+        texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
         for reason in made.reasons[:REASONS]:
             print(f"Over-synchronised: {reason}.", file=sys.stderr)
         if len(made.reasons) > REASONS:
