@@ -58,7 +58,7 @@ struct Parameters {
 };
 
 // Words of Parameters::state.
-enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, RECORD = 8, RECORD_WORDS = 8 };
+enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, HEAD_NEXT = 3, RECORD = 8, RECORD_WORDS = 8 };
 
 // Stages of a layer, and what follows the last.
 enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
@@ -70,7 +70,8 @@ constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 
 constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES, HEADS_AT = SCRATCH_AT + larger(SCRATCH_PRODUCT, larger(SCRATCH_HEADS, SCRATCH_TOKENS));
 constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM, FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
-constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, ABORTED_AT = FREE_AT + 8 * SLOTS;
+constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: which group of the head a slot holds
+constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS, ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
 static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
 
 __device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
@@ -225,7 +226,9 @@ __device__ __forceinline__ Share qkv_share(int layer) { return {QKV_GROUPS, laye
 __device__ __forceinline__ Share output_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS}; }
 __device__ __forceinline__ Share gate_share(int layer) { return {GATE_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS}; }
 __device__ __forceinline__ Share down_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS + 2 * GATE_GROUPS}; }
-__device__ __forceinline__ Share head_share() { return {HEAD_GROUPS, LAYERS * LAYER_GROUPS}; }
+
+// The head's tiles of two groups: the first HEAD_FIXED of a block are its own, the others go to who comes first.
+constexpr int HEAD_TILES = (HEAD_GROUPS + 1) / 2, HEAD_FIXED = HEAD_TILES / BLOCKS * 3 / 4 > 1 ? HEAD_TILES / BLOCKS * 3 / 4 : 1;
 
 // The work of the attention stage: a chunk of the positions of a sequence and a head of keys.
 struct Chunk {

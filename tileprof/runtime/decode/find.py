@@ -27,7 +27,7 @@ def decoders(graph: fx.Graph) -> Iterator[Region]:
     output = next(node for node in graph.nodes if node.op == "output")
     for node in output.all_input_nodes:
         value = aten.tensor(node)
-        if value is None or value.dim() != 3:  # noqa: PLR2004 - sequences, tokens, columns
+        if value is None or value.dim() != 3:
             continue
         try:
             yield region_of(matched(node))
@@ -43,7 +43,8 @@ def shape_of(found: Matched) -> DecoderShape:
     biases = [sum(f"{role}_bias" in layer for layer in found.layers) for role in ("query", "key", "value")]
     if any(count not in {0, len(found.layers)} for count in (*optional, *biases)) or len(set(biases)) != 1:
         raise UserError("the decoder has biases or norms of heads in some of its layers or products only")
-    assert found.epsilon is not None and found.scale is not None
+    assert found.epsilon is not None
+    assert found.scale is not None
     shape = DecoderShape(
         dtype=dtype, layers=len(found.layers), epsilon=found.epsilon, scale=found.scale, biased=optional[0] > 0, head_norms=optional[1] > 0,
         masked=found.masked, **{name: found.sizes[name] for name in names},
@@ -73,9 +74,9 @@ def region_of(found: Matched) -> Region:
 def _closed(found: Matched) -> tuple[fx.Node, ...]:
     """The nodes whose results nobody else reads: ranges and masks that something else reads too are left to the graph."""
     nodes = set(found.nodes)
-    spare = True
-    while spare:
-        spare = {node for node in nodes if node is not found.logits and any(user not in nodes for user in node.users)}
+    while spare := {
+        node for node in nodes if node is not found.logits and any(user not in nodes for user in node.users)
+    }:
         nodes -= spare
     return tuple(sorted(nodes))
 
@@ -111,4 +112,3 @@ class _Runner:
 
     def check(self) -> None:
         self._decoder.check()
-

@@ -103,17 +103,17 @@ __device__ __forceinline__ void gate(Block& block, const Layer& layer) {
 }
 
 __device__ __forceinline__ void head(Block& block) {
-    const Share share = head_share();
     block.layer = LAYERS;
-    if (share.count == 0) return;
     const Entering entering{block};
     Normalised<HIDDEN> x;
     x.load(block, STAGE_HEAD, block.p.norm, true, [&](int token) { return entering.row(token); });
-    product_of_normalised(x, block, share.count, [&](int first, int groups) {
-        for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
+    product_of_coming(x, block, HEAD_GROUPS, [&](int tiles) {
+        for (int number = block.thread; number < tiles * 2 * 4 * BATCH; number += CONSUMERS) {
             const Word w(number);
-            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
-            block.p.logits[(static_cast<s64>(w.token) * VOCABULARY + column) / 2] = pack(added(block, tile, row, w.token), added(block, tile, row + 1, w.token));
+            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, group = group_of(block, tile, w.group % 2);
+            const s64 column = static_cast<s64>(group) * GROUP + 2 * w.pair;
+            if (group < HEAD_GROUPS)
+                block.p.logits[(w.token * static_cast<s64>(VOCABULARY) + column) / 2] = pack(added(block, tile, row, w.token), added(block, tile, row + 1, w.token));
         }
     });
     stamp(block, STAGE_HEAD, 3);
@@ -164,5 +164,5 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     __syncthreads();
     if (load_shared_s32(shared + ABORTED_AT) == 0) return;  // the last block: all others have read the epoch and the counters
     for (int layer = thread; layer < LAYERS; layer += CONSUMERS + 32) *p.layers[layer].counter += 1;
-    if (thread == 0) p.state[LEFT] = 0, p.state[EPOCH] += 1;
+    if (thread == 0) p.state[LEFT] = 0, p.state[HEAD_NEXT] = 0, p.state[EPOCH] += 1;
 }

@@ -11,7 +11,7 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.decode.build import CUBIN, ENTRY, build
-from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
+from tileprof.runtime.decode.shape import IN_FLIGHT, SHARED_BYTES, DecoderShape
 from tileprof.runtime.persistent.driver import Arguments, Function
 
 LAYER_ROLES: Final = (
@@ -36,13 +36,14 @@ class Decoder:
     """A decoder's kernel, compiled, with memory of its own: launches of one follow each other on one stream. Raises `UserError` where it cannot be.
 
     ``delay_ns``: for tests, blocks sleep up to so long before they hand something over. ``timeout_ns``: a wait that lasts longer writes a record and gives up.
-    ``profile``: `clocks` holds the times of the last launch. ``blocks``: how many, one per SM of the device by default.
+    ``profile``: `clocks` holds the times of the last launch. ``blocks``: how many, one per SM of the device by default. ``in_flight``: slots of the ring that are filled
+    at a time.
     """
 
     frozen = False
 
     def __init__(
-        self, shape: DecoderShape, device: Any, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, blocks: int | None = None
+        self, shape: DecoderShape, device: Any, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, blocks: int | None = None, in_flight: int = IN_FLIGHT
     ) -> None:  # fmt: skip
         shape.check()
         self.shape, self.device = shape, torch.device(device)
@@ -50,7 +51,9 @@ class Decoder:
         if (properties.major, properties.minor) != (9, 0):
             raise UserError(f"the decoder's kernel is for sm_90, and {properties.name} is not")
         self.blocks = blocks or properties.multi_processor_count
-        folder = build(shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile))
+        folder = build(
+            shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+        )
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
@@ -75,9 +78,7 @@ class Decoder:
         words[len(tensors)] = self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
         words[len(tensors) + 1] = mask.stride(0) if mask is not None and mask.shape[0] > 1 else 0
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        self._function.launch(
-            self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True
-        )
+        self._function.launch(self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True)
 
     def check(self) -> None:
         """Synchronise; raise `RuntimeError` that says which wait gave up, after which the decoder may be used again."""

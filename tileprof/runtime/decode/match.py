@@ -59,7 +59,10 @@ def matched(logits: fx.Node) -> Matched:
     value = aten.tensor(logits)
     _need(value is not None and len(value.shape) == 3 and value.shape[1] == 1, "the logits are not of one token")
     assert value is not None
-    _need(value.dtype in _DTYPES and value.is_contiguous(), "the logits are neither float16 nor bfloat16, or not contiguous")
+    _need(
+        value.dtype in _DTYPES and value.is_contiguous(),
+        "the logits are neither float16 nor bfloat16, or not contiguous",
+    )
     found = Matched(logits, dtype=value.dtype)
     found.size("batch", value.shape[0])
     found.size("vocabulary", value.shape[2])
@@ -85,10 +88,12 @@ def _entrance(found: Matched, x: fx.Node) -> None:
         table, tokens = x.args[:2]
         shape = aten.shape(table)
         _need(shape is not None and len(shape) == 2, "the embedding has no sizes")
-        assert shape is not None and isinstance(table, fx.Node) and isinstance(tokens, fx.Node)
+        assert shape is not None
         found.nodes.add(x)
         found.tensor(found.model, "embedding", table, (shape[0], hidden))
-        _need(aten.shape(tokens) == (batch, 1) and aten.strides(tokens)[:1] in {(1,), (batch,)}, "the tokens are not one per sequence")  # type: ignore[index]
+        strides = aten.strides(tokens)
+        one_each = aten.shape(tokens) == (batch, 1) and strides is not None and (batch == 1 or strides[0] == 1)
+        _need(one_each, "the tokens are not one per sequence, in neighbouring words")
         found.model["tokens"] = tokens
     else:
         found.tensor(found.model, "embedding", x, (batch, 1, hidden))
@@ -145,11 +150,14 @@ def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
 def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
     """From what enters the output product back to the normalised activations."""
     merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
-    _need(aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2), "heads are not transposed after attention")
+    _need(
+        aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2),
+        "heads are not transposed after attention",
+    )
     found.nodes.add(merged)
-    call = merged.args[0].args[0] if merged.args[0].args else None
-    attention = aten.attention(call)
-    _need(attention is not None and attention.out is merged.args[0], "no fused attention without dropout")
+    out = _same_shape(found, merged.args[0])
+    attention = aten.attention(out.args[0] if out.args else None)
+    _need(attention is not None and attention.out is out, "no fused attention without dropout")
     assert attention is not None
     found.nodes |= {attention.call, attention.out}
     sizes = aten.shape(attention.query)
@@ -213,7 +221,10 @@ def _what_mask(found: Matched, mask: Any) -> tuple[str, fx.Node, float, frozense
     _need(aten.dtype(keep) is torch.bool and constants[0] == 0.0, "a mask that is not made of booleans")
     _need(constants[1] in _MASKED_VALUES, f"a mask that adds {constants[1]}")
     sizes, strides = aten.shape(keep), aten.strides(keep)
-    _need(sizes is not None and sizes[1:] == (1, 1, cache) and strides is not None and strides[3] == 1, "a mask whose rows are not contiguous")
+    _need(
+        sizes is not None and sizes[1:] == (1, 1, cache) and strides is not None and strides[3] == 1,
+        "a mask whose rows are not contiguous",
+    )
     assert constants[1] is not None
     return "mask", keep, constants[1], frozenset((mask, zero, value))
 
@@ -237,8 +248,14 @@ def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str)
     cache, _, index, new = node.args
     _need(aten.parameter(cache), f"the cache of {role} is computed")
     shape = aten.shape(cache)
-    _need(shape is not None and len(shape) == 4 and shape[0] == found.sizes["batch"] and shape[3] == found.sizes["head_dim"], f"a cache of shape {shape}")
-    assert shape is not None and heads is not None
+    _need(
+        shape is not None
+        and len(shape) == 4
+        and shape[0] == found.sizes["batch"]
+        and shape[3] == found.sizes["head_dim"],
+        f"a cache of shape {shape}",
+    )
+    assert shape is not None
     found.size("kv_heads", shape[1])
     found.size("cache", shape[2])
     _need(heads == (shape[0], found.sizes["heads"], *shape[2:]), "attention does not read all of the cache")
@@ -251,7 +268,10 @@ def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str)
 
 def _index(found: Matched, index: fx.Node) -> fx.Node:
     position: Computed | None = computed(index)
-    _need(position is not None and is_counter(position, found.sizes["cache"]), "the position that is appended is not a counter's")
+    _need(
+        position is not None and is_counter(position, found.sizes["cache"]),
+        "the position that is appended is not a counter's",
+    )
     assert position is not None
     found.nodes |= set(position.nodes)
     return position.counter
@@ -266,13 +286,24 @@ def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node
     x, cosine = plain.args
     halves, sine = crossed.args
     half = found.sizes["head_dim"] // 2
-    _need(aten.calls(halves, ATEN.cat.default) and aten.argument(halves, 1, "dim", 0) in {-1, 3} and len(halves.args[0]) == 2, "heads are rotated otherwise")
+    _need(
+        aten.calls(halves, ATEN.cat.default)
+        and aten.argument(halves, 1, "dim", 0) in {-1, 3}
+        and len(halves.args[0]) == 2,
+        "heads are rotated otherwise",
+    )
     negative, first = halves.args[0]
     _need(aten.calls(negative, ATEN.neg.default), "heads are rotated otherwise")
     second = negative.args[0]
     for part, begin, end in ((first, 0, half), (second, half, 2 * half)):
         _need(aten.calls(part, ATEN.slice.Tensor) and part.args[0] is x, "heads are rotated otherwise")
-        _need(part.args[1] == 3 and part.args[2] == begin and (part.args[3] == end or part.args[3] >= 2 * half == end) and len(part.args) == 4, "heads are rotated otherwise")
+        _need(
+            part.args[1] == 3
+            and part.args[2] == begin
+            and (part.args[3] == end or part.args[3] >= 2 * half == end)
+            and len(part.args) == 4,
+            "heads are rotated otherwise",
+        )
     for role, table in (("cosine", cosine), ("sine", sine)):
         _need(aten.calls(table, ATEN.unsqueeze.default) and table.args[1] == 1, f"the {role} has another form")
         found.nodes.add(table)
@@ -291,18 +322,20 @@ def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node
     return _heads(found, inner, heads), weight
 
 
-def _split(found: Matched, node: fx.Node, heads: int) -> fx.Node:
+def _split(found: Matched, node: Any, heads: int) -> Any:
     _need(aten.calls(node, ATEN.transpose.int) and tuple(node.args[1:]) == (1, 2), "heads are not transposed")
     found.nodes.add(node)
     return _heads(found, node.args[0], heads)
 
 
-def _heads(found: Matched, node: fx.Node, heads: int) -> fx.Node:
+def _heads(found: Matched, node: Any, heads: int) -> Any:
     """A view of a product's result as heads."""
     batch, head_dim = found.sizes["batch"], found.sizes["head_dim"]
-    _need(aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, 1, heads, head_dim), "heads have another shape")
+    _need(
+        aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, 1, heads, head_dim), "heads have another shape"
+    )
     found.nodes.add(node)
-    return node.args[0]  # type: ignore[return-value]
+    return node.args[0]
 
 
 def _gated(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
@@ -314,12 +347,15 @@ def _gated(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
     return silu.args[0], up
 
 
-def _residual(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+def _residual(found: Matched, node: Any) -> tuple[Any, Any]:
     _need(aten.calls(node, ATEN.add.Tensor) and len(node.args) == 2 and not node.kwargs, "no sum with the residual")
     before, new = node.args
-    _need(all(aten.shape(n) == (found.sizes["batch"], 1, found.sizes["hidden"]) for n in (before, new)), "no sum with the residual")
+    _need(
+        all(aten.shape(n) == (found.sizes["batch"], 1, found.sizes["hidden"]) for n in (before, new)),
+        "no sum with the residual",
+    )
     found.nodes.add(node)
-    return before, new  # type: ignore[return-value]
+    return before, new
 
 
 def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
@@ -332,13 +368,19 @@ def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
     wide, factor = product.args
     _need(aten.calls(wide, ATEN._to_copy.default) and aten.calls(factor, ATEN.rsqrt.default), "no RMS norm")  # noqa: SLF001 - ATen's own name
     shifted = factor.args[0]
-    _need(aten.calls(shifted, ATEN.add.Tensor) and isinstance(shifted.args[1], float) and not shifted.kwargs, "no RMS norm")
+    _need(
+        aten.calls(shifted, ATEN.add.Tensor) and isinstance(shifted.args[1], float) and not shifted.kwargs,
+        "no RMS norm",
+    )
     mean = shifted.args[0]
     _need(aten.calls(mean, ATEN.mean.dim) and tuple(mean.args[1:]) == ([-1], True) and not mean.kwargs, "no RMS norm")
     square = mean.args[0]
     _need(aten.calls(square, ATEN.pow.Tensor_Scalar) and square.args == (wide, 2), "no RMS norm")
     x = wide.args[0]
-    _need(_casts(wide, torch.float32) and _casts(narrow, found.dtype) and aten.dtype(x) is found.dtype, "a norm in other dtypes")
+    _need(
+        _casts(wide, torch.float32) and _casts(narrow, found.dtype) and aten.dtype(x) is found.dtype,
+        "a norm in other dtypes",
+    )
     _need(found.epsilon in {None, shifted.args[1]}, "norms differ in epsilon")
     found.epsilon = shifted.args[1]
     found.size(size, _width(x))
@@ -365,25 +407,30 @@ def _linear(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | 
     _need(aten.calls(turned, ATEN.t.default) and aten.parameter(turned.args[0]), "no product with a weight")
     _need(bias is None or aten.parameter(bias), "a bias that is computed")
     found.nodes |= {product, turned}
-    _need(aten.shape(x) == (found.sizes["batch"], _width(turned.args[0])), "a product of other activations than one token's")
+    _need(
+        aten.shape(x) == (found.sizes["batch"], _width(turned.args[0])),
+        "a product of other activations than one token's",
+    )
     before = _through(found, x, *aten.RESHAPES)
     return before, turned.args[0], bias
 
 
-def _through(found: Matched, node: Any, *targets: Any) -> fx.Node:
+def _through(found: Matched, node: Any, *targets: Any) -> Any:
     """The node behind views, which are taken along."""
     while aten.calls(node, *targets):
         found.nodes.add(node)
         node = node.args[0]
     _need(isinstance(node, fx.Node), "a constant where a tensor is expected")
-    return node  # type: ignore[no-any-return]
+    return node
 
 
-def _same_shape(found: Matched, node: fx.Node) -> fx.Node:
-    """The node behind slices that keep everything."""
-    while aten.calls(node, ATEN.alias.default, ATEN.slice.Tensor) and aten.shape(node) == aten.shape(node.args[0]):
+def _same_shape(found: Matched, node: Any) -> Any:
+    """The node behind views that keep everything."""
+    while aten.calls(node, ATEN.alias.default, ATEN.slice.Tensor, *aten.RESHAPES) and aten.shape(node) == aten.shape(
+        node.args[0]
+    ):
         found.nodes.add(node)
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
     return node
 
 

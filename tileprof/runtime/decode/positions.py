@@ -42,7 +42,7 @@ class Computed:
             for node in self.nodes:
                 args = fx.node.map_arg(node.args, known.__getitem__)
                 kwargs = {k: v for k, v in node.kwargs.items() if k not in {"device", "pin_memory", "layout"}}
-                known[node] = node.target(*args, **fx.node.map_arg(kwargs, known.__getitem__))  # type: ignore[operator]
+                known[node] = node.target(*args, **fx.node.map_arg(kwargs, known.__getitem__))
             yield count, known[self.node]
 
 

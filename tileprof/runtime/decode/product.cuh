@@ -175,7 +175,32 @@ __device__ __forceinline__ void product_of_normalised(const Normalised<K>& activ
     }
 }
 
-// As above for every 2 * TILES_HELD groups, with activations as they were handed: loaded piece by piece, two pieces ahead.
+// As above, with tiles as they come: the stream says which groups it has put into the ring. Calls end(tiles), whose groups `group_of` then gives.
+template <int K, class End>
+__device__ __forceinline__ void product_of_coming(const Normalised<K>& activations, Block& block, int groups, End&& end) {
+    for (bool more = true; more;) {
+        int tiles = 0;
+#pragma unroll 1
+        for (; tiles < TILES; ++tiles) {
+            wait_local(block.shared + FULL_AT + 8 * block.ring.slot, block.ring.turn);
+            const int group = load_shared_s32(block.shared + GROUPS_AT + 4 * block.ring.slot);
+            more = group >= 0;
+            if (!more) break;
+            if (block.thread == 0) store_shared_s32(block.shared + TILES_AT + 4 * tiles, group);
+            Sums sums;
+#pragma unroll
+            for (int piece = 0; piece < Columns<K>::PIECES; ++piece) multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), group + 1 < groups);
+            keep_sums(sums, block, tiles);
+        }
+        consumers_meet();
+        end(tiles);
+        consumers_meet();
+    }
+}
+
+__device__ __forceinline__ int group_of(const Block& block, int tile, int half) { return load_shared_s32(block.shared + TILES_AT + 4 * tile) + half; }
+
+// As `product_of_normalised` for every 2 * TILES_HELD groups, with activations as they were handed: loaded piece by piece, two pieces ahead.
 template <int K, class End>
 __device__ __forceinline__ void product_of_handed(Block& block, int stage, const u32* from, int groups, End&& end) {
     using C = Columns<K>;

@@ -13,6 +13,9 @@ SHARED_BYTES: Final = 232_448
 GROUP: Final = 8
 """Rows of weights that are dealt to blocks: GROUP of common.cuh."""
 
+IN_FLIGHT: Final = 4
+"""Slots of the ring that are being filled at a time. Measured: see docs/whole-models.md."""
+
 _ROW_BYTES, _WARPS, _TILES, _STEP = 2 * 1024 + 64, 8, 8, 32  # of common.cuh
 _MOST_SLOTS, _FEWEST_SLOTS = 13, 6
 _BARRIER_BYTES = 1024  # barriers, sums of squares, alignment
@@ -109,13 +112,19 @@ class DecoderShape:
             if not holds:
                 raise UserError(f"the decoder has {sentence}")
 
-    def header(self, blocks: int, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False) -> str:
+    def header(self, blocks: int, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, in_flight: int = IN_FLIGHT) -> str:  # fmt: skip
         """What kernel.cu includes as config.h, for a launch of ``blocks``."""
         sizes = {
             "BLOCKS": blocks, "BATCH": self.batch, "LAYERS": self.layers, "HIDDEN": self.hidden, "INTERMEDIATE": self.intermediate, "HEADS": self.heads,
             "KV_HEADS": self.kv_heads, "HEAD_DIM": self.head_dim, "VOCABULARY": self.vocabulary, "CACHE": self.cache, "SLOTS": self.slots,
+            "IN_FLIGHT": min(in_flight, self.slots),
         }  # fmt: skip
-        flags = {"QKV_BIAS": self.biased, "HEAD_NORMS": self.head_norms, "WITH_MASK": self.masked is not None, "PROFILE": profile}
+        flags = {
+            "QKV_BIAS": self.biased,
+            "HEAD_NORMS": self.head_norms,
+            "WITH_MASK": self.masked is not None,
+            "PROFILE": profile,
+        }
         lines = [f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}"]
         lines += [f"constexpr int {name} = {value};" for name, value in sizes.items()]
         lines += [f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()]
