@@ -238,7 +238,8 @@ __device__ __forceinline__ void attend_chunk(Block& block, const Layer& layer, c
     }
     if (appends && newest < chunk.end && block.warp == WARPS - 1) take_newest(online, block, chunk, queries, newest);
     for (int at = chunk.begin; at < chunk.end; at += SLOT_POSITIONS) {
-        const int count = chunk.end - at < SLOT_POSITIONS ? chunk.end - at : SLOT_POSITIONS;
+        int count = chunk.end - at < SLOT_POSITIONS ? chunk.end - at : SLOT_POSITIONS;
+        if (at + count - 1 == newest) --count;
         wait_local(block.shared + FULL_AT + 8 * block.ring.slot, block.ring.turn);
         attend_slot(online, block, queries, chunk.sequence, at, count, newest);
         __syncwarp();

@@ -207,6 +207,8 @@ __device__ __forceinline__ uint4 narrow(const float (&from)[8]) {
     return make_uint4(pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]), pack(from[6], from[7]));
 }
 
+constexpr u32 FIRST_BARRIER = 2;  // of TILES, behind those of all threads and of the consumers
+
 // Which groups of eight rows of a product this block has: first, first + BLOCKS, ... The blocks that have one more change from stage to stage.
 struct Share {
     int first, count;
@@ -237,7 +239,7 @@ struct Chunk {
     __device__ Chunk(const Block& block, int task) {
         sequence = task / (KV_HEADS * block.chunks), head = task / block.chunks % KV_HEADS, number = task % block.chunks;
         begin = number * block.chunk;
-        end = begin + block.chunk < block.limit ? begin + block.chunk : block.limit;
+        end = number + 1 < block.chunks ? begin + block.chunk : block.limit;
     }
 
     __device__ s64 first_row() const { return (static_cast<s64>(sequence) * KV_HEADS + head) * CACHE; }

@@ -62,3 +62,8 @@ __device__ __forceinline__ s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value
     asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
     return before;
 }
+
+// A barrier at which some threads wait and others only arrive.
+__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
+__device__ __forceinline__ void barrier_wait(u32 barrier, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }

@@ -37,12 +37,12 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
     const Entering entering{block};
     Normalised<HIDDEN> x;
     x.load(block, STAGE_QKV, layer.norm, entering.handed(), [&](int token) { return entering.row(token); });
-    product_of_normalised(x, block, share.count, [&](int first, int groups) {
-        stamp(block, STAGE_QKV, 2);
+    product_of_normalised(x, block, share.count, [&](int tile, int first) {
         delay(block, STAGE_QKV);
-        for (int number = block.thread; number < groups * 4 * BATCH; number += CONSUMERS) {
+        for (int number = block.lane; number < 2 * 4 * BATCH; number += 32) {
             const Word w(number);
-            const int tile = w.group / 2, row = w.group % 2 * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
+            if (first + w.group >= share.count) continue;
+            const int row = w.group * GROUP + 2 * w.pair, column = share.group(first + w.group) * GROUP + 2 * w.pair;
             float one = added(block, tile, row, w.token), two = added(block, tile, row + 1, w.token);
             if constexpr (QKV_BIAS) {
                 const u16* const bias = column < QUERY ? layer.query_bias + column
@@ -51,8 +51,9 @@ __device__ __forceinline__ void qkv(Block& block, const Layer& layer) {
             }
             block.hand(QKV_AT + (w.token * QKV + column) / 2, pack(one, two));
         }
-        stamp(block, STAGE_QKV, 3);
     });
+    stamp(block, STAGE_QKV, 2);
+    stamp(block, STAGE_QKV, 3);
 }
 
 // A product that adds to the residual: `before` gives the address of a word of the residual, which may be absent if `handed`.
@@ -84,22 +85,21 @@ __device__ __forceinline__ void gate(Block& block, const Layer& layer) {
     if (share.count == 0) return;
     Normalised<HIDDEN> x;
     x.load(block, STAGE_GATE, layer.middle_norm, true, [&](int token) { return reinterpret_cast<const u16*>(block.words(MIDDLE_AT)) + token * HIDDEN; });
-    product_of_normalised(x, block, 2 * share.count, [&](int first, int groups) {
-        stamp(block, STAGE_GATE, 2);
+    product_of_normalised(x, block, 2 * share.count, [&](int tile, int first) {  // a tile's first group is the gate's, its second what it opens for
         delay(block, STAGE_GATE);
-        for (int number = block.thread; number < groups / 2 * 4 * BATCH; number += CONSUMERS) {
-            const Word w(number);
-            const int row = 2 * w.pair, column = share.group(first / 2 + w.group) * GROUP + row;
-            float two[2];
+        if (block.lane >= 4 * BATCH) return;
+        const Word w(block.lane);
+        const int row = 2 * w.pair, column = share.group(first / 2) * GROUP + row;
+        float two[2];
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float gate = rounded(added(block, w.group, row + i, w.token)), up = rounded(added(block, w.group, GROUP + row + i, w.token));
-                two[i] = rounded(silu(gate)) * up;
-            }
-            block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
+        for (int i = 0; i < 2; ++i) {
+            const float gate = rounded(added(block, tile, row + i, w.token)), up = rounded(added(block, tile, GROUP + row + i, w.token));
+            two[i] = rounded(silu(gate)) * up;
         }
-        stamp(block, STAGE_GATE, 3);
+        block.hand(ACTIVATED_AT + (w.token * INTERMEDIATE + column) / 2, pack(two[0], two[1]));
     });
+    stamp(block, STAGE_GATE, 2);
+    stamp(block, STAGE_GATE, 3);
 }
 
 __device__ __forceinline__ void head(Block& block) {
@@ -149,10 +149,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 32, 1) decoder(const __
     __syncthreads();
     const s64 last = WITH_MASK ? CACHE - 1 : *p.last;
     const int limit = last + 1 < CACHE ? static_cast<int>(last) + 1 : CACHE;
-    const int share = (limit + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    const int cached = limit > 1 ? limit - 1 : 1, share = (cached + MOST_CHUNKS - 1) / MOST_CHUNKS;  // the newest position comes with the last chunk
     const int chunk = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : (share + CHUNK_STEP - 1) / CHUNK_STEP * CHUNK_STEP;
     const bool odd = load_relaxed_gpu_s32(p.state + EPOCH) % 2 != 0;
-    Block block{p, shared, p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS), limit, chunk, (limit + chunk - 1) / chunk, thread, thread / 32, thread % 32};
+    Block block{p, shared, p.sets + (odd ? SET_WORDS : 0), p.sets + (odd ? 0 : SET_WORDS), limit, chunk, (cached + chunk - 1) / chunk, thread, thread / 32, thread % 32};
     if (block.warp == WARPS) {
         Stream{block}.run();
     } else {

@@ -155,27 +155,28 @@ struct Normalised {
     }
 };
 
-// Calls end(first, groups) for every 2 * TILES groups of rows at most, whose sums `added` then gives.
-template <int K, class End>
-__device__ __forceinline__ void product_of_normalised(const Normalised<K>& activations, Block& block, int groups, End&& end) {
+// Calls finish(tile, first group, lane) of one warp for each tile of two groups, as soon as all warps have their sums of it, which `added` then gives. The others go on.
+template <int K, class Finish>
+__device__ __forceinline__ void product_of_normalised(const Normalised<K>& activations, Block& block, int groups, Finish&& finish) {
+    static_assert(SLOTS < 2 * TILES, "the ring keeps warps from being a round of tiles apart, so that sums are not overwritten before they are added up");
 #pragma unroll 1
-    for (int first = 0; first < groups; first += 2 * TILES) {
-        const int left = groups - first < 2 * TILES ? groups - first : 2 * TILES;
-#pragma unroll 1
-        for (int tile = 0; 2 * tile < left; ++tile) {
-            Sums sums;
+    for (int tile = 0; 2 * tile < groups; ++tile) {
+        const u32 place = tile % TILES, barrier = FIRST_BARRIER + place;
+        Sums sums;
 #pragma unroll
-            for (int piece = 0; piece < Columns<K>::PIECES; ++piece)
-                multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), 2 * tile + 1 < left);
-            keep_sums(sums, block, tile);
+        for (int piece = 0; piece < Columns<K>::PIECES; ++piece) multiply(sums, activations.held[piece], block, Columns<K>::steps(piece), 2 * tile + 1 < groups);
+        keep_sums(sums, block, place);
+        if (block.warp == place) {
+            barrier_wait(barrier, CONSUMERS);
+            finish(place, 2 * tile);
+        } else {
+            barrier_arrive(barrier, CONSUMERS);
         }
-        consumers_meet();
-        end(first, left);
-        consumers_meet();
     }
+    consumers_meet();
 }
 
-// As above, with tiles as they come: the stream says which groups it has put into the ring. Calls end(tiles), whose groups `group_of` then gives.
+// Another product of normalised activations, with tiles as they come: the stream says which groups it has put into the ring. Calls end(tiles), whose groups `group_of` then gives.
 template <int K, class End>
 __device__ __forceinline__ void product_of_coming(const Normalised<K>& activations, Block& block, int groups, End&& end) {
     for (bool more = true; more;) {
@@ -200,7 +201,7 @@ __device__ __forceinline__ void product_of_coming(const Normalised<K>& activatio
 
 __device__ __forceinline__ int group_of(const Block& block, int tile, int half) { return load_shared_s32(block.shared + TILES_AT + 4 * tile) + half; }
 
-// As `product_of_normalised` for every 2 * TILES_HELD groups, with activations as they were handed: loaded piece by piece, two pieces ahead.
+// Calls end(first, groups) for every 2 * TILES_HELD groups at most. Activations are taken as they were handed: loaded piece by piece, two pieces ahead.
 template <int K, class End>
 __device__ __forceinline__ void product_of_handed(Block& block, int stage, const u32* from, int groups, End&& end) {
     using C = Columns<K>;
