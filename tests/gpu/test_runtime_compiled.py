@@ -19,7 +19,11 @@ import tileprof.runtime.gpu  # noqa: E402, F401 - see above
 from tileprof.runtime.compile.products import ChainRunner  # noqa: E402 - likewise
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # Inductor imports it
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
 
 
 class Gated(nn.Module):
