@@ -26,6 +26,13 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def compiled_triton(monkeypatch):
+    """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+
+
 class Gated(nn.Module):
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from tileprof.errors import TraceError
 from tileprof.trace.arrow import arrow_type
 from tileprof.trace.schema import Column, Table
-
-MOST_ROWS: Final = 1 << 26
-"""Of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is memory."""
 
 _Result = TypeVar("_Result")
 
@@ -28,14 +25,11 @@ def parts_of(folder: Path, table: Table) -> list[Path]:
 
 def checked_rows(parts: list[Path], table: Table) -> int:
     """Rows in the parts, from their footers. Raises TraceError for a damaged part or one of other columns."""
-    rows = sum(_or_damaged(part, _rows, table) for part in parts)
-    if rows > MOST_ROWS:
-        raise TraceError(f"{parts[0].parent} has {rows:,} rows; at most {MOST_ROWS:,} are read")
-    return rows
+    return sum(_or_damaged(part, _rows, table) for part in parts)
 
 
 def _rows(part: Path, table: Table) -> int:
-    with part.open("rb") as bytes_, pq.ParquetFile(bytes_) as file:  # Arrow itself takes no name that is not UTF-8
+    with pq.ParquetFile(part) as file:
         _check_types(part, table, file.schema_arrow)
         return int(file.metadata.num_rows)
 
@@ -68,7 +62,7 @@ def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
 
 
 def _read(part: Path, table: Table) -> pa.Table:
-    with part.open("rb") as bytes_, pq.ParquetFile(bytes_) as file:
+    with pq.ParquetFile(part) as file:
         present = set(file.schema_arrow.names)
         read = file.read(columns=[c.name for c in table.columns if c.name in present])
         for column in table.columns:
@@ -116,7 +110,5 @@ def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
 def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table) -> _Result:
     try:
         return read(part, table)
-    except MemoryError:  # ArrowMemoryError is also an ArrowException
-        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TraceError(f"{part} is damaged ({error}): record the trace again") from error

@@ -1,1 +1,0 @@
-"""Programs of users: which models they call with what, and how fast these could be."""
