@@ -124,7 +124,7 @@ def measure(options: argparse.Namespace) -> None:
     workers = [Worker(n, options, max(1, (os.cpu_count() or 2) // max(1, len(wanted)))) for n in wanted]
     found = json.loads(options.out.read_text()) if options.out.exists() else {"rows": {}}
     found |= {"measured": datetime.now(UTC).date().isoformat(), "machine": machine()}
-    last_start = end - 0.25 * options.budget  # measuring takes seconds, compiling takes most of the time
+    last_start = end - min(4 * len(workers), 0.4 * options.budget)  # a turn takes 2 to 4 s
     for worker in workers:
         worker.ready.wait(max(0.0, last_start - time.monotonic()))
     for worker in sorted(workers, key=lambda w: not w.ready.is_set()):
