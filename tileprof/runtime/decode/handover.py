@@ -93,7 +93,7 @@ class Handover:
         found = []
         for layer in range(layers):
             for kind in KINDS:
-                rows = []
+                rows: list[tuple[int, ...]] = []
                 for tile in range(self.tiles(kind)):
                     for mode, words in (
                         (_READ, self.reads(layer, kind, tile)),
