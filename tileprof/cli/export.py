@@ -120,7 +120,9 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 
 
 def _stages(graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
-    """The launches that are to be stages, by default the pair to look at first, in the graph whose tiles the runtime has."""
+    """The launches that are to be stages, by default the pair to look at first, in the graph whose tiles the runtime
+    has.
+    """
     from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
 
     if launches is not None and len(launches) < 2:
@@ -181,7 +183,8 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     if not found.sound:
         why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
         raise UserError(
-            f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} {options.source}` names all"
+            f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} "
+            f"{options.source}` names all"
         )
     return with_prediction(rebound(policy, graph, named), graph, named)
 
@@ -198,9 +201,11 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
     elif more := overtaken_launches(graph, launches):
         numbers = ", ".join(map(str, more))
         print(
-            f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too (--fuse takes it as part of a stage instead)."
+            f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too "
+            "(--fuse takes it as part of a stage instead)."
             if len(more) == 1
-            else f"Launches {numbers} lie between, need some of these and are needed by others: they become stages too (--fuse takes them as part of the stages instead).",
+            else f"Launches {numbers} lie between, need some of these and are needed by others: they become stages "
+            "too (--fuse takes them as part of the stages instead).",
             file=sys.stderr,
         )
         launches = sorted({*launches, *more})

@@ -35,7 +35,9 @@ class Cut:
 
 
 def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
-    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was called."""
+    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was
+    called.
+    """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
