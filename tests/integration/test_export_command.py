@@ -63,15 +63,32 @@ def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsy
     assert main(["verify", str(tmp_path / "c" / "policy.json"), str(mlp)]) == 0
 
 
-def test_launches_between_become_stages_or_are_fused(mlp, tmp_path, capsys):
-    assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "a"), "--pair", "0:2"]) == 0
-    assert "Launch 1 lies between" in capsys.readouterr().err
-    assert len(load_policy(tmp_path / "a" / "policy.json").stages) == 3
-    assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "b"), "--pair", "0:2", "--fuse"]) == 0
-    fused = load_policy(tmp_path / "b" / "policy.json")
+def test_launches_between_become_epilogues_or_stages(mlp, tmp_path, capsys):
+    words = ["export", str(mlp), "--format", "json", "--pair", "0:2", "-o"]
+    assert main([*words, str(tmp_path / "apart"), "--no-fuse"]) == 0
+    assert "Launch 1 becomes a stage too" in capsys.readouterr().err
+    assert len(load_policy(tmp_path / "apart" / "policy.json").stages) == 3
+    assert main([*words, str(tmp_path / "default")]) == 0
+    assert "Launch 1 becomes an epilogue of the stage before it" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "fused"), "--fuse"]) == 0
+    default, fused = (load_policy(tmp_path / name / "policy.json") for name in ("default", "fused"))
+    assert default == fused
     assert [s.launch for s in fused.stages] == [0, 2]
-    assert main(["verify", str(tmp_path / "b" / "policy.json"), str(mlp), "--fuse"]) == 0
-    assert main(["verify", str(tmp_path / "b" / "policy.json"), str(mlp)]) == 1
+    assert fused.guard["epilogues"] == [1]
+    assert main(["verify", str(tmp_path / "fused" / "policy.json"), str(mlp)]) == 0
+    assert main(["verify", str(tmp_path / "fused" / "policy.json"), str(mlp), "--fuse"]) == 0
+
+
+def test_a_policy_that_does_not_name_its_epilogues_is_unsound_without_fuse(mlp, tmp_path, capsys):
+    words = ["export", str(mlp), "--format", "json", "--pair", "0:2", "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    path = tmp_path / "out" / "policy.json"
+    text = json.loads(path.read_text())
+    for epilogues in ([], [7]):
+        text["guard"]["epilogues"] = epilogues
+        path.write_text(json.dumps(text))
+        assert main(["verify", str(path), str(mlp)]) == 1
+        assert "UNSOUND: launch 1 lies between" in capsys.readouterr().out
 
 
 def test_a_module_chooses_its_launches(mlp, tmp_path):
