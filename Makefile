@@ -9,9 +9,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
+SECONDS ?= 600
 SEARCH_ROUNDS ?= 10
 
-.PHONY: help install demo test search browser lint bench notebooks format typing-links clean
+.PHONY: help install demo test search fuzz browser lint bench notebooks format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +36,10 @@ search: $(INSTALLED) ## the property tests with new random examples, SEARCH_ROUN
 		$(BIN)/python -m pytest -n 2 -q -m "hypothesis and not gpu and not benchmark" --hypothesis-profile=search \
 			$(PYTEST_ARGS) || status=1; \
 	done; exit $$status
+
+# Each failure is printed as a line for tests/fuzz/corpus.jsonl, which the suite replays.
+fuzz: $(INSTALLED) ## damaged traces, policies, devices and dependencies through every verb, for SECONDS
+	$(BIN)/python -m tests.fuzz.search $(SECONDS)
 
 # The page is tested in a real browser; without one these tests are skipped, and say so.
 browser:

@@ -8,13 +8,13 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
+from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
@@ -116,10 +116,63 @@ def _of_trace(options: Namespace) -> dict[str, str]:
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     with steps() as say:
         say(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
-        policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+        if options.policy:
+            graph = operators.fitting(policies.load(options.policy), graph)
+            policy = _sound(options, graph, launches)
+        else:
+            graph, launches = _stages(options, graph, launches)
+            policy = _synthesised(options, graph, launches)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
     return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
+
+
+def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
+    """The launches that are to be stages, in the graph whose tiles the runtime has.
+
+    By default these are the first pair of the report that the runtime computes, or the first pair where it computes none; activations at
+    its ends are epilogues, and the launches around them the pair.
+    """
+    from tileprof.policy.synthesis.stage_choice import around_epilogues, best_pair, is_stage  # noqa: PLC0415 - heavy
+
+    if launches is not None and len(launches) < 2:
+        raise UserError("a policy is for at least two launches: --launches 12,13")
+    cut, numbers = operators.in_tiles_of_stages(graph, launches)
+
+    def in_cut(old: Sequence[int]) -> list[int]:
+        return list(old) if numbers is None else sorted({new for launch in old for new in numbers[launch]})
+
+    def ends(pair: tuple[int, int]) -> list[int]:
+        new = in_cut(pair)
+        return new if len(new) != 2 or options.no_fuse else list(around_epilogues(cut, (new[0], new[1])))
+
+    def computed(pair: tuple[int, int]) -> bool:
+        return len(ends(pair)) > 1 and all(is_stage(cut, launch) for launch in ends(pair))
+
+    if launches is None:
+        pair = best_pair(graph, computed)
+        if computed(pair):
+            stages = ends(pair)
+        else:
+            cut, stages = graph, list(pair)
+        names = [str(cut.launches["module"].iloc[n]) or str(cut.launches["op"].iloc[n]) for n in stages]
+        which = (
+            "the first pair of `tileprof report` that the runtime computes"
+            if computed(pair)
+            else "the first pair of `tileprof report`"
+        )
+        print(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.", file=sys.stderr)
+    else:
+        stages = in_cut(launches)
+        if len(stages) < 2:  # one operator of several kernels
+            return graph, launches
+    if cut is not graph:
+        print(
+            "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
+            f"in these, the launches are {', '.join(map(str, stages))}.",
+            file=sys.stderr,
+        )
+    return cut, stages
 
 
 def _say_prediction(policy: Policy) -> None:
@@ -165,26 +218,12 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     return with_prediction(rebound(policy, graph, named), graph, named)
 
 
-def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
+def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import (  # noqa: PLC0415 - likewise
-        around_epilogues,
-        best_pair,
-        epilogues_between,
-    )
+    from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
-    if launches is None:
-        pair = best_pair(graph)
-        launches = list(pair if options.no_fuse else around_epilogues(graph, pair))
-        names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
-        print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
-            file=sys.stderr,
-        )
-    elif len(launches) < 2:
-        raise UserError("a policy is for at least two launches: --launches 12,13")
     more = overtaken_launches(graph, launches)
     folded = more if options.fuse else [] if options.no_fuse else epilogues_between(graph, launches)
     if folded:

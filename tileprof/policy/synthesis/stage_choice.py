@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,10 +52,14 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
     return replace(policy, stages=tuple(stages), guard={**policy.guard, **guard_of(graph, launches)})
 
 
-def best_pair(graph: TileGraph) -> tuple[int, int]:
-    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+def best_pair(graph: TileGraph, suits: Callable[[tuple[int, int]], bool] = lambda _: True) -> tuple[int, int]:
+    """The first pair of the report whose launches can be stages and that ``suits``; the first that can be stages where none suits.
+
+    Raises `UserError` where no pair can be stages.
+    """
     groups = fold(pair_gains(Bounder(graph)), graph.launches)
     rows = groups[direct_and_known(groups)]
+    first: tuple[int, int] | None = None
     for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
         pair = int(producers[0]), int(consumers[0])
         try:
@@ -63,8 +67,12 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
                 tile_numbers(graph, launch)
         except PolicyError:
             continue
-        return pair
-    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+        if suits(pair):
+            return pair
+        first = first or pair
+    if first is None:
+        raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+    return first
 
 
 def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:
@@ -76,12 +84,12 @@ def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]
     producer, consumer = pair
     while _is_pointwise(graph, producer):
         before = _through_memory(graph, "consumer", "producer", producer)
-        if len(before) == 0 or not _is_operator(graph, max(before)):
+        if len(before) == 0 or _operator_name(graph, max(before)) == "":
             break
         producer = max(before)
     while _is_pointwise(graph, consumer):
         after = _through_memory(graph, "producer", "consumer", consumer)
-        if len(after) == 0 or not _is_operator(graph, min(after)):
+        if len(after) == 0 or _operator_name(graph, min(after)) == "":
             break
         consumer = min(after)
     return producer, consumer
@@ -110,8 +118,9 @@ def _is_pointwise(graph: TileGraph, launch: int) -> bool:
     return _operator_name(graph, launch) == "pointwise"
 
 
-def _is_operator(graph: TileGraph, launch: int) -> bool:
-    return _operator_name(graph, launch) != ""
+def is_stage(graph: TileGraph, launch: int) -> bool:
+    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an epilogue."""
+    return _operator_name(graph, launch) not in {"", "pointwise"}
 
 
 def _operator_name(graph: TileGraph, launch: int) -> str:
