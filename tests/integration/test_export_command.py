@@ -76,8 +76,8 @@ def test_launches_between_that_are_no_epilogues_become_stages_or_are_taken_by_fo
 
 PERCEPTRON = """
 import tileprof, torch
-net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)).half().eval()
-x = torch.randn(64, 256, dtype=torch.float16)
+net = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 4096)).half().eval()
+x = torch.randn(64, 4096, dtype=torch.float16)
 with torch.no_grad(), tileprof.capture():
     net(x)
 """
@@ -87,8 +87,8 @@ with torch.no_grad(), tileprof.capture():
 def perceptron(tmp_path_factory):
     folder = tmp_path_factory.mktemp("perceptron")
     (folder / "net.py").write_text(PERCEPTRON)
-    words = ["record", "--fake", "-o", str(folder / "net.tileprof"), "--", sys.executable, str(folder / "net.py")]
-    assert main(words) == 0
+    words = ["record", "--fake", "-o", folder / "net.tileprof", "--", sys.executable, folder / "net.py"]
+    subprocess.run([sys.executable, "-m", "tileprof", *words], check=True)
     return folder / "net.tileprof"
 
 
