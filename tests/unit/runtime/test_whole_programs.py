@@ -22,6 +22,7 @@ from tileprof.runtime.compile.partition import digest, proposed
 from tileprof.runtime.compile.program import Program
 from tileprof.runtime.compile.race import difference, in_float32
 from tileprof.runtime.compile.region_op import region_call
+from tileprof.runtime.compile.report import Report, reports
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
@@ -116,11 +117,16 @@ def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, said) -
 def test_ours_is_kept_only_where_it_is_two_percent_faster(monkeypatch, said, times, ours) -> None:
     harness, (model, _) = Harness(monkeypatch, attention_part, times=times), two_decoders()
     compiled = harness.compile(model)
-    with torch.no_grad():
+    with torch.no_grad(), reports() as found:
         compiled(torch.randn(4, 64))
         before = harness.inductor
         compiled(torch.randn(4, 64))
     assert (harness.inductor == before) == ours
+    (report,) = found
+    assert (report.ours_us, report.inductor_us) == times
+    assert (report.kept, bool(report.reason)) == (("an attention", False) if ours else ("", True))
+    assert report.left["addmm"] == 2
+    assert report.taken == {"an attention": 1}
     assert f"kept {'ours' if ours else 'Inductor'}" in said()
 
 
@@ -505,7 +511,7 @@ def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None
         def __call__(self, *_):
             raise NotNowError("call the program once outside of a capture before each capture")
 
-    made = Program(None, None, [], lambda x: x + 1, CPU, measured=True)
+    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), measured=True)
     made._decided, made._way = True, NotReady()
     assert made(1) == 2
     assert made(1) == 2
