@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -41,8 +42,8 @@ class NetworkRunner:
             plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
             verify(plan)
         self.plan = plan
-        options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
-        self._launcher = Launcher(plan, device, options)
+        self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
+        self._launcher = Launcher(plan, device, self._options)
         self._memory: list[Any] | None = None
         self._weights: list[Any] = []
 
@@ -53,6 +54,13 @@ class NetworkRunner:
         out = torch.empty(self.shape, dtype=getattr(torch, self.network.dtype), device=self.device)
         self._launcher.launch(x, out)
         return (out,)
+
+    def twin(self) -> NetworkRunner:
+        """A runner with semaphores and memory of its own, and the same packed weights."""
+        other = copy(self)
+        other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
+        other._memory = None  # noqa: SLF001 - likewise
+        return other
 
     def check(self) -> None:
         """Synchronise; raises `RuntimeError` that names the layer, tile and semaphore of a wait that gave up."""
@@ -79,7 +87,7 @@ class NetworkRunner:
         network = self.network
         dtype = getattr(torch, network.dtype)
         with torch.no_grad():
-            self._weights = [
+            self._weights = self._weights or [
                 packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
                 for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
             ]
