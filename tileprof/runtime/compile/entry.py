@@ -88,7 +88,7 @@ def _program(
 
 
 class _Later:
-    """Inductor's program of a graph, compiled when it is first called."""
+    """Inductor's program of a graph, compiled when it is first called; in a capture, where that cannot be, PyTorch's operations as they are."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -96,6 +96,8 @@ class _Later:
 
     def __call__(self, *args: Any) -> Any:
         if self._made is None:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                return self._module(*args)
             self._made = inductor(own_copy(self._module), list(args))
         return self._made(*args)
 
