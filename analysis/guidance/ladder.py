@@ -19,8 +19,8 @@ APART = "graph:dependencies=1"
 
 _LABELS = {
     "graph": "CUDA graph",
-    APART: "CUDA graph, independent launches side by side",
-    "pdl": "CUDA graph and programmatic dependent launch (PDL)",
+    APART: "graph, independent launches side by side",
+    "pdl": "graph and programmatic dependent launch",
     "persistent": "one persistent kernel, tiles synchronised",
 }
 

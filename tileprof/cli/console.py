@@ -9,6 +9,9 @@ from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 
+WIDEST = 140
+"""Columns: in wider tables the eye loses its row."""
+
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _SIGNS = "→…\N{MULTIPLICATION SIGN}"
 # One character for one, so that tables stay straight.
@@ -41,8 +44,11 @@ def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
     """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
     file = file or sys.stdout
     if not plain and _carries(file.encoding or "ascii"):
-        return Terminal(file=file, highlight=False)
-    return Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+        made = Terminal(file=file, highlight=False)
+    else:
+        made = Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+    made.width = min(made.width, WIDEST)
+    return made
 
 
 def _carries(encoding: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graphs import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.dependency_file import parse_dependencies
 from tileprof.policy.verification.relation_graph import graph_of_waits
+from tileprof.policy.verification.residency import blocked_producers
 from tileprof.policy.verification.verifier import verify
 from tileprof.runtime.include_path import INCLUDE
 
@@ -270,3 +272,12 @@ def test_a_policy_without_waits_is_refused() -> None:
     policy = policy_of(TEXTS["rows"])
     with pytest.raises(UserError, match="nothing for cuSync"):
         cusync_files(replace(policy, semaphores=(), edges=()))
+
+
+def test_a_header_has_a_wait_kernel_where_blocks_that_wait_could_fill_the_device() -> None:
+    policy = policy_of(TEXTS["rows"])
+    policy = replace(policy, options=replace(policy.options, wait_kernel=False))
+    for sms, flag in ((100, True), (2, False)):
+        graph = graph_of([stage.grid for stage in policy.stages], {(0, 1): {(0, 0)}}, sms=sms)
+        texts, _ = cusync_files(policy, blocked=lambda made, graph=graph: blocked_producers(made, graph, [0, 1]))
+        assert ("AvoidWaitKernel" in texts["policy.h"]) is flag

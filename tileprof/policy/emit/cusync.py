@@ -7,8 +7,8 @@ which kernels that reorder loads on sm_80 never pass, so that they never wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,12 +40,21 @@ class _Parts:
     wait: str
 
 
-def cusync_files(policy: Policy, *, several: bool = False) -> tuple[dict[str, str], Expressed]:
+def cusync_files(
+    policy: Policy, *, several: bool = False, blocked: Callable[[Policy], tuple[str, ...]] | None = None
+) -> tuple[dict[str, str], Expressed]:
     """Texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express the policy.
 
-    ``several``: the header may call cuSync's ``wait`` several times a tile.
+    ``several``: the header may call cuSync's ``wait`` several times per tile. ``blocked`` says of a policy why its waiting blocks could keep
+    out the blocks that they wait for: more blocks may wait once the policy is over-synchronised, and then there is a wait kernel.
     """
     made = express(policy, several=several)
+    reasons = () if policy.options.wait_kernel or blocked is None else blocked(made.inside())
+    if reasons:
+        options = replace(
+            policy.options, wait_kernel=True, reasons={**policy.options.reasons, "wait_kernel": reasons[0]}
+        )
+        made = replace(made, policy=replace(made.policy, options=options))
     lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(made.policy)}
     names = identifiers([stage.name for stage in made.policy.stages])
     stages = [_stage(made, lowered, number, name) for number, name in enumerate(names)]

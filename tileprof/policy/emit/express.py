@@ -44,6 +44,11 @@ class Expressed:
     events: tuple[tuple[int, int], ...]
     reasons: tuple[str, ...]
 
+    def inside(self) -> Policy:
+        """The policy without the edges that events replace: what blocks on the device wait for."""
+        edges = tuple(e for e in self.policy.edges if (e.producer, e.consumer) not in self.events)
+        return replace(self.policy, edges=edges)
+
     def edge_into(self, stage: int) -> Edge | None:
         """The edge that a stage waits on inside its kernel."""
         return next(

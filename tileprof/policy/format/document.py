@@ -119,7 +119,6 @@ class Edge:
     semaphores: int
     waits: tuple[Range, Range, Range] | WaitTable
     value: Expression | tuple[int, ...]
-    when: str = "entry"
     reason: str = ""
 
 
@@ -254,7 +253,7 @@ def _plain_edge(edge: Edge) -> dict[str, Any]:
     value = edge.value.text if isinstance(edge.value, Expression) else list(edge.value)
     return {
         "producer": edge.producer, "consumer": edge.consumer, "hazards": list(edge.hazards), "kind": edge.kind,
-        "semaphores": edge.semaphores, "waits": waits, "value": value, "when": edge.when,
+        "semaphores": edge.semaphores, "waits": waits, "value": value,
     } | ({"reason": edge.reason} if edge.reason else {})  # fmt: skip
 
 
@@ -289,7 +288,6 @@ def _edge(value: dict[str, Any]) -> Edge:
         hazards=tuple(value["hazards"]),
         waits=waits,
         value=reached,
-        when=value.get("when", "entry"),
         reason=value.get("reason", ""),
     )
 

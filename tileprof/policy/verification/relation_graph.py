@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -24,29 +24,25 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 Grid = tuple[int, int, int]
-_MANY_SMS: Final = 2**31
-"""A device of unknown size is taken as one on which all stages fit: residency is then nobody's question."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    name: str = "unknown"
-    sms: int = _MANY_SMS
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """As much of a trace as the verifier asks for."""
+    """As much of a trace as the verifier asks for; there is no device, so nothing can be said about residency (`has_device`)."""
 
     footprints: list[Footprint]
     launches: pd.DataFrame
-    device: _Device = _Device()
     manifest: dict[str, Any] = field(default_factory=dict)
     operands: None = None
     """A guard has nothing to be compared with."""
 
     def footprint(self, number: int) -> Footprint:
         return self.footprints[number]
+
+
+def has_device(graph: TileGraph) -> bool:
+    """Whether the graph is of a trace, with a device and launches that need resources of it."""
+    return not isinstance(cast("object", graph.trace), _Trace)
 
 
 def graph_of_relations(grids: Sequence[Grid], relations: Mapping[tuple[int, int], EdgeBlock]) -> TileGraph:

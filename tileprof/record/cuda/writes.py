@@ -172,7 +172,7 @@ class Owners:
                 if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                     return Found(by_item, replayed.coverage, "", split)
                 return replayed
-        known = self._of_an_equal_launch(launch, kernel, geometry, seen)
+        known = self._of_an_equal_launch(launch, kernel, geometry, seen, lifetimes)
         if known and (complete or self._all_regions(known)):
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
@@ -201,13 +201,14 @@ class Owners:
         return (alike, True) if shapes and {m.shape_words for m in alike} == shapes else (outputs, False)
 
     def _of_an_equal_launch(
-        self, launch: int, kernel: int, geometry: Geometry, seen: Maps
+        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
     ) -> list[tuple[int, int, int]]:
         """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces did.
 
         Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
+        The page of the parameters may hold what is left of other launches' maps, with an address written over.
         """
-        outputs = _outputs(seen.others, seen)
+        outputs = _outputs(_inside(seen.others, lifetimes), seen)
         regions = [self._equal.get((kernel, geometry, m.shape_words), {}) for m in outputs]
         for result in sorted({r for found in regions for r in found}):
             if self._loads_alike(launch, result) and all(r.get(result, 0) >= 0 for r in regions):

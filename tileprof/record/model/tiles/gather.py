@@ -28,7 +28,7 @@ def gather(call: Call, _device: Device) -> list[Kernel]:
         return []
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
-    confession = _cells(call, sketch, source, index, call["dim"], READ)
+    confession = _cells(call, sketch, source, index, span, READ)
     sketch.span(out, WRITE, tile, span)
     return [sketch.kernel("gather", threads=128, **confession)]
 
@@ -51,7 +51,7 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
         # The source may be larger than the index; its first elements are taken along every dimension.
         sketch.span(part(given, index.shape, given.strides), READ, tile, span)
     adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
-    confession = _cells(call, sketch, out, index, call["dim"], ATOMIC if adds else WRITE)
+    confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
     return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
 
 
@@ -61,8 +61,8 @@ def _over(index: Operand) -> tuple[Sketch, I64, Span]:
     return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)
 
 
-def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: int, mode: int) -> dict[str, Any]:
-    """The indexed side: element by element, neighbours joined."""
+def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, span: Span, mode: int) -> dict[str, Any]:
+    """The indexed side: element by element, neighbours joined. ``span`` holds the index elements of each tile."""
     values = known(call, index)
     if values is None:
         sketch.whole(operand, mode)
@@ -70,12 +70,12 @@ def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: in
     if not operand.shape:
         sketch.whole(operand, mode)
         return {}
-    dim %= len(operand.shape)
+    dim = call["dim"] % len(operand.shape)
     at = wrapped(values.reshape(index.shape or (1,)), operand.shape[dim]) * operand.strides[dim]
     for d, size in enumerate(index.shape):
         if d != dim:
             along = [1] * len(index.shape)
             along[d] = size
             at = at + np.arange(size).reshape(along) * operand.strides[d]
-    sketch.elements(operand, mode, np.arange(index.numel) // INDEX_CHUNK, at.ravel())
+    sketch.elements(operand, mode, np.repeat(np.arange(sketch.tiles), span.hi - span.lo), at.ravel())
     return {}

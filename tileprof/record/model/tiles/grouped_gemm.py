@@ -71,7 +71,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     footprint = Footprint(row_of_blocks(len(items.group)), _boxes(call, items, tile))
     depth = items.k[1] - items.k[0]
     work = flops(a.dtype, 1) * (items.m[1] - items.m[0]) * (items.n[1] - items.n[0]) * depth.astype(np.float64)
-    operands = (a, b, d, *((bias,) if bias is not None else ()))
+    operands = (a, b, d, call["offs"], *((bias,) if bias is not None else ()))
     return [
         Kernel(
             f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands, (len(items.group), 1, 1),
@@ -114,11 +114,13 @@ def _boxes(call: Call, items: _Items, tile: gemm_tiles.Tile) -> Boxes:
         _rectangles(a, 0, READ, row, items.group[row], rows, along, **life),
         _rectangles(b, 1, READ, row, items.group[row], along, columns, **life),
         _rectangles(d, 2, WRITE, own, items.group, items.m, items.n, first=share, last=1.0),
+        # Every block searches the ends of the groups for the group of its work item before it loads anything.
+        regions.whole(call["offs"], 3, READ, own, first=0.0, last=0.0),
     ]
     if call["bias"] is not None:
         bias = call["bias"]
         start, stop = np.column_stack([items.group, items.n[0]]), np.column_stack([items.group + 1, items.n[1]])
-        parts.append(regions.boxes(bias, 3, READ, own, start, stop, first=share, last=1.0))
+        parts.append(regions.boxes(bias, 4, READ, own, start, stop, first=share, last=1.0))
     return Boxes.concat(parts)
 
 

@@ -137,7 +137,7 @@ def _bordered(call: Call, inside: Operand, inside_mode: int, padded: Operand, pa
     source = sum(a.reshape((-1,) + (1,) * (len(axes) - 1 - d)) for d, a in enumerate(axes))
     sketch = Sketch(blocks(padded.numel, _PAD_THREADS))
     tile, lo, hi = ranges(padded.numel, _PAD_THREADS)
-    sketch.elements(inside, inside_mode, np.arange(padded.numel) // _PAD_THREADS, np.asarray(source).ravel())
+    sketch.elements(inside, inside_mode, np.repeat(tile, hi - lo), np.asarray(source).ravel())
     sketch.span(padded, padded_mode, tile, Span(tuple(range(len(padded.shape))), lo, hi))
     return [sketch.kernel(short(call.op), threads=_PAD_THREADS)]
 

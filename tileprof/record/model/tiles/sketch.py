@@ -56,16 +56,17 @@ class Sketch:
         x, y, z = (*grid, 1, 1)[:3]
         self.grid = (int(x), int(y), int(z))
         self.tiles = int(x) * int(y) * int(z)
-        self._operands: dict[int, Operand | Scratch] = {}
-        self._slots: dict[int, int] = {}
+        self._operands: list[Operand | Scratch] = []
+        self._slots: dict[tuple[int, bool], int] = {}
         self._parts: list[Boxes] = []
 
-    def slot(self, operand: Operand) -> int:
-        """The operand's slot, a new one on first sight."""
-        if operand.ref not in self._slots:
-            self._slots[operand.ref] = len(self._slots)
-            self._operands[operand.ref] = _binding(operand)
-        return self._slots[operand.ref]
+    def slot(self, operand: Operand, *, awaited: bool = False) -> int:
+        """The operand's slot, a new one on first sight; ``awaited``: the one of `awaits`."""
+        key = operand.ref, awaited
+        if key not in self._slots:
+            self._slots[key] = len(self._operands)
+            self._operands.append(_binding(operand))
+        return self._slots[key]
 
     def region(
         self, operand: Operand, mode: int, tile: ArrayLike, start: ArrayLike, stop: ArrayLike, **more: Any
@@ -79,6 +80,16 @@ class Sketch:
         """Tiles touch the product of ``spans``; dimensions outside them whole. ``tile`` is ``[ranges]``."""
         flat, ranges, start, stop = rectangles(operand, *spans)
         self.region(flat, mode, np.asarray(tile)[ranges], start, stop)
+
+    def awaits(self, operand: Operand, tile: ArrayLike, *spans: Span) -> None:
+        """Tiles wait inside the launch for other tiles that read these elements.
+
+        A read in a slot of its own: it orders the tile behind whoever writes the elements, and moves no bytes.
+        """
+        flat, ranges, start, stop = rectangles(operand, *spans)
+        if len(start):
+            slot = self.slot(operand, awaited=True)
+            self._place(operand, regions.boxes(flat, slot, READ, np.asarray(tile)[ranges], start, stop))
 
     def whole(self, operand: Operand, mode: int, tile: ArrayLike | None = None) -> None:
         """Tiles (all of them unless given) touch the whole operand."""
@@ -117,8 +128,12 @@ class Sketch:
             boxes.first = np.where(load, 0.0, STORES_BEGIN).astype(np.float32)
             boxes.last = np.where(load, STORES_BEGIN, 1.0).astype(np.float32)
         footprint = Footprint(grid_blocks(self.grid), boxes)
-        operands = tuple(self._operands.values())
-        return Kernel(name, footprint, operands, self.grid, block, flops=int(flops), **fields)
+        awaited = frozenset(slot for (_, awaited), slot in self._slots.items() if awaited)
+        if awaited:
+            fields.setdefault("coverage", "inferred")
+        return Kernel(
+            name, footprint, tuple(self._operands), self.grid, block, flops=int(flops), awaited=awaited, **fields
+        )
 
 
 def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, I64, I64, I64]:
