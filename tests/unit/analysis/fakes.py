@@ -50,14 +50,13 @@ def one_to_one(tiles, last=1.0, first=0.0):
 class _Graph(SimpleNamespace):
     """As much of a `TileGraph` as the analysis asks for."""
 
-    @property
-    def launches(self):
-        return None if self.trace is None else self.trace.launches
-
-    @property
-    def pairs(self):
-        links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
-        return pair_frame(_Graph(**{**vars(self), "links": links}))
+    def __getattr__(self, name):
+        if name == "launches":
+            return None if self.trace is None else self.trace.launches
+        if name == "pairs":
+            links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
+            return pair_frame(_Graph(**{**vars(self), "links": links}))
+        raise AttributeError(name)
 
 
 def graph(tiles, links, trace=None):
