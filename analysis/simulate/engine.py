@@ -271,7 +271,9 @@ def _enter_and_open(p: Problem, plan: Plan, z: State, now: float, tiles: int) ->
         z.n[OPENED] -= 1
         i = z.opened[z.n[OPENED]]
         if may_start(z.mapping, plan, i):
-            _schedule(z, max(max(now, z.held_ns[i]) + plan.gap_ns[i], plan.issue_ns[i]), LAUNCH_OPENS, i)
+            may_open = max(now, z.held_ns[i]) + plan.gap_ns[i]
+            z.launcher[1] += max(0.0, plan.issue_ns[i] - may_open)
+            _schedule(z, max(may_open, plan.issue_ns[i]), LAUNCH_OPENS, i)
 
 
 @apart

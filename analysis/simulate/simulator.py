@@ -209,7 +209,6 @@ def _overheads(
     """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
-        "host": float(plan.issue_ns.max(initial=0.0)),
         "launching": found.launching_ns,
         "posts": float((plan.overhead_ns * tiles).sum()),
         "loop waits": looped_ns,

@@ -45,7 +45,8 @@ class Room(NamedTuple):
 class Outcome(NamedTuple):
     """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
     ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the queues mapped;
-    time that tiles worked, summed, where tiles share something (else 0); time that launches waited for the launcher, summed.
+    time that tiles worked, summed, where tiles share something (else 0); time that launches waited for the host or the launcher,
+    summed.
     """
 
     begin_ns: F64
@@ -130,7 +131,7 @@ class State(NamedTuple):
     for_lane: I64
     """Launches that wait for a lane: a heap."""
     launcher: F64
-    """``[2]`` when the launcher is free, and how long launches waited for it."""
+    """``[2]`` when the launcher is free, and how long launches waited for it or for the host."""
 
 
 LAUNCH_OPENS, TILE_KNOWS, DECISION_ARRIVES, SERVER_FREE, LANE_FREE, QUANTUM_ENDS, WAIT_IS_OVER = range(7)

@@ -261,7 +261,9 @@ class _Simulation:
             self.under_way += 1
         for i in self.openable():
             self.scheduled.add(i)
-            opens = max(max(self.now, self.held_until(i)) + self.plan.gap_ns[i], self.plan.issue_ns[i])
+            may_open = max(self.now, self.held_until(i)) + self.plan.gap_ns[i]
+            opens = max(may_open, self.plan.issue_ns[i])
+            self.launching_ns += opens - may_open
             heapq.heappush(self.events, (opens, LAUNCH_OPENS, i))
 
     def held_until(self, launch: int) -> float:
