@@ -28,6 +28,9 @@ MOST_ACTIONS: Final = 8
 MOST_PAIRS: Final = 6
 """Kinds of pairs that are simulated; `tileprof simulate --advice` tries more."""
 
+_AFTER_WORK: Final[dict[Effort, float]] = {"minutes": 1.0, "hours": 0.9, "days": 0.75}
+"""By what a saving counts less for the work that it takes, when actions are ranked."""
+
 SLOW_HOST_NS: Final = 20_000
 """Mean gap of a launch from which on the host is late: about ten times what launching takes."""
 
@@ -54,8 +57,8 @@ def guide(report: Report, simulator: Simulator) -> Guidance:
 
 
 def _rank(action: Action) -> tuple[bool, bool, float]:
-    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out."""
-    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns
+    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out; work counts."""
+    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
 
 
 def host_is_late(report: Report) -> bool:

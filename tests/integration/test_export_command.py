@@ -36,7 +36,7 @@ def test_every_format_writes_its_files_and_no_others(mlp, tmp_path, form, capsys
     assert shown.out.split() == [str(out / name) for name in FORMATS[form]]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     if form in ("json", "cusync", "counters"):
-        assert "says to look at first" in shown.err
+        assert "the first pair of `tileprof report`" in shown.err
 
 
 def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsys):

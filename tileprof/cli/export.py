@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
+from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -108,10 +108,39 @@ def _of_trace(options: Namespace) -> dict[str, str]:
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     with steps() as say:
         say(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
-        policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+        if options.policy:
+            graph = operators.fitting(policies.load(options.policy), graph)
+            policy = _sound(options, graph, launches)
+        else:
+            graph, launches = _stages(graph, launches)
+            policy = _synthesised(options, graph, launches)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
     return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
+
+
+def _stages(graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
+    """The launches that are to be stages, by default the pair to look at first, in the graph whose tiles the runtime has."""
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
+
+    if launches is None:
+        launches = list(best_pair(graph))
+        names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
+        print(
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
+            file=sys.stderr,
+        )
+    elif len(launches) < 2:
+        raise UserError("a policy is for at least two launches: --launches 12,13")
+    cut, numbers = operators.in_tiles_of_stages(graph, launches)
+    if cut is graph or numbers is None:
+        return graph, launches
+    print(
+        "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
+        f"in these, the launches are {', '.join(map(str, numbers))}.",
+        file=sys.stderr,
+    )
+    return cut, numbers if len(numbers) > 1 else list(best_pair(cut))
 
 
 def _say_prediction(policy: Policy) -> None:
@@ -154,21 +183,11 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     return with_prediction(rebound(policy, graph, named), graph, named)
 
 
-def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
+def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
-    if launches is None:
-        launches = list(best_pair(graph))
-        names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
-        print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
-            file=sys.stderr,
-        )
-    elif len(launches) < 2:
-        raise UserError("a policy is for at least two launches: --launches 12,13")
     folded: list[int] = []
     if options.fuse:
         folded = overtaken_launches(graph, launches)

@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
+from tileprof.cli import operators, policies
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -60,6 +60,8 @@ def _run(options: Namespace) -> int:
     name = options.policy or options.kind
     policy = _load(name)
     graph = build_graph(load_trace(options.trace))
+    if policy is not None and not (options.launches or options.pair):
+        graph = operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 
@@ -431,6 +432,25 @@ def test_crooked_inputs_are_copied_and_crooked_updates_refused() -> None:
     turned = Lane({"k": region}, {"k": lambda *inputs: seen.extend(inputs) or inputs})
     turned.call("k", [x.clone().t()], [])
     assert seen[1].stride() == (8, 1)
+
+
+def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
+    module = graph_of(lambda x, w: x @ w, torch.randn(4, 8), torch.randn(8, 8))
+    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
+    region = played(nodes, folded=[nodes[0].args[1]], frozen=True)
+    Played.twin, weight = copy.copy, torch.randn(8, 8)
+    x = torch.randn(4, 8)
+    try:
+        first = Lane.built({"k": region}, CPU)
+        first.follow("k", CPU, [weight])
+        first.call("k", [x, weight], [])
+        weight.mul_(2)
+        second = Lane.built({"k": region}, CPU, first)
+        assert not torch.equal(second.call("k", [x, weight], [])[0], x @ weight), "the copy is shared"
+        second.follow("k", CPU, [weight])
+        assert torch.equal(second.call("k", [x, weight], [])[0], x @ weight)
+    finally:
+        del Played.twin
 
 
 def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:

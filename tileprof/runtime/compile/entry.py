@@ -25,7 +25,7 @@ from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
-FOLDED_BYTES: Final = 128 * 2**20
+FOLDED_BYTES: Final = 512 * 10**6
 """Copies of weights that a program may make without ``frozen=True``."""
 
 

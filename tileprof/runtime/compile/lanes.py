@@ -38,14 +38,18 @@ class Lane:
     @classmethod
     def built(cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None) -> Lane:
         """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises `RegionError`."""
-        runners = {}
+        runners, folded = {}, {}
         for key, region in regions.items():
             twin = getattr(like._runners[key], "twin", None) if like else None  # noqa: SLF001 - of its own class
             try:
                 runners[key] = twin() if twin is not None else region.build(device)
             except (UserError, RuntimeError, OSError) as error:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
-        return cls(regions, runners)
+            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001 - likewise
+                folded[key] = like._folded[key]  # noqa: SLF001 - a twin may share copies of weights: they are as old
+        made = cls(regions, runners)
+        made._folded.update(folded)
+        return made
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
         """Have a runner that keeps copies of weights made anew if these are no longer the ones that it saw."""

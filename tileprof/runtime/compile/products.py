@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +28,14 @@ from tileprof.runtime.pipeline import Pipeline
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
-def finder(options: Options, policies: Sequence[Policy] = ()) -> Finder:
-    """Who looks for chains of products; ``policies`` are preferred where their stages are a chain's."""
+def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[fx.Node] = ()) -> Finder:
+    """Who looks for chains of products without nodes that are ``taken``; ``policies`` are preferred where their stages are a chain's."""
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
         reasons: Counter[str] = Counter()
         for found in list(chains(graph)):
+            if any(product in taken for product in found.products):
+                continue
             chain, scheduler, pairs, reason = suited(found, options)
             reasons.update(
                 [f"a chain of {len(found.stages)} stages is not for the persistent kernel: {reason}"] if reason else []

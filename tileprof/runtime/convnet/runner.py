@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, Final
 
 import torch
@@ -33,7 +34,8 @@ class NetworkRunner:
         self.network, self.device, self.shape = network, torch.device(device), tuple(shape)
         self.plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
         verify(self.plan)
-        self._launcher = Launcher(self.plan, device, options or Options(dtype=network.dtype))
+        self._options = options or Options(dtype=network.dtype)
+        self._launcher = Launcher(self.plan, device, self._options)
         self._memory: list[Any] | None = None
         self._weights: list[Any] = []
 
@@ -44,6 +46,13 @@ class NetworkRunner:
         out = torch.empty(self.shape, dtype=getattr(torch, self.network.dtype), device=self.device)
         self._launcher.launch(x, out)
         return (out,)
+
+    def twin(self) -> NetworkRunner:
+        """A runner with semaphores and memory of its own, and the same packed weights."""
+        other = copy(self)
+        other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
+        other._memory = None  # noqa: SLF001 - likewise
+        return other
 
     def check(self) -> None:
         """Synchronise; raises `RuntimeError` that names the layer, tile and semaphore of a wait that gave up."""
@@ -70,7 +79,7 @@ class NetworkRunner:
         network = self.network
         dtype = getattr(torch, network.dtype)
         with torch.no_grad():
-            self._weights = [
+            self._weights = self._weights or [
                 packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
                 for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
             ]
