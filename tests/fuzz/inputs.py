@@ -237,8 +237,8 @@ def _change_trace(folder: Path, operation: Operation) -> None:
         path.write_text(_json_text(_set(json.loads(path.read_text()), *rest)))
         return
     path = folder / rest[0] / "000000.parquet"
-    if not path.exists():
-        return
+    if path.is_symlink() or not path.exists() or not path.stat().st_size:
+        return  # an operation before this one left nothing to change
     if kind in ("cut", "noise"):
         data = bytearray(path.read_bytes())
         if kind == "cut":

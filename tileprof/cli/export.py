@@ -123,24 +123,27 @@ def _stages(graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, li
     """The launches that are to be stages, by default the pair to look at first, in the graph whose tiles the runtime has."""
     from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
 
+    if launches is not None and len(launches) < 2:
+        raise UserError("a policy is for at least two launches: --launches 12,13")
+    cut = operators.in_tiles_of_stages(graph)
     if launches is None:
-        launches = list(best_pair(graph))
+        pair = operators.best_pair(graph, cut) if cut is not None else None
+        which = "first pair" if pair is None else "first pair whose operators have stages"
+        launches = list(best_pair(graph) if pair is None else pair)
         names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
         print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the {which} of `tileprof report`.",
             file=sys.stderr,
         )
-    elif len(launches) < 2:
-        raise UserError("a policy is for at least two launches: --launches 12,13")
-    cut, numbers = operators.in_tiles_of_stages(graph, launches)
-    if cut is graph or numbers is None:
+    numbers = cut.numbers(launches) if cut is not None else []
+    if cut is None or len(numbers) < 2:
         return graph, launches
     print(
         "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
         f"in these, the launches are {', '.join(map(str, numbers))}.",
         file=sys.stderr,
     )
-    return cut, numbers if len(numbers) > 1 else list(best_pair(cut))
+    return cut.graph, numbers
 
 
 def _say_prediction(policy: Policy) -> None:

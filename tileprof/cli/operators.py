@@ -6,6 +6,8 @@ import atexit
 import shutil
 import sys
 import tempfile
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,47 +18,62 @@ if TYPE_CHECKING:
     from tileprof.policy.format import Policy
 
 
-def in_tiles_of_stages(graph: TileGraph, launches: Sequence[int] | None) -> tuple[TileGraph, list[int] | None]:
-    """The graph of the recording with its operators cut into the runtime's tiles, and ``launches`` in its numbers.
+MOST_PAIRS = 50
+"""Pairs of a recording that are tried for stages with operators."""
 
-    Both unchanged where none of ``launches`` (all, for None) says how its operator was called.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The graph of a recording whose operators have the tiles of stages; ``launches``: its numbers by recorded ones."""
+
+    graph: TileGraph
+    launches: dict[int, tuple[int, ...]]
+
+    def numbers(self, launches: Sequence[int]) -> list[int]:
+        """The launches that stand for these recorded ones."""
+        return sorted({new for old in launches for new in self.launches[old]})
+
+
+def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
+    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was called."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     trace = graph.trace
-    if trace.manifest["recorder"] != "cuda":
-        return graph, _listed(launches)
-    calls = trace.launches["call"].astype(str)
-    if not any('"number":' in calls.iloc[n] for n in (range(len(calls)) if launches is None else launches)):
-        return graph, _listed(launches)
+    if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
+        return None
     try:
         from tileprof.record.model.recut import recut  # noqa: PLC0415 - needs torch
     except ImportError:
         print("The operators of this recording can be cut into stages where PyTorch is installed.", file=sys.stderr)
-        return graph, _listed(launches)
+        return None
     folder = Path(tempfile.mkdtemp(prefix="tileprof-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     made = recut(trace, folder / "operators.tileprof")
-    if not made.operators:
-        return graph, _listed(launches)
-    numbers = None if launches is None else sorted({new for old in launches for new in made.launches[old]})
-    return build_graph(load(made.path)), numbers
+    return Cut(build_graph(load(made.path)), made.launches) if made.operators else None
+
+
+def best_pair(graph: TileGraph, cut: Cut) -> tuple[int, int] | None:
+    """The first pair of the report whose launches all have operators as stages; None where there is none."""
+    from tileprof.policy.operators.describe import describe  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.stage_choice import ranked_pairs, stage_of  # noqa: PLC0415 - likewise
+
+    for pair in islice(ranked_pairs(graph), MOST_PAIRS):
+        numbers = cut.numbers(pair)
+        if len(numbers) > 1 and all(s.operator for s in describe(cut.graph, [stage_of(cut.graph, n) for n in numbers])):
+            return pair
+    return None
 
 
 def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
     """The graph whose launches the policy names: the recording's own, or the one of `in_tiles_of_stages`."""
     if _names(policy, graph):
         return graph
-    other, _ = in_tiles_of_stages(graph, None)
-    return other if _names(policy, other) else graph
+    cut = in_tiles_of_stages(graph)
+    return cut.graph if cut is not None and _names(policy, cut.graph) else graph
 
 
 def _names(policy: Policy, graph: TileGraph) -> bool:
     kernels = graph.launches["kernel"].astype(str)
     named = [s for s in policy.stages if s.launch is not None and s.kernel]
     return all(s.launch is not None and s.launch < len(kernels) and s.kernel == kernels.iloc[s.launch] for s in named)
-
-
-def _listed(launches: Sequence[int] | None) -> list[int] | None:
-    return None if launches is None else list(launches)

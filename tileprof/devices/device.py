@@ -125,7 +125,7 @@ class Device:
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
-                raise UserError(f"{origin}: unknown key {key!r}{close_match(str(key), known)}")
+                raise UserError(f"{origin}: unknown key {key!r:.40}{close_match(str(key), known)}")
         missing = [key for key in known if key not in values and key not in _OPTIONAL]
         if missing:
             raise UserError(f"{origin}: missing {', '.join(missing)} (tileprof's own GPUs show every key)")
@@ -145,7 +145,7 @@ def close_match(word: str, known: list[str]) -> str:
 def _check(key: str, type_: str, value: Any, origin: str) -> None:
     if type_ == "str":
         if not isinstance(value, str) or not value:
-            raise UserError(f"{origin}: {key} is {value!r}, expected a word")
+            raise UserError(f"{origin}: {key} is {value!r:.40}, expected a word")
     elif key == "sources":
         if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
             raise UserError(f"{origin}: sources must map a key to a sentence")
@@ -157,12 +157,12 @@ def _check(key: str, type_: str, value: Any, origin: str) -> None:
 
 def _check_rates(key: str, value: Any, origin: str) -> None:
     if not isinstance(value, Mapping):
-        raise UserError(f"{origin}: {key} is {value!r}, expected a table of FLOP/s by type")
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected a table of FLOP/s by type")
     allowed = [*RATES, "dram_bytes_per_s"] if key == "sustained" else [*RATES]
     for rate, flops in value.items():
         if rate not in allowed:
             raise UserError(
-                f"{origin}: {key} has no type {rate!r}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
+                f"{origin}: {key} has no type {rate!r:.40}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
             )
         _check_number(f"{key}.{rate}", flops, origin)
     if key == "peak_flops" and "fp32" not in value:
@@ -171,10 +171,12 @@ def _check_rates(key: str, value: Any, origin: str) -> None:
 
 def _check_number(key: str, value: Any, origin: str, *, whole: bool = False) -> None:
     kind = "a whole number" if whole else "a number"
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
-        raise UserError(f"{origin}: {key} is {value!r}, expected {kind}")
+    # Integers of any size are compared, never converted: a float holds no integer of 400 digits.
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, float) and not math.isfinite(value)):
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind}")
     if value < 0 or (value == 0 and key not in _ZERO_ALLOWED):
-        raise UserError(f"{origin}: {key} is {value!r}, expected {kind} above zero")
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} above zero")
     least, most = _RANGES.get(key, _RATE_RANGE)
     if not least <= value <= most:
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} from {least:g} to {most:g}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,13 +15,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, program
+from tileprof.runtime.compile import aten, entry, lanes, program
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
 from tileprof.runtime.compile.program import Program
 from tileprof.runtime.compile.race import difference, in_float32
 from tileprof.runtime.compile.region_op import region_call
+from tileprof.runtime.compile.report import Report, reports
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
@@ -115,11 +117,16 @@ def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, said) -
 def test_ours_is_kept_only_where_it_is_two_percent_faster(monkeypatch, said, times, ours) -> None:
     harness, (model, _) = Harness(monkeypatch, attention_part, times=times), two_decoders()
     compiled = harness.compile(model)
-    with torch.no_grad():
+    with torch.no_grad(), reports() as found:
         compiled(torch.randn(4, 64))
         before = harness.inductor
         compiled(torch.randn(4, 64))
     assert (harness.inductor == before) == ours
+    (report,) = found
+    assert (report.ours_us, report.inductor_us) == times
+    assert (report.kept, bool(report.reason)) == (("an attention", False) if ours else ("", True))
+    assert report.left["addmm"] == 2
+    assert report.taken == {"an attention": 1}
     assert f"kept {'ours' if ours else 'Inductor'}" in said()
 
 
@@ -453,6 +460,50 @@ def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
         del Played.twin
 
 
+@pytest.fixture
+def gpu(monkeypatch):
+    """Streams and captures, played; ``stream`` and ``capture`` are the current ones."""
+    now = SimpleNamespace(stream=1, capture=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
+    monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
+    return now
+
+
+def test_streams_and_captures_have_lanes_of_their_own_and_a_spare_is_kept_fresh(gpu) -> None:
+    module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
+    region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
+    made, weight = lanes.Lanes({"k": region}, torch.device("cuda", 0)), torch.ones(2)
+
+    def fresh(_) -> bool:
+        return bool(weight.sum() == 2)
+
+    first = made.now()
+    gpu.stream = 2
+    assert made.now() is not first
+    gpu.stream = 1
+    assert made.now() is first
+    gpu.capture = 7
+    with pytest.raises(NotNowError, match="before each capture"):
+        made.now()
+    assert made.cold(first, fresh) is None, "nothing is built in a capture"
+    gpu.capture = 0
+    spare = made.cold(first, fresh)
+    assert made.cold(first, fresh) is None, "somebody warms one already"
+    made.ready(spare)
+    assert made.cold(first, fresh) is None
+    weight.mul_(2)
+    other = made.cold(first, fresh)
+    assert other not in (None, spare)
+    made.ready(other)
+    gpu.capture = 7
+    assert made.now() is other
+    assert made.now() is other
+    gpu.capture = 8
+    with pytest.raises(NotNowError):
+        made.now()
+
+
 def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:
     class NotReady:
         name = "a decoder"
@@ -460,7 +511,7 @@ def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None
         def __call__(self, *_):
             raise NotNowError("call the program once outside of a capture before each capture")
 
-    made = Program(None, None, [], lambda x: x + 1, CPU, measured=True)
+    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), measured=True)
     made._decided, made._way = True, NotReady()
     assert made(1) == 2
     assert made(1) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,13 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:
     """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    for pair in ranked_pairs(graph):
+        return pair
+    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+
+
+def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
+    """Pairs whose launches can be stages, in the order in which the report says to look at them."""
     groups = fold(pair_gains(Bounder(graph)), graph.launches)
     rows = groups[direct_and_known(groups)]
     for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
@@ -59,8 +66,7 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
                 tile_numbers(graph, launch)
         except PolicyError:
             continue
-        return pair
-    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+        yield pair
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:
