@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
@@ -133,46 +134,33 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
     By default these are the first pair of the report that the runtime computes, or the first pair where it computes none; activations at
     its ends are epilogues, and the launches around them the pair.
     """
-    from tileprof.policy.synthesis.stage_choice import around_epilogues, best_pair, is_stage  # noqa: PLC0415 - heavy
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
 
     if launches is not None and len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
-    cut, numbers = operators.in_tiles_of_stages(graph, launches)
-
-    def in_cut(old: Sequence[int]) -> list[int]:
-        return list(old) if numbers is None else sorted({new for launch in old for new in numbers[launch]})
-
-    def ends(pair: tuple[int, int]) -> list[int]:
-        new = in_cut(pair)
-        return new if len(new) != 2 or options.no_fuse else list(around_epilogues(cut, (new[0], new[1])))
-
-    def computed(pair: tuple[int, int]) -> bool:
-        return len(ends(pair)) > 1 and all(is_stage(cut, launch) for launch in ends(pair))
-
+    made = operators.in_tiles_of_stages(graph)
+    cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))})
     if launches is None:
-        pair = best_pair(graph, computed)
-        if computed(pair):
-            stages = ends(pair)
+        stages = operators.best_stages(graph, cut, around=not options.no_fuse)
+        which = "the first pair of `tileprof report`"
+        if stages is None:
+            cut, made, stages = replace(cut, graph=graph), None, list(best_pair(graph))
         else:
-            cut, stages = graph, list(pair)
-        names = [str(cut.launches["module"].iloc[n]) or str(cut.launches["op"].iloc[n]) for n in stages]
-        which = (
-            "the first pair of `tileprof report` that the runtime computes"
-            if computed(pair)
-            else "the first pair of `tileprof report`"
-        )
+            which += " that the runtime computes"
+        rows = cut.graph.launches
+        names = [str(rows["module"].iloc[n]) or str(rows["op"].iloc[n]) for n in stages]
         print(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.", file=sys.stderr)
     else:
-        stages = in_cut(launches)
-        if len(stages) < 2:  # one operator of several kernels
+        stages = cut.numbers(launches)
+        if len(stages) < 2:  # several kernels of one operator
             return graph, launches
-    if cut is not graph:
+    if made is not None:
         print(
             "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
             f"in these, the launches are {', '.join(map(str, stages))}.",
             file=sys.stderr,
         )
-    return cut, stages
+    return cut.graph, stages
 
 
 def _say_prediction(policy: Policy) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,14 +52,17 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
     return replace(policy, stages=tuple(stages), guard={**policy.guard, **guard_of(graph, launches)})
 
 
-def best_pair(graph: TileGraph, suits: Callable[[tuple[int, int]], bool] = lambda _: True) -> tuple[int, int]:
-    """The first pair of the report whose launches can be stages and that ``suits``; the first that can be stages where none suits.
+def best_pair(graph: TileGraph) -> tuple[int, int]:
+    """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    for pair in ranked_pairs(graph):
+        return pair
+    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
 
-    Raises `UserError` where no pair can be stages.
-    """
+
+def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
+    """Pairs whose launches can be stages, in the order in which the report says to look at them."""
     groups = fold(pair_gains(Bounder(graph)), graph.launches)
     rows = groups[direct_and_known(groups)]
-    first: tuple[int, int] | None = None
     for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
         pair = int(producers[0]), int(consumers[0])
         try:
@@ -67,12 +70,7 @@ def best_pair(graph: TileGraph, suits: Callable[[tuple[int, int]], bool] = lambd
                 tile_numbers(graph, launch)
         except PolicyError:
             continue
-        if suits(pair):
-            return pair
-        first = first or pair
-    if first is None:
-        raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
-    return first
+        yield pair
 
 
 def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:

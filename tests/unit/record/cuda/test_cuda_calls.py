@@ -184,3 +184,12 @@ def test_a_policy_made_from_a_recording_names_operators_and_verifies_against_it(
     assert kinds == (["gemm", "gemm"] if fuse else ["gemm", "pointwise", "gemm"])
     assert main(["verify", *fuse, str(out / "policy.json"), str(recorded.path)]) == 0
     assert "all waited for" in capsys.readouterr().out
+
+
+def test_the_pair_by_default_has_operators(recorded, tmp_path, capsys):
+    pytest.importorskip("torch")
+    out = tmp_path / "out"
+    assert main(["export", "--format", "json", "-o", str(out), str(recorded.path)]) == 0
+    assert "the first pair whose operators have stages" in capsys.readouterr().err
+    policy = json.loads((out / "policy.json").read_text())
+    assert all(stage["operator"] for stage in policy["stages"])
