@@ -10,7 +10,7 @@ import numpy as np
 
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.guidance.chains import chains
-from tileprof.analysis.guidance.ladder import APART, ladder, simulated_times
+from tileprof.analysis.guidance.ladder import APART, in_a_graph, ladder, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
 from tileprof.analysis.opportunities import pair_opportunity
@@ -202,7 +202,7 @@ class _Actions:
                 "hours",
                 f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits at "
                 "entry were slower for some",
-                f"tileprof simulate --scheduler pdl {self._trace}",
+                f"tileprof simulate --scheduler {in_a_graph(self._simulator)} {self._trace}",
             )
 
     def _compile_backend(self) -> Iterator[Action]:

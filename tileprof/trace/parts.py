@@ -114,6 +114,8 @@ def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
 
 
 def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table) -> _Result:
+    if part.is_symlink() or part.parent.is_symlink() or not part.is_file():
+        raise TraceError(f"{part} is damaged (it is a link, or no file): record the trace again")
     try:
         return read(part, table)
     except MemoryError:  # ArrowMemoryError is also an ArrowException

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, program
+from tileprof.runtime.compile import aten, entry, lanes, program
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
@@ -271,6 +272,16 @@ def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, said) -> None:
     assert "two is left to Inductor" in said()
 
 
+def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
+    told = []
+    harness, model = Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])), nn.Sequential(nn.Linear(8, 8), nn.ReLU())  # fmt: skip
+    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[2]) or (lambda _: iter(())))
+    with torch.no_grad():
+        harness.compile(model)(torch.randn(2, 8))
+    (taken,) = told
+    assert [n.target for n in taken] == [ATEN.relu.default]
+
+
 def test_nothing_but_inductor_runs_without_regions(monkeypatch, said) -> None:
     harness, model = Harness(monkeypatch), nn.Linear(8, 8)
     with torch.no_grad():
@@ -457,6 +468,50 @@ def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
         assert torch.equal(second.call("k", [x, weight], [])[0], x @ weight)
     finally:
         del Played.twin
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Streams and captures, played; ``stream`` and ``capture`` are the current ones."""
+    now = SimpleNamespace(stream=1, capture=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
+    monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
+    return now
+
+
+def test_streams_and_captures_have_lanes_of_their_own_and_a_spare_is_kept_fresh(gpu) -> None:
+    module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
+    region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
+    made, weight = lanes.Lanes({"k": region}, torch.device("cuda", 0)), torch.ones(2)
+
+    def fresh(_) -> bool:
+        return bool(weight.sum() == 2)
+
+    first = made.now()
+    gpu.stream = 2
+    assert made.now() is not first
+    gpu.stream = 1
+    assert made.now() is first
+    gpu.capture = 7
+    with pytest.raises(NotNowError, match="before each capture"):
+        made.now()
+    assert made.cold(first, fresh) is None, "nothing is built in a capture"
+    gpu.capture = 0
+    spare = made.cold(first, fresh)
+    assert made.cold(first, fresh) is None, "somebody warms one already"
+    made.ready(spare)
+    assert made.cold(first, fresh) is None
+    weight.mul_(2)
+    other = made.cold(first, fresh)
+    assert other not in (None, spare)
+    made.ready(other)
+    gpu.capture = 7
+    assert made.now() is other
+    assert made.now() is other
+    gpu.capture = 8
+    with pytest.raises(NotNowError):
+        made.now()
 
 
 def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:

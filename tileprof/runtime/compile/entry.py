@@ -63,8 +63,11 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    finders = (*FINDERS, products.finder(options, policies))
-    regions = [] if reason else _without_large_copies(proposed(nodes, finders), options)
+    regions = [] if reason else proposed(nodes, FINDERS)
+    taken = {n for region in regions for n in region.nodes}
+    if reason is None:
+        regions = proposed(nodes, [products.finder(options, policies, taken)], regions)
+    regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
     report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
@@ -88,7 +91,7 @@ def _program(
 
 
 class _Later:
-    """Inductor's program of a graph, compiled when it is first called."""
+    """Inductor's program of a graph, compiled when it is first called; in a capture, where that cannot be, PyTorch's operations as they are."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -96,6 +99,8 @@ class _Later:
 
     def __call__(self, *args: Any) -> Any:
         if self._made is None:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                return self._module(*args)
             self._made = inductor(own_copy(self._module), list(args))
         return self._made(*args)
 

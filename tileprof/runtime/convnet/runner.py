@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -13,7 +14,7 @@ from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import Launcher
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.pack import packed
-from tileprof.runtime.convnet.plan import planned, verify
+from tileprof.runtime.convnet.plan import Plan, planned, verify
 
 _CAPABILITY: Final = (9, 0)
 
@@ -21,21 +22,28 @@ _CAPABILITY: Final = (9, 0)
 class NetworkRunner:
     """Runs a network whose input comes first and whose parameters follow, as `Runner` of `tileprof.runtime.compile.region` says.
 
-    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's. Raises `UserError` where the device or the network does not fit.
+    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan`` that is given is not verified. Raises `UserError` where the device or the network does not fit.
     """
 
     frozen = True
 
     def __init__(
-        self, network: Network, device: torch.device, shape: Sequence[int], options: Options | None = None
+        self,
+        network: Network,
+        device: torch.device,
+        shape: Sequence[int],
+        options: Options | None = None,
+        plan: Plan | None = None,
     ) -> None:
         if torch.cuda.get_device_capability(device) != _CAPABILITY:
             raise UserError("convolutional networks in one launch need a GPU of compute capability 9.0")
         self.network, self.device, self.shape = network, torch.device(device), tuple(shape)
-        self.plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
-        verify(self.plan)
-        self._options = options or Options(dtype=network.dtype)
-        self._launcher = Launcher(self.plan, device, self._options)
+        if plan is None:
+            plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
+            verify(plan)
+        self.plan = plan
+        self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
+        self._launcher = Launcher(plan, device, self._options)
         self._memory: list[Any] | None = None
         self._weights: list[Any] = []
 
