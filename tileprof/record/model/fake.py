@@ -42,7 +42,7 @@ _UNDEFINED = ("aten::empty", "aten::new_empty")
 """Factories whose result has no values."""
 
 
-class Mode(FakeTensorMode):
+class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
     """Fake tensors, of which those keep values that the program makes of constants and random numbers alone, where small.
 
     PyTorch computes for real what depends on constants only; here factories make constants, too, and so does a random
