@@ -363,9 +363,9 @@ def table(found: dict[str, Any]) -> list[str]:
 
 def what_ran(row: dict[str, Any]) -> str:
     """Which program the backend kept, by its log."""
-    kept = [line for line in row.get("log", ()) if "kept" in line]
-    if kept and "kept ours" in kept[-1]:
-        return kept[-1].rsplit("(", 1)[-1].rstrip(")")
+    decided = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
+    if decided and "kept ours" in decided[-1]:
+        return decided[-1].split("kept ours (", 1)[1].removesuffix(")")
     return "Inductor" if row.get("log") else ""
 
 
