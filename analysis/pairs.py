@@ -75,7 +75,7 @@ def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bo
     digest = hashlib.blake2b(digest_size=16)
     for column in (merged.set_of, merged.indptr, merged.parent):
         digest.update(len(column).to_bytes(8, "little"))
-        digest.update(np.ascontiguousarray(column))
+        digest.update(np.ascontiguousarray(column).tobytes())
     same = (digest.digest(), producer, consumer, lasting)
     if same not in alike:
         footprints = graph.trace.footprint(producer), graph.trace.footprint(consumer)
