@@ -1,4 +1,6 @@
-"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at the bound."""
+"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at
+the bound.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,20 @@ _LABELS = {
 }
 
 
+def in_a_graph(simulator: Simulator) -> str:
+    """Programmatic dependent launch of captured kernels: the GPU issues them, not the host."""
+    return f"pdl:issue_ns={simulator.machine.device.graph_issue_ns:g}"
+
+
 def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
-    """Scheduler to the program's time in ns; without those that cannot be simulated, and empty for very long programs."""
+    """Scheduler to the program's time in ns, without those that cannot be simulated; empty for very long programs."""
     p = report.program
     if not p.launches or p.recorded_ns <= 0 or p.tiles > MOST_TILES:
         return {}
     times: dict[str, float] = {}
     for name in _LABELS if report.dependencies_known else ("graph",):
         try:
-            schedule = simulator.run(scheduler(name), name)
+            schedule = simulator.run(scheduler(in_a_graph(simulator) if name == "pdl" else name), name)
         except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
             continue
         if not schedule.deadlock:

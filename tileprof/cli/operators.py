@@ -35,7 +35,9 @@ class Cut:
 
 
 def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
-    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was called."""
+    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was
+    called.
+    """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
@@ -53,15 +55,21 @@ def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
     return Cut(build_graph(load(made.path)), made.launches) if made.operators else None
 
 
-def best_pair(graph: TileGraph, cut: Cut) -> tuple[int, int] | None:
-    """The first pair of the report whose launches all have operators as stages; None where there is none."""
-    from tileprof.policy.operators.describe import describe  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.policy.synthesis.stage_choice import ranked_pairs, stage_of  # noqa: PLC0415 - likewise
+def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None:
+    """The stages of the first pair of the report that the runtime computes, in the numbers of ``cut``; None where it
+    computes none.
+
+    ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its
+    own: a pair of pointwise launches is none.
+    """
+    from tileprof.policy.synthesis.stage_choice import around_epilogues, is_stage, ranked_pairs  # noqa: PLC0415 - heavy
 
     for pair in islice(ranked_pairs(graph), MOST_PAIRS):
         numbers = cut.numbers(pair)
-        if len(numbers) > 1 and all(s.operator for s in describe(cut.graph, [stage_of(cut.graph, n) for n in numbers])):
-            return pair
+        if around and len(numbers) == 2:
+            numbers = list(around_epilogues(cut.graph, (numbers[0], numbers[1])))
+        if len(numbers) > 1 and all(is_stage(cut.graph, n) for n in numbers):
+            return numbers
     return None
 
 

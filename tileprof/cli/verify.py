@@ -55,7 +55,7 @@ def _run(options: Namespace) -> int:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - likewise
 
     name = options.policy or options.kind
     policy = _load(name)
@@ -67,6 +67,8 @@ def _run(options: Namespace) -> int:
         launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named(policy))
+    elif launches is None:
+        graph = fused_for(policy, graph)
     found = assess(policy, graph, launches)
     if options.json:
         json.dump(found.to_json(options.first or len(found.verdict.missing)), sys.stdout, indent=1, allow_nan=False)
@@ -158,7 +160,8 @@ def _print_costs(found: Assessment) -> None:
         print(f"Time, modelled: none under this policy; {exact}; {found.stream_us:.2f} us in stream order.")
     else:
         print(
-            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); {found.stream_us:.2f} us in stream order."
+            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); "
+            f"{found.stream_us:.2f} us in stream order."
         )
     if len(verdict.renamable):
         left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"

@@ -86,6 +86,8 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise TraceError(f"{path} is larger than {_LIMIT_BYTES} bytes: {folder} is not a trace")
+        if path.is_symlink() or not path.is_file():
+            raise TraceError(f"{path} is a link or no file: {folder} is not a trace")
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError(f"{folder} is not a trace: it has no {FILE_NAME}") from None

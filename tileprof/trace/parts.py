@@ -75,6 +75,7 @@ def _read(part: Path, table: Table) -> pa.Table:
             if column.name not in present:  # optional, or the door would have refused the part
                 empty = pa.repeat(pa.scalar("", arrow_type(column)), read.num_rows)
                 read = read.append_column(column.name, empty)
+        read.validate(full=True)  # text that is not UTF-8, dictionaries and lists that end early
         return read
 
 
@@ -114,6 +115,8 @@ def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
 
 
 def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table) -> _Result:
+    if part.is_symlink() or part.parent.is_symlink() or not part.is_file():
+        raise TraceError(f"{part} is damaged (it is a link, or no file): record the trace again")
     try:
         return read(part, table)
     except MemoryError:  # ArrowMemoryError is also an ArrowException

@@ -272,6 +272,16 @@ def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, said) -> None:
     assert "two is left to Inductor" in said()
 
 
+def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
+    told = []
+    harness, model = Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])), nn.Sequential(nn.Linear(8, 8), nn.ReLU())  # fmt: skip
+    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[2]) or (lambda _: iter(())))
+    with torch.no_grad():
+        harness.compile(model)(torch.randn(2, 8))
+    (taken,) = told
+    assert [n.target for n in taken] == [ATEN.relu.default]
+
+
 def test_nothing_but_inductor_runs_without_regions(monkeypatch, said) -> None:
     harness, model = Harness(monkeypatch), nn.Linear(8, 8)
     with torch.no_grad():

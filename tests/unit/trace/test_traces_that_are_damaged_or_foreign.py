@@ -138,6 +138,14 @@ def test_a_missing_table_is_named(recorded, name):
     assert f"has no table {name}" in refusal(recorded.path)
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "tiles/000000.parquet", "tiles"])
+def test_a_trace_does_not_lead_to_other_files(recorded, tmp_path, name):
+    here = recorded.path / name
+    elsewhere = here.rename(tmp_path / "elsewhere")
+    here.symlink_to(elsewhere)
+    assert "link" in refusal(recorded.path)
+
+
 def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
     monkeypatch.setattr("tileprof.trace.writer.CHECKPOINT_ROWS", 20)
     made = writer()

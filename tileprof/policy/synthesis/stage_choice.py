@@ -12,7 +12,11 @@ from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.operators.describe import describe
+from tileprof.policy.operators.kinds import draft
+from tileprof.policy.operators.recorded_call import RecordedCall, UnknownStageError
 from tileprof.policy.verification.operand_guard import guard_of
+from tileprof.policy.verification.overtaken import overtaken_launches
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -67,6 +71,61 @@ def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
         except PolicyError:
             continue
         yield pair
+
+
+def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:
+    """The pair without its pointwise ends: the launch whose result the producer transforms, and the one that reads the consumer's.
+
+    An activation between two products is an epilogue of the first, not a stage: the pair (activation, product) becomes (product, product).
+    An end stays where no such launch exists, or where what it transforms cannot be an operator of a stage.
+    """
+    producer, consumer = pair
+    while _is_pointwise(graph, producer):
+        before = _through_memory(graph, "consumer", "producer", producer)
+        if len(before) == 0 or _operator_name(graph, max(before)) == "":
+            break
+        producer = max(before)
+    while _is_pointwise(graph, consumer):
+        after = _through_memory(graph, "producer", "consumer", consumer)
+        if len(after) == 0 or _operator_name(graph, min(after)) == "":
+            break
+        consumer = min(after)
+    return producer, consumer
+
+
+def epilogues_between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+    """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all have an operator;
+    otherwise none.
+    """
+    between = overtaken_launches(graph, launches)
+    try:
+        stages = describe(graph, [stage_of(graph, launch) for launch in launches], between)
+    except PolicyError:
+        return []
+    return between if all(stage.operator for stage in stages) else []
+
+
+def _through_memory(graph: TileGraph, known: str, wanted: str, launch: int) -> list[int]:
+    """Launches at the other end of true RAW dependencies."""
+    links = graph.links
+    rows = links[(links[known] == launch) & (links["hazard"] == "RAW") & ~links["reuse"]]
+    return [int(number) for number in rows[wanted]]
+
+
+def _is_pointwise(graph: TileGraph, launch: int) -> bool:
+    return _operator_name(graph, launch) == "pointwise"
+
+
+def is_stage(graph: TileGraph, launch: int) -> bool:
+    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an epilogue."""
+    return _operator_name(graph, launch) not in {"", "pointwise"}
+
+
+def _operator_name(graph: TileGraph, launch: int) -> str:
+    try:
+        return draft(RecordedCall.of(graph, launch)).name
+    except UnknownStageError:
+        return ""
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:

@@ -63,8 +63,11 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    finders = (*FINDERS, products.finder(options, policies))
-    regions = [] if reason else _without_large_copies(proposed(nodes, finders), options)
+    regions = [] if reason else proposed(nodes, FINDERS)
+    taken = {n for region in regions for n in region.nodes}
+    if reason is None:
+        regions = proposed(nodes, [products.finder(options, policies, taken)], regions)
+    regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
     report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))

@@ -38,14 +38,6 @@ __device__ __forceinline__ void store_relaxed_gpu_u32(u32* address, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-// Contiguous bytes into shared memory; 16 divides addresses and size. The barrier counts the bytes.
-__device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
-        "r"(bytes), "r"(barrier), "l"(hint)
-        : "memory");
-}
-
 // sums[16 x 8] += a[16 x 16] b[16 x 8]. Lane l holds rows l / 4 and l / 4 + 8 of a and the sums, column l / 4 of b.
 __device__ __forceinline__ void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 #if BFLOAT16
