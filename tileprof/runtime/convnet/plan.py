@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, windowed
-from tileprof.runtime.convnet.tiling import MOST_SLOT_BYTES, SLOT_BYTES, Tiling, k_blocks, load_bytes, microseconds, tiled
+from tileprof.runtime.convnet.tiling import (
+    MOST_SLOT_BYTES,
+    SLOT_BYTES,
+    Tiling,
+    k_blocks,
+    load_bytes,
+    microseconds,
+    tiled,
+)
 
 I32 = NDArray[np.int32]
 
