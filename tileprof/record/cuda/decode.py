@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, calls, coverage, join, raw, writes
+from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
+from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
 from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.items import Walk
 from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
@@ -209,9 +210,9 @@ class Decoder:
         if event["e"] == "launch" and event["launch"] in self.owners.of_launch:
             self._on_learn(event)
 
-    def _records(self) -> coverage.Records:
-        """What the rules of `coverage` look things up in."""
-        return coverage.Records(
+    def _records(self) -> Records:
+        """What the rules of `tileprof.record.cuda.coverage` look things up in."""
+        return Records(
             self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
             self._constants, self._spinning, self.im2col,
         )  # fmt: skip
@@ -220,7 +221,7 @@ class Decoder:
         kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
         entries, attribution = self.graphs.entries(event)
         records = self._records()
-        reason = coverage.missing_reason(records, event, kernel, launched, entries, attribution)
+        reason = missing_reason(records, event, kernel, launched, entries, attribution)
         crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
         here = times(entries if attribution is Attribution.EXACT else entries[:0], geometry)
@@ -229,8 +230,8 @@ class Decoder:
         node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
         if complete and node is not None:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
-        examined = coverage.Examined(event, kernel, geometry, entries, attribution, walk)
-        coverage.examine(records, examined, reason)
+        examined = Examined(event, kernel, geometry, entries, attribution, walk)
+        examine(records, examined, reason)
         parts, notes, by_item = examined.parts, examined.notes, examined.by_item
         self.coverage[examined.coverage] += examined.bytes_written if not reason else 0
         places, ran = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
