@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.touch import Access, access
+from tileprof.arrays.ragged import owners
 from tileprof.trace.footprint import READ
 from tileprof.trace.schema import NEVER
 
@@ -58,7 +59,7 @@ class Accesses:
     def _tracked_buffers(self) -> NDArray[np.bool_]:
         buffers = self._trace.buffers
         tracked: NDArray[np.bool_] = buffers["freed_at"].to_numpy() != NEVER
-        launches = np.repeat(np.arange(len(self._footprint)), np.diff(self._starts))
+        launches = owners(self._starts)
         footprint = self._footprint[launches]
         for number in np.unique(footprint):
             boxes = self._trace.footprint(int(number)).boxes

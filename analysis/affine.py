@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import gcd
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from tileprof.arrays import I64
 
 _LARGEST_DIVISOR = 64
 """Divisors tried besides the length of a run: tile shapes are small multiples of each other."""

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import group_starts, overlaps, ragged
 from tileprof.analysis.touch import Touch
+from tileprof.arrays.intervals import overlaps
+from tileprof.arrays.ragged import group_starts, ragged
 
 _MOST_PAIRS = 20_000_000
 """Overlaps held at a time: bounds the working memory of a join to about 1 GB."""

@@ -46,7 +46,8 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     """``graph.pairs`` with what overlap could save, one row a pair, in order of producer and consumer.
 
     Added columns: ``direct`` (no path through a launch in between orders the two anyway), ``apart`` (launches issued between
-    them), ``recorded_ns`` (both launches and the gap between them, as recorded, without what others did in between),
+    them), ``last_producer`` (the consumer needs no launch that is issued after this producer: while everything else stays
+    ordered, only such a pair gains from overlap), ``recorded_ns`` (both launches and the gap between them, as recorded, without what others did in between),
     ``bound_ns`` and ``binding`` (no schedule of the two alone is faster; see `Bounds`), ``gain_ns`` (their difference, never
     negative), ``listed_ns`` (what list scheduling needs for the two), ``early`` (share of the consumer's tiles that could start before
     the producer ends: all their parents in this producer have ended by then, each launch in stream order with recorded
@@ -76,6 +77,7 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     return pairs.assign(
         direct=direct(len(graph.tile_base) - 1, _true_parents(graph), producers.tolist(), consumers.tolist()),
         apart=consumers - producers - 1,
+        last_producer=_last(_true_parents(graph), producers.tolist(), consumers.tolist()),
         recorded_ns=recorded,
         bound_ns=bound,
         binding=pd.Series([b.binding for b in bounds], dtype=object),
@@ -201,6 +203,11 @@ def _true_parents(graph: TileGraph) -> dict[int, set[int]]:
     return parents
 
 
+def _last(parents: dict[int, set[int]], producers: Sequence[int], consumers: Sequence[int]) -> NDArray[np.bool_]:
+    """``[pairs]`` whether the consumer needs no launch that is issued after the producer."""
+    return np.array([p >= max(parents.get(c, {p})) for p, c in zip(producers, consumers, strict=True)], np.bool_)
+
+
 def direct(
     launches: int, parents: dict[int, set[int]], producers: Sequence[int], consumers: Sequence[int]
 ) -> NDArray[np.bool_]:
@@ -232,14 +239,15 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times`` (pairs
     folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the list schedule's),
     ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides (``producer_kernel`` ...; digits that differ as
-    ``*``). Sorted: direct pairs first, of these the ones that renaming of memory would not separate, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
+    ``*``). Sorted: direct pairs first, of these the ones that renaming of memory would not separate and
+    whose producer is the consumer's last, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
         pattern=gains["pattern"].astype(str),
         listed_gain_ns=np.maximum(gains["recorded_ns"] - gains["listed_ns"], 0.0),
     )
-    by = ["pattern", "map", "direct", "apart", "reuse_only"]
+    by = ["pattern", "map", "direct", "apart", "last_producer", "reuse_only"]
     worst = np.zeros(len(rows), np.int64)
     for side in ("producer", "consumer"):
         facts = launches.iloc[gains[side].to_numpy(np.int64)]
@@ -261,16 +269,17 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members))
     for name in ("early", "lead_ns"):
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members)) / folded["times"]
-    order = ["direct", "true", "overlap_ns", "gain_ns", "bytes"]
+    order = ["direct", "true", "last_producer", "overlap_ns", "gain_ns", "bytes"]
     ranked = folded.assign(true=~folded["reuse_only"].astype(bool)).sort_values(order, ascending=False, kind="stable")
     return ranked.drop(columns=["producer", "consumer", "key", "true"]).reset_index(drop=True)
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows of `fold` that are worth looking at: direct pairs with something to gain, whose accesses are known and that
-    renaming of memory would not separate.
+    """Rows of `fold` that are worth looking at: direct pairs with something to gain while everything else stays ordered, whose
+    accesses are known and that renaming of memory would not separate.
     """
     worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
+    worth &= groups["last_producer"].to_numpy(bool)
     known = (groups["coverage"] != "conservative").to_numpy(bool) & ~groups["reuse_only"].to_numpy(bool)
     return np.asarray(worth & known, dtype=np.bool_)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.ranges import group_starts, ragged
+from tileprof.arrays.ragged import group_starts, ragged
 
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93)
 """Odd 64-bit constants (golden ratio; xxHash's second prime; Evensen's mixer) that spread bits when multiplied."""

@@ -68,7 +68,7 @@ def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
     program = program_of(simulator.graph)
-    found = [_whole_program(report, simulator), *(_pair(row, simulator, program) for row in rows)]
+    found = [_whole_program(report, simulator), *(pair_opportunity(row, simulator, program) for row in rows)]
     worth = [o for o in found if o is not None and o.saves_ns > 0.001 * total]
     return sorted(worth, key=lambda o: -o.saves_ns)
 
@@ -94,7 +94,8 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
     )
 
 
-def _pair(row: dict[Any, Any], simulator: Simulator, program: Program) -> Opportunity | None:
+def pair_opportunity(row: dict[Any, Any], simulator: Simulator, program: Program) -> Opportunity | None:
+    """Advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves anything."""
     middle = len(row["producers"]) // 2
     pair = [row["producers"][middle], row["consumers"][middle]]
     stream, graph = (simulator.run(SCHEDULERS[name], launches=pair) for name in ("stream", "graph"))

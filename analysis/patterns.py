@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.affine import fit
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays.ragged import ragged
 from tileprof.trace.footprint import READ, Footprint
 
 _AXES = ("x", "y", "z")

@@ -20,13 +20,14 @@ nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
     pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
                   consumer {...}, pattern, map, edges (all
-                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, reuse_only, stream_waves,
+                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, last_producer, reuse_only, stream_waves,
                   overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage]
                   sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
     conservative  [op, kernel, launches, tiles, notes]
     notes         sentences of the recorder
     assumptions   {bound: sentence}
     first_look    index into pairs, or null
+    guidance      added by ``tileprof report``: see tileprof.analysis.guidance.values
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE, Bounder, Bounds, Mac
 from tileprof.analysis.gains import described_edges, direct_and_known, fold, pair_gains
 from tileprof.analysis.layers import Layer, repeated_layers
 from tileprof.analysis.waves import launch_waves
+from tileprof.arrays.intervals import union
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
@@ -188,8 +190,8 @@ def quiet_ns(launches: pd.DataFrame) -> float:
     if not begin.any():
         return 0.0
     order = np.argsort(begin, kind="stable")
-    reached = np.maximum.accumulate((begin + took)[order])
-    return float(np.maximum(begin[order][1:] - reached[:-1], 0.0).sum())
+    lo, hi = union(begin[order], (begin + took)[order])
+    return float((lo[1:] - hi[:-1]).sum())
 
 
 def _source(trace: Trace) -> Source:
@@ -279,7 +281,7 @@ def _pair_json(row: dict[Any, Any], program_ns: float) -> dict[str, Any]:
         "described_edges": described_edges(row),
         **sides,
         **{name: str(row[name]) for name in ("pattern", "map", "binding", "coverage")},
-        **{name: bool(row[name]) for name in ("direct", "reuse_only")},
+        **{name: bool(row[name]) for name in ("direct", "last_producer", "reuse_only")},
         **{
             name: float(row[name])
             for name in ("early", "lead_ns", "overlapped_waves", "recorded_ns", "bound_ns", "gain_ns", "overlap_ns")

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, edge_block
-from tileprof.analysis.ranges import subtract, union
 from tileprof.analysis.touch import Access, Touch
+from tileprof.arrays.intervals import subtract, union
 from tileprof.trace.footprint import ATOMIC, READ, WRITE
 
 

@@ -29,6 +29,7 @@ from tileprof.viz.variants import Variant, variant_tables
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+    from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.report import Report
 
 PAGE_BYTES = 18_000_000
@@ -36,6 +37,7 @@ PAGE_BYTES = 18_000_000
 
 MOST_LAUNCHES = 20_000
 MOST_PAIRS = 60_000
+_MOST_SHARES = 40
 
 _NUMBERS = (
     "footprint", "stream", "graph", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z",
@@ -67,9 +69,12 @@ def document(
     study: Study | None = None,
     policy: Overlay | None = None,
     variants: tuple[Variant, ...] = (),
+    guidance: Guidance | None = None,
 ) -> dict[str, Any]:
-    """Everything a page shows of a tile graph; ``report`` adds its gains where it has them, ``study`` schedules and other GPU
-    sizes, ``policy`` what its waits cover, ``variants`` what the sliders of the what-if view move through.
+    """Everything a page shows of a tile graph.
+
+    ``report`` adds its gains where it has them, ``study`` schedules and other GPU sizes, ``policy`` what its waits cover,
+    ``variants`` what the sliders of the what-if view move through, ``guidance`` the card that the page opens with.
     """
     launches = graph.trace.launches
     notes: list[str] = []
@@ -88,6 +93,7 @@ def document(
         "groups": _groups(report),
         "strings": strings.texts,
         "notes": notes,
+        "guidance": None if guidance is None else _guidance(guidance),
     }
     value |= use_tables(graph.trace, shown, strings.codes, notes) | variant_tables(
         variants if report is None or report.dependencies_known else ()
@@ -105,6 +111,22 @@ def document(
         value["policy"] = overlay_table(policy, pairs, tiles, budget=left // 3, notes=notes)
     value |= lane_tables(graph.trace, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
+
+
+def _guidance(guidance: Guidance) -> dict[str, Any]:
+    """Guidance without its long tails, its names made printable."""
+    told = guidance.to_json()
+    for name in ("operators", "modules"):
+        told[name] = told[name][:_MOST_SHARES]
+    return dict(_printable(told))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _printable(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_printable(part) for part in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:

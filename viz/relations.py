@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tileprof.trace.distinct import ranges
+from tileprof.arrays.ragged import owners, spans
 from tileprof.viz.pack import Packed, pack, packed_bytes
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
     consumers = len(block.set_of)
     rows, columns = min(COARSE, max(producers, 1)), min(COARSE, max(consumers, 1))
     linked = np.flatnonzero(block.set_of >= 0)
-    set_of_parent = np.repeat(np.arange(len(block.indptr) - 1), np.diff(block.indptr))
+    set_of_parent = owners(block.indptr)
     row_of_parent = block.parent.astype(np.int64) * rows // max(producers, 1)
     held, edges = np.unique(set_of_parent * rows + row_of_parent, return_counts=True)
     column = linked * columns // max(consumers, 1)
@@ -123,7 +123,7 @@ def _aggregated(block: EdgeBlock, producers: int) -> dict[str, Any]:
     counts = np.zeros(rows * columns)
     part = np.cumsum(count) // _CELLS_AT_ONCE
     for here in np.split(np.arange(len(held)), np.flatnonzero(np.diff(part)) + 1):
-        at, times = ranges(first[here], count[here]), count[here]
+        at, times = spans(first[here], count[here]), count[here]
         cell = np.repeat(held[here] % rows, times) * columns + used[at] % columns
         counts += np.bincount(cell, np.repeat(edges[here], times) * users[at], rows * columns)
     return {"rows": rows, "columns": columns, "producers": producers, "counts": pack(np.rint(counts).astype(np.int64))}

@@ -29,6 +29,7 @@ from tileprof.viz.variants import variant_value
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+    from tileprof.analysis.guidance import Guidance
     from tileprof.analysis.report import Report
     from tileprof.viz.overlay import Overlay
     from tileprof.viz.study import Study
@@ -49,15 +50,17 @@ class Answers:
         study: Study | None = None,
         policy: Overlay | None = None,
         variants: tuple[Variant, ...] = (),
+        guidance: Guidance | None = None,
     ) -> None:
         self._graph = graph
         self._study = study
         self._lock = Lock()  # one simulation at a time: each takes a core and memory for every tile
         self._page = (graph, report, study, policy, variants)
+        self._guidance = guidance
 
     @cached_property
     def html(self) -> str:
-        return page(*self._page, served=True)
+        return page(*self._page, guidance=self._guidance, served=True)
 
     def block(self, number: str) -> dict[str, Any]:
         """A relation of the graph with every edge."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import boxes, intervals
 from tileprof.trace.footprint import READ, WRITE, Boxes
 from tileprof.trace.schema import NEVER
 
@@ -106,12 +107,9 @@ def _lengthen(table: NDArray[np.int64], dense: NDArray[np.bool_], count: int) ->
 
 
 def _expanded(table: NDArray[np.int64]) -> Ranges:
-    runs = table[:, 2] * table[:, 4]
-    box = np.repeat(np.arange(len(table)), runs)
-    k = np.arange(len(box)) - np.repeat(np.cumsum(runs) - runs, runs)
-    offset, length, count_0, stride_0, _, stride_1 = table[box].T
-    begin = offset + k % count_0 * stride_0 + k // count_0 * stride_1
-    return np.stack([begin, begin + length], axis=1)
+    offset, length, count_0, stride_0, count_1, stride_1 = table.T
+    box, begin = boxes.runs(offset, count_0, stride_0, count_1, stride_1)
+    return np.stack([begin, begin + length[box]], axis=1)
 
 
 def union(a: Ranges, b: Ranges) -> Ranges:
@@ -122,10 +120,7 @@ def union(a: Ranges, b: Ranges) -> Ranges:
         return a
     both = np.concatenate([a, b])
     both = both[np.argsort(both[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(both[:, 1])
-    starts = np.concatenate([[True], both[1:, 0] > reach[:-1]])
-    ends = np.concatenate([np.flatnonzero(starts)[1:] - 1, [len(both) - 1]])
-    return np.stack([both[starts, 0], reach[ends]], axis=1)
+    return np.stack(intervals.union(both[:, 0], both[:, 1]), axis=1)
 
 
 def total(ranges: Ranges) -> int:

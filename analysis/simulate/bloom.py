@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 from tileprof.trace.footprint import READ, Boxes
 

@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal
 from tileprof.analysis.bounds.listing import _pop, _push
+from tileprof.arrays import F64, I64
 
 FULL = 1 << 30
 """A load at which what is shared is just used up (``base`` 0)."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class Sharing(NamedTuple):
@@ -38,7 +36,7 @@ class Sharing(NamedTuple):
     clocks: int
     by_sm: bool
     base: int
-    loads: Ints
+    loads: I64
 
     def of(self, launches: NDArray[Any]) -> Sharing:
         return self._replace(loads=self.loads[launches]) if self.clocks else self
@@ -55,11 +53,11 @@ class Clocks(NamedTuple):
     ``state`` ``[clocks, 4]``, by the constants below: few arrays, for compiled functions are handed each of them by value.
     """
 
-    keys: Floats
-    items: Ints
-    size: Ints
-    state: Floats
-    load: Ints
+    keys: F64
+    items: I64
+    size: I64
+    state: F64
+    load: I64
 
 
 SHOWN, AT, RATE, UPCOMING = range(4)
@@ -67,7 +65,7 @@ SHOWN, AT, RATE, UPCOMING = range(4)
 
 
 @internal
-def rate_of(sharing: Sharing, load: Ints, clock: int) -> float:
+def rate_of(sharing: Sharing, load: I64, clock: int) -> float:
     most = 0
     if sharing.by_sm:
         most = load[clock]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tileprof.analysis.bounds.compiled import apart, internal, without_allocation
+from tileprof.analysis.bounds.compiled import apart, in_cache, internal, without_allocation
 from tileprof.analysis.bounds.listing import _pop, _pop_tile, _push, _push_tile
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import (
@@ -43,18 +43,18 @@ from tileprof.analysis.simulate.state import (
     ROWS,
     SPILLED,
     UNDER_WAY,
-    Floats,
     Outcome,
     Room,
     State,
     begun,
 )
+from tileprof.arrays import F64
 
 __all__ = ["Outcome", "Room", "run"]
 
 
 @internal
-def _known_end(p: Problem, link: int, s: int, life: float, ends: Floats, signal_ns: float) -> float:
+def _known_end(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float) -> float:
     """How early a consumer's tile can end for the parents in one set, all of which have ended."""
     r = p.relation[link]
     base = p.tile_base[p.producer[link]]
@@ -67,7 +67,7 @@ def _known_end(p: Problem, link: int, s: int, life: float, ends: Floats, signal_
 
 
 @internal
-def _rest(p: Problem, link: int, s: int, life: float, ends: Floats, signal_ns: float, earliest: float) -> float:
+def _rest(p: Problem, link: int, s: int, life: float, ends: F64, signal_ns: float, earliest: float) -> float:
     """Work after the wait that decides `_known_end`."""
     r = p.relation[link]
     base = p.tile_base[p.producer[link]]
@@ -96,6 +96,11 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
         int(z.mapping.n[-1]),
         float(z.working[0]),
     )
+
+
+def is_compiled() -> bool:
+    """Whether the engine is in numba's cache; if not, the first simulation compiles it for a minute."""
+    return in_cache(_loop)
 
 
 @without_allocation

@@ -7,18 +7,17 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import apart, internal
 from tileprof.analysis.simulate.state import BLOCKED, FREED, State
-
-Ints = NDArray[np.int64]
+from tileprof.arrays import I64
 
 
 @internal
-def _take(free: Ints, sm: int, demand: Ints, times: int) -> None:
+def _take(free: I64, sm: int, demand: I64, times: int) -> None:
     for r in range(len(demand)):
         free[sm, r] -= times * demand[r]
 
 
 @internal
-def _best_sm(free: Ints, demand: Ints) -> int:
+def _best_sm(free: I64, demand: I64) -> int:
     best, most = -1, -1
     for sm in range(free.shape[0]):
         if free[sm, 0] > most:
@@ -33,7 +32,7 @@ def _best_sm(free: Ints, demand: Ints) -> int:
 
 
 @internal
-def _place_anywhere(free: Ints, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
+def _place_anywhere(free: I64, demand: I64, blocks: int, places: NDArray[np.int32]) -> bool:
     """Take room for all blocks of a tile, or none."""
     for b in range(blocks):
         sm = _best_sm(free, demand)
@@ -47,7 +46,7 @@ def _place_anywhere(free: Ints, demand: Ints, blocks: int, places: NDArray[np.in
 
 
 @internal
-def _best_freed_sm(z: State, demand: Ints) -> int:
+def _best_freed_sm(z: State, demand: I64) -> int:
     """As `_best_sm`, when no SM but those freed since can have room."""
     best, most = -1, -1
     for k in range(z.n[FREED]):
@@ -62,7 +61,7 @@ def _best_freed_sm(z: State, demand: Ints) -> int:
 
 
 @apart
-def place(z: State, launch: int, demand: Ints, blocks: int, places: NDArray[np.int32]) -> bool:
+def place(z: State, launch: int, demand: I64, blocks: int, places: NDArray[np.int32]) -> bool:
     """Take room for all blocks of a tile, or none.
 
     After a launch's tile has found no room, the next attempt looks at the SMs that were freed since only.
@@ -82,7 +81,7 @@ def place(z: State, launch: int, demand: Ints, blocks: int, places: NDArray[np.i
 
 
 @internal
-def free(z: State, sm: int, demand: Ints) -> None:
+def free(z: State, sm: int, demand: I64) -> None:
     _take(z.free, sm, demand, -1)
     if z.n[FREED] == len(z.freed):
         z.n[BLOCKED], z.n[FREED] = -1, 0  # too many to remember: look at all

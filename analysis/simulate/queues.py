@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
 from tileprof.analysis.simulate.plan import Plan
-
-Ints = NDArray[np.int64]
+from tileprof.arrays import I64
 
 
 class Mapping(NamedTuple):
@@ -19,10 +17,10 @@ class Mapping(NamedTuple):
     ``queues`` ``[queues + 1, 5]``: columns by the constants below, the last row for the end of the CSR pointer alone.
     """
 
-    queues: Ints
-    launches: Ints
+    queues: I64
+    launches: I64
     """By queue, in issue order."""
-    n: Ints
+    n: I64
 
 
 _MAPPED, _PARKED, _BUSY, _DONE, _AT = range(5)

@@ -20,6 +20,7 @@ from tileprof.analysis.simulate.lives import RECORDED, LifeModel
 from tileprof.analysis.simulate.plan import Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.analysis.words import counted
+from tileprof.arrays.intervals import union
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -240,8 +241,5 @@ def boundary_ns(tile_base: NDArray[np.int64], found: Outcome, units: NDArray[np.
 def covered_ns(begin_ns: NDArray[np.float64], end_ns: NDArray[np.float64]) -> float:
     """Length of the union of intervals."""
     order = np.argsort(begin_ns, kind="stable")
-    begin, reach = begin_ns[order], np.maximum.accumulate(end_ns[order])
-    if not len(begin):
-        return 0.0
-    apart = np.maximum(begin[1:] - reach[:-1], 0.0)
-    return float(reach[-1] - begin[0] - apart.sum())
+    lo, hi = union(begin_ns[order], end_ns[order])
+    return float((hi - lo).sum())

@@ -13,22 +13,20 @@ from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.simulate.clocks import RATE, UPCOMING, Clocks, Sharing
 from tileprof.analysis.simulate.plan import FREE, GRID, READY, Plan
 from tileprof.analysis.simulate.queues import Mapping, unmapped
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from tileprof.arrays import F64, I64
 
 
 class Room(NamedTuple):
     """What tiles need and SMs have."""
 
     sms: int
-    demand: Ints
+    demand: I64
     """``[launches, resources]`` of a block."""
-    cluster: Ints
+    cluster: I64
     """``[launches]`` blocks a tile."""
-    capacity: Ints
+    capacity: I64
     """``[resources]`` of an SM."""
-    at_most: Ints
+    at_most: I64
     """``[launches]`` tiles at a time: the grid of a persistent launch."""
 
 
@@ -38,10 +36,10 @@ class Outcome(NamedTuple):
     time that tiles worked, summed, where tiles share something (else 0).
     """
 
-    begin_ns: Floats
-    end_ns: Floats
+    begin_ns: F64
+    end_ns: F64
     sm: NDArray[np.int32]
-    open_ns: Floats
+    open_ns: F64
     ended: int
     deciding_ns: float
     spilled: int
@@ -52,65 +50,65 @@ class Outcome(NamedTuple):
 class State(NamedTuple):
     """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change them."""
 
-    n: Ints
-    begin: Floats
-    end: Floats
-    known: Floats
+    n: I64
+    begin: F64
+    end: F64
+    known: F64
     """Earliest end of a tile by what it waited for (INSIDE, GRID); when it knows that it is ready (READY)."""
     sm: NDArray[np.int32]
     parents: NDArray[np.int32]
     waits: NDArray[np.int32]
     launch_of: NDArray[np.int32]
-    first_key: Ints
+    first_key: I64
     """``[launches]`` key of a launch's first tile; keys are numbers of tiles in order of rank."""
     launch_of_key: NDArray[np.int32]
-    open_ns: Floats
-    grid_end: Floats
-    gates: Ints
-    to_end: Ints
-    to_start: Ints
-    held_ns: Floats
+    open_ns: F64
+    grid_end: F64
+    gates: I64
+    to_end: I64
+    to_start: I64
+    held_ns: F64
     """``[launches]`` not before: the latest trigger of tiles of a launch that is waited for."""
-    free: Ints
+    free: I64
     """``[SMs, resources]``"""
-    freed: Ints
+    freed: I64
     """SMs freed since a tile of the launch ``n[BLOCKED]`` found no room, a stack."""
     row: NDArray[np.int32]
     """``[tiles]`` row of ``places`` while a tile runs."""
     places: NDArray[np.int32]
-    rows: Ints
+    rows: I64
     """Free rows of ``places``, a stack."""
-    keys: Floats
-    items: Ints
-    ready: Ints
-    opened: Ints
+    keys: F64
+    items: I64
+    ready: I64
+    opened: I64
     """Launches whose last gate has opened, a stack."""
     alone: NDArray[np.bool_]
     """``[tiles]`` never decided about: few parents."""
     noted: NDArray[np.int8]
     """``[tiles]`` outside the nodes: 0 nothing of it is known, 1 noted, 2 spilled, 3 being looked at."""
-    queue: Ints
+    queue: I64
     """Tiles that wait for a decision, in order of arrival."""
-    server_free: Floats
-    deciding: Floats
+    server_free: F64
+    deciding: F64
     """``[1]``"""
-    working: Floats
+    working: F64
     """``[1]``"""
     mapping: Mapping
     clocks: Clocks
     part: NDArray[np.bool_]
     """``[tiles]`` works up to its first wait only."""
-    late: Floats
+    late: F64
     """``[tiles]`` how much longer that part took than at rate 1; while it runs, when it would end at rate 1."""
-    done: Floats
+    done: F64
     """``[tiles]`` work in that part."""
-    rest: Floats
+    rest: F64
     """``[tiles]`` of INSIDE launches: work after the wait that ``known`` counts from."""
-    running: Ints
+    running: I64
     """``[launches]`` tiles that run."""
-    parked: Ints
+    parked: I64
     """Keys of ready tiles beyond their launch's ``at_most``: a heap of each launch's, from its first key on."""
-    parked_count: Ints
+    parked_count: I64
 
 
 EVENTS, DISPATCHABLE, OPENED, ROWS, ENTERED, UNDER_WAY, ENDED, BLOCKED, FREED = range(9)

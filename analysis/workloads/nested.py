@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.ranges import ragged
 from tileprof.analysis.simulate.spawning import Spawns
 from tileprof.analysis.workloads.graphs import Graph, citation, kronecker
+from tileprof.arrays.ragged import ragged
 
 CYCLE_NS = 1e3 / 706
 """Of a K20c."""

@@ -1,6 +1,6 @@
 """Mutants of synthesised policies that the verifier must object to: over random graphs, and over recorded programs.
 
-python tests/benchmarks/bench_mutants.py [MUTANTS OF RANDOM GRAPHS, default 22000]
+python tests/benchmarks/bench_mutants.py [MUTANTS OF RANDOM GRAPHS, default 22000] [MUTANTS OF RESIDENCY, default 10000]
 """
 
 import random
@@ -22,7 +22,7 @@ from tileprof.trace import load
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
 
 from mutants import Tally, exact_policy, mutants  # noqa: E402 (the tests' folder is on the path from here on)
-from test_mutants import EACH, random_graph  # noqa: E402 (likewise)
+from test_mutants import EACH, random_graph, residency_tally  # noqa: E402 (likewise)
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
 MOST_TILES = 200
@@ -89,6 +89,9 @@ def main():
     tally = of_random_graphs(int(sys.argv[1]) if len(sys.argv) > 1 else 22_000)
     print(f"random graphs: {tally}", flush=True)
     slipped = len(tally.slipped)
+    tally = residency_tally(random.Random(3), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000)
+    print(f"residency: {tally}", flush=True)
+    slipped += len(tally.slipped)
     with tempfile.TemporaryDirectory() as folder:
         for name in PROGRAMS:
             tally = of_program(name, folder)

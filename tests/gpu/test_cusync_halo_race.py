@@ -1,6 +1,6 @@
 """On a GPU: exported waits hold under a delayed block, and the omitted halo is a race. With CUSYNC_PATH also under cuSync itself.
 
-Without a network and without cuSync the stand-in of ``tests/data`` synchronises. The table that the programs print is the result:
+Without cuSync the bundled runtime synchronises. The table that the programs print is the result:
 ``pytest -s tests/gpu/test_cusync_halo_race.py`` shows it.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tileprof.cli import main
+from tileprof.runtime.include_path import INCLUDE
 
 HERE = Path(__file__).parent
-STAND_IN = HERE.parent / "data" / "cusync_stand_in"
 CUSYNC = os.environ.get("CUSYNC_PATH", "")
 
 pytestmark = [
@@ -52,14 +52,14 @@ def rows_of(program: Path) -> tuple[int, dict[tuple[str, float], int], str]:
 @pytest.mark.parametrize("dependencies", ["halo_race.dep", "halo_omitted.dep"])
 def test_the_example_that_is_exported_runs_and_no_tile_goes_on_too_early(dependencies, tmp_path):
     folder = exported(dependencies, tmp_path)
-    code, _, said = rows_of(built(folder / "example.cu", folder, "-I", STAND_IN))
+    code, _, said = rows_of(built(folder / "example.cu", folder, "-I", INCLUDE))
     assert code == 0, said
     assert "0 went on too early" in said
 
 
 def test_a_late_block_is_harmless_where_the_halo_is_awaited(tmp_path):
     folder = exported("halo_race.dep", tmp_path)
-    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", STAND_IN))
+    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
     assert code == 0, said
     assert len(wrong) == 5
     assert sum(wrong.values()) == 0
@@ -67,7 +67,7 @@ def test_a_late_block_is_harmless_where_the_halo_is_awaited(tmp_path):
 
 def test_a_late_block_makes_the_result_wrong_where_the_halo_is_omitted(tmp_path):
     folder = exported("halo_omitted.dep", tmp_path)
-    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", STAND_IN))
+    code, wrong, said = rows_of(built(HERE / "halo_alone.cu", folder, "-I", INCLUDE))
     assert code == 1, said
     assert max(count for (_, late), count in wrong.items() if late == 1000.0) > 0
 

@@ -16,7 +16,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0):
 INTERPRET = os.environ.get("TRITON_INTERPRET", "0")
 os.environ["TRITON_INTERPRET"] = "0"
 import tileprof.runtime.gpu  # noqa: E402, F401 - see above
-from tileprof.runtime.compile.replace import ChainModule  # noqa: E402 - likewise
+from tileprof.runtime.compile.products import ChainRunner  # noqa: E402 - likewise
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
 pytestmark = pytest.mark.gpu
@@ -100,8 +100,8 @@ def test_a_llama_mlp_whose_weights_stay_runs_in_the_persistent_kernel_and_follow
     compiled = torch.compile(model, backend="tileprof", options={"use": "always", "frozen": True})
     with torch.no_grad():
         assert close(compiled(x), model(x))
-        made = [p for m in gc.get_objects() if type(m) is ChainModule for p in m._gpu.values()]
-        (pipeline,) = [p for p in made if p.inputs["x"].shape == (tokens, 4096)]
+        made = [m.pipeline for m in gc.get_objects() if type(m) is ChainRunner]
+        pipeline = next(p for p in made if p.inputs["x"].shape == (tokens, 4096))
         assert pipeline.scheduler.name == "persistent"
         assert len(pipeline.chain.operators) == 2
         model.up.weight.mul_(2)

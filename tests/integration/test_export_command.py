@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -13,8 +12,7 @@ from tests.unit.analysis.fakes import write_mlp
 from tileprof.cli import main
 from tileprof.cli.export import FORMATS
 from tileprof.policy.format import load_policy
-
-STAND_IN = Path(__file__).parents[1] / "data" / "cusync_stand_in"
+from tileprof.runtime.include_path import INCLUDE
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +104,7 @@ def test_a_header_from_a_trace_compiles(mlp, tmp_path):
         "-Werror",
         "all-warnings",
         "-I",
-        STAND_IN,
+        INCLUDE,
         "-c",
         "example.cu",
         "-o",

@@ -187,6 +187,20 @@ print("fine")
     assert not (tmp_path / "infer.tileprof").exists()
 
 
+def test_a_recording_that_stops_is_no_success(tmp_path):
+    script = """
+import torch
+from tileprof.record.model.session import Session
+Session._launch = lambda *_: 1 / 0
+torch.ones(3).cos()
+print("end")
+"""
+    ended = _run(tmp_path, _script(tmp_path, script))
+    assert (ended.returncode, ended.stdout) == (70, "end\n")
+    assert "recording stopped, the program goes on" in ended.stderr
+    assert "the recording stopped: a bug in tileprof (ZeroDivisionError" in ended.stderr
+
+
 def test_recording_twice_gives_the_same_trace(tmp_path):
     script = _script(tmp_path, MODEL)
     for name in ("a", "b"):

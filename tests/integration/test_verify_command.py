@@ -122,9 +122,19 @@ def test_a_policy_for_other_operands_is_refused(mlp, good, tmp_path, capsys, nam
 
 
 def test_another_device_and_a_missing_guard_are_said(mlp, good, tmp_path, capsys):
-    other = changed(good, tmp_path / "other.json", lambda v: v["guard"].update(device="V9000"))
+    other = changed(
+        good,
+        tmp_path / "other.json",
+        lambda v: (v["guard"].update(device="V9000"), v["options"].update(wait_kernel=True)),
+    )
     assert main(["verify", str(other), str(mlp)]) == 0
     assert "the policy was verified for device V9000; this trace is of " in capsys.readouterr().out
+    resident = changed(other, tmp_path / "resident.json", lambda v: v["options"].update(wait_kernel=False))
+    assert main(["verify", str(resident), str(mlp)]) == 1
+    assert "without a wait kernel because of what resides on 'V9000'" in capsys.readouterr().out
+    folder = tmp_path / "header"
+    assert main(["export", "--format", "cusync", "--policy", str(resident), "-o", str(folder), str(mlp)]) == 2
+    assert not folder.exists()
     bare = changed(good, tmp_path / "bare.json", lambda v: v["guard"].pop("operands"))
     assert main(["verify", str(bare), str(mlp)]) == 0
     assert "does not say for which operands" in capsys.readouterr().out

@@ -1,15 +1,16 @@
-"""The command line: one module a verb, and the one place where exceptions become exit codes."""
+"""The command line: one module per verb, and the one place where exceptions become exit codes."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import os
+import re
 import sys
 import traceback
 import unicodedata
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from tileprof import __version__
 from tileprof.errors import UserError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from tileprof.cli.verb import Verb
 
-VERBS = ("record", "report", "view", "simulate", "export", "verify", "run", "doctor")
+VERBS = ("record", "report", "view", "simulate", "diff", "export", "verify", "run", "doctor")
 """Names of verbs, in the order of use; the verb lives in the module ``tileprof.cli.<name>``."""
 
 BAD_USAGE, OUR_FAILURE = 2, 70
@@ -89,15 +90,43 @@ def _run(arguments: list[str]) -> int:
     if first == "--version":
         print(f"tileprof {__version__}")
         return 0
-    if first not in VERBS:
-        close = difflib.get_close_matches(first, VERBS, n=1)
+    if first == "help":
+        if len(arguments) == 1:
+            print(_overview())
+            return 0
+        arguments = [arguments[1], "--help"]
+    if first == "completion":
+        from tileprof.cli import completion  # noqa: PLC0415 - needed for nothing else
+
+        return completion.run(arguments[1:])
+    name = arguments[0]
+    if name not in VERBS:
+        close = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"did you mean `tileprof {close[0]}`?" if close else f"the verbs are {', '.join(VERBS)}."
-        raise UserError(f"There is no verb {first!r}; {hint}")
-    verb = _load(first)
-    parser = argparse.ArgumentParser(prog=f"tileprof {verb.name}", description=verb.help, allow_abbrev=False)
-    verb.prepare(parser)
+        raise UserError(f"There is no verb {name!r}; {hint}")
+    verb = _load(name)
+    parser = parser_of(verb, full={"-h", "--help"} & set(arguments) != set())
     parse = parser.parse_intermixed_args if verb.options_anywhere else parser.parse_args
     return verb.run(parse(arguments[1:]))
+
+
+def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:
+    """The parser of one verb; ``full`` adds what only its help shows, such as the names of devices."""
+    epilog = verb.epilog() if full and verb.epilog else None
+    parser = Parser(prog=f"tileprof {verb.name}", description=verb.help, epilog=epilog, allow_abbrev=False)
+    verb.prepare(parser)
+    return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Suggests the option that a misspelt one may have meant."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.findall(r"(?<!\S)--?[\w-]+", message.partition("unrecognized arguments:")[2])
+        options = [option for action in self._actions for option in action.option_strings]
+        close = [match for word in unknown for match in difflib.get_close_matches(word, options, n=1)]
+        hint = f"; did you mean {' and '.join(dict.fromkeys(close))}?" if close else ""
+        super().error(message + hint)
 
 
 def _load(name: str) -> Verb:
@@ -114,4 +143,8 @@ def _overview() -> str:
         except ImportError as error:
             line = f"not available: {error}"
         lines.append(f"  {name:<10} {line}")
+    lines += [
+        "",
+        "  help VERB  explain one verb; completion SHELL prints completion for bash, zsh or tcsh",
+    ]
     return "\n".join(lines)

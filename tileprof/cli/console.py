@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Iterable
 from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
+
+WIDEST = 140
+"""Columns: in wider tables the eye loses its row."""
 
 _BLOCKS, _ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 _SIGNS = "→…\N{MULTIPLICATION SIGN}"
@@ -40,8 +44,11 @@ def terminal(*, plain: bool = False, file: TextIO | None = None) -> Terminal:
     """Stdout (or ``file``); ``plain`` asks for ASCII without colour, which a stdout of another encoding gets anyway."""
     file = file or sys.stdout
     if not plain and _carries(file.encoding or "ascii"):
-        return Terminal(file=file, highlight=False)
-    return Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+        made = Terminal(file=file, highlight=False)
+    else:
+        made = Terminal(file=_Plain(file), highlight=False, no_color=plain or None)  # type: ignore[arg-type]  # enough of a file for rich
+    made.width = min(made.width, WIDEST)
+    return made
 
 
 def _carries(encoding: str) -> bool:
@@ -55,3 +62,12 @@ def _carries(encoding: str) -> bool:
 def sparkline(shares: Iterable[float]) -> str:
     """Shares from 0 to 1 as blocks of that height; what is not quite nothing is seen."""
     return "".join(_BLOCKS[0 if s <= 0 else max(1, min(8, round(8 * s)))] for s in shares)
+
+
+def plain(text: str, most: int = 0) -> str:
+    """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
+    shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
+    if most and len(shown) > most:
+        left = (most - 1) // 2
+        shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
+    return shown

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tileprof.cli import policies
+from tileprof.cli.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tileprof.analysis import TileGraph
     from tileprof.policy.format import Policy, Stage
 
@@ -40,9 +43,12 @@ def _prepare(parser: ArgumentParser) -> None:
         help="json: the policy; cusync: a C++ header and an example for it; counters: tasks and event counters; "
         "graphml: the graph of launches; perfetto: tiles on SM lanes",
     )
-    add("-o", "--output", required=True, metavar="DIR", type=Path, help="folder to write into")
+    add(
+        "-o", "--output", metavar="DIR", type=Path, help="folder to write into (default: ./NAME-FORMAT of TRACE's name)"
+    )
+    add("--json", action="store_true", help="for programs: names of the files written")
     add("--force", action="store_true", help="overwrite files that exist there")
-    add("--launches", metavar="N,N,…", help="the stages of the policy (default: the pair to look at first)")
+    add("--launches", metavar="N,N,…", help="the stages of the policy (default: the first pair of `tileprof report`)")
     add("--pair", metavar="P:C", help="the same for two launches")
     add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
     add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
@@ -59,9 +65,15 @@ def _run(options: Namespace) -> int:
 
     if options.several_waits and options.format != "cusync":
         raise UserError("--several-waits is for --format cusync")
+    if options.output is None:
+        options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
     texts = _by_hand(options) if options.source.endswith(".dep") else _of_trace(options)
-    for path in write_folder(options.output, texts, force=options.force):
+    written = write_folder(options.output, texts, force=options.force)
+    if options.json:
+        print(json.dumps({"format": options.format, "files": [str(path) for path in written]}))
+        return 0
+    for path in written:
         print(path)
     return 0
 
@@ -80,23 +92,30 @@ def _by_hand(options: Namespace) -> dict[str, str]:
 def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.graphml import graphml_files  # noqa: PLC0415 - likewise
     from tileprof.policy.emit.perfetto import perfetto_files  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - likewise
 
-    graph = build_graph(load(options.source))
+    trace = load_trace(options.source)
+    with steps() as say:
+        say("finding dependencies")
+        graph = build_graph(trace)
     launches = launches_of(options, graph)
     if options.format in _OF_A_GRAPH:
         if options.policy or options.fuse:
             raise UserError(f"--format {options.format} shows the trace; it takes neither --policy nor --fuse")
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
-    policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+    with steps() as say:
+        say(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
+        policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
     _say_prediction(policy)
-    return _texts(options, policy)
+    stages = [int(stage.launch or 0) for stage in policy.stages]
+    return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
 
 
 def _say_prediction(policy: Policy) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
@@ -145,7 +164,7 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
         launches = list(best_pair(graph))
         names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
         print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the pair that `tileprof report` says to look at first.",
+            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
             file=sys.stderr,
         )
     elif len(launches) < 2:
@@ -166,7 +185,9 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | Non
     return synthesise(graph, launches, folded=folded)
 
 
-def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
+def _texts(
+    options: Namespace, policy: Policy, blocked: Callable[[Policy], tuple[str, ...]] | None = None
+) -> dict[str, str]:
     from tileprof.policy.emit.counters import counters_files  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.emit.cusync import cusync_files  # noqa: PLC0415 - likewise
     from tileprof.policy.format import to_dict  # noqa: PLC0415 - likewise
@@ -174,7 +195,7 @@ def _texts(options: Namespace, policy: Policy) -> dict[str, str]:
     if options.format == "counters":
         return counters_files(policy)
     if options.format == "cusync":
-        texts, made = cusync_files(policy, several=options.several_waits)
+        texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
         for reason in made.reasons[:REASONS]:
             print(f"Over-synchronised: {reason}.", file=sys.stderr)
         if len(made.reasons) > REASONS:

@@ -1,4 +1,4 @@
-"""Where a long command is, on stderr: one line with the time it has taken; where that is no terminal, a line every half minute."""
+"""Where a long command is, on stderr: one line and the time it has taken; without a terminal, a line every half minute."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ SELDOM_S = 30.0
 """Between lines in a log: a short command writes none."""
 
 
+def first_time() -> str:
+    """What to add to a step that simulates, where compiled code is not in the cache yet."""
+    from tileprof.analysis.simulate.engine import is_compiled  # noqa: PLC0415 - heavy
+
+    return "" if is_compiled() else " (compiling, first time only: about a minute)"
+
+
 @contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    """Within it, call what it gives with the step that begins. A terminal's line is gone at the end; stdout is never touched."""
+    """Gives a function to call with the step that begins. A terminal's line is gone at the end; stdout is never touched."""
     if sys.stderr is None:
         yield lambda _: None
         return

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tileprof.cli import cuda_options
+from tileprof.cli.epilogs import devices
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 from tileprof.record import RECORDERS, Options, automatic, default_output, recorder
@@ -51,6 +52,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Record; the exit code is the program's own."""
     program = tuple(given.program[1:] if given.program[:1] == ["--"] else given.program)
+    if given.program[:1] != ["--"]:
+        _hint_at_own_options(program)
     options = Options(
         program=program,
         output=given.output or (default_output(program) if program else Path()),
@@ -72,6 +75,18 @@ def run(given: argparse.Namespace) -> int:
 
         return cuda.record(options, cuda_options.settings(given))
     return recorder(name).record(options)
+
+
+def _hint_at_own_options(program: Sequence[str]) -> None:
+    """The program gets every word after its name; one that is an option of ours may have been meant for us."""
+    parser = argparse.ArgumentParser()
+    prepare(parser)
+    ours = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}  # noqa: SLF001 - argparse tells its options nowhere else
+    for word in program[1:]:
+        if word.partition("=")[0] in ours - {"--help"}:
+            sys.stderr.write(
+                f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before {program[0]}\n"
+            )
 
 
 def _chosen(given: argparse.Namespace) -> str:
@@ -101,4 +116,4 @@ def _refuse_foreign(given: argparse.Namespace, name: str) -> None:
         )
 
 
-VERB = Verb("record", "run a program unchanged and write its trace", prepare, run)
+VERB = Verb("record", "run a program unchanged and write its trace", prepare, run, epilog=devices)

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from tileprof.cli.epilogs import devices
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -25,6 +26,13 @@ def _prepare(parser: ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", help="bounds for another GPU, tile durations as recorded")
     parser.add_argument("--sms", type=int, metavar="N", help="bounds for a GPU with so many SMs")
     parser.add_argument("--occupancy", type=int, metavar="N", help="bounds for so many resident blocks an SM")
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="exit with 1 where it holds: gap>30%%, time>1.5ms, launches>200, conservative>0%%; may be given again",
+    )
     parser.add_argument("--plain", action="store_true", help="ASCII only, no colour")
     parser.add_argument(
         "--watch",
@@ -41,35 +49,58 @@ def _run(options: Namespace) -> int:
     if options.watch and options.json:
         raise UserError("--watch prints for people, --json for programs; ask for one of them")
 
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.cli.watching import watch  # noqa: PLC0415 - heavy, and not needed for --help
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    def show(trace: Trace) -> None:
+        _print(trace, options)
 
     if options.watch:
-        return watch(options.trace, lambda trace: _print(trace, options), plain=options.plain)
-    _print(load(options.trace), options)
-    return 0
+        return watch(options.trace, show, plain=options.plain)
+    return _print(load_trace(options.trace), options)
 
 
-def _print(trace: Trace, options: Namespace) -> None:
+def _print(trace: Trace, options: Namespace) -> int:
+    """Print one report; 1 where a condition of --fail-if holds."""
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.bounds import machine_of  # noqa: PLC0415 - likewise
+    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - likewise
+    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - likewise
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - likewise
+    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - likewise
     from tileprof.cli.console import terminal  # noqa: PLC0415 - likewise
+    from tileprof.cli.progress import first_time, steps  # noqa: PLC0415 - likewise
     from tileprof.cli.report_text import print_report  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
     from tileprof.trace import manifest  # noqa: PLC0415 - likewise
     from tileprof.viz.busy import Curves  # noqa: PLC0415 - likewise
 
+    conditions = [condition(text, changes=False) for text in options.fail_if]
     device = get(options.device) if options.device else None
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
-    graph = build_graph(trace)
-    report = build_report(graph, machine)
+    with steps() as say:
+        say("finding dependencies")
+        graph = build_graph(trace)
+        say(f"bounding pairs of launches{first_time()}")
+        report = build_report(graph, machine)
+        say(f"simulating{first_time()}")
+        guidance = guide(report, Simulator(graph, machine))
+        curves = Curves(graph)
     if options.json:
-        json.dump(report.to_json(), sys.stdout, indent=1, allow_nan=False)
+        json.dump(report.to_json() | {"guidance": guidance.to_json()}, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         recording = not trace.complete and manifest.live_writer(trace.path) is not None
-        print_report(report, options.top, terminal(plain=options.plain), Curves(graph), recording=recording)
+        console = terminal(plain=options.plain)
+        print_report(report, options.top, console, curves, guidance=guidance, recording=recording)
+    values = facts(report)
+    failed = [c for c in conditions if c.holds(values[c.name])]
+    for c in failed:
+        print(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-VERB = Verb("report", "print what a trace holds and what overlap could gain", _prepare, _run)
+VERB = Verb(
+    "report", "say what limits a program, what to do first, and what overlap could gain", _prepare, _run, epilog=devices
+)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import unicodedata
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.table import Table
@@ -18,11 +17,13 @@ from tileprof.analysis.bounds import ANY, ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.gains import described_edges
 from tileprof.analysis.report import Report
 from tileprof.analysis.words import duration
-from tileprof.cli.console import sparkline, terminal
+from tileprof.cli.console import plain, sparkline, terminal
+from tileprof.cli.guidance_text import percent, print_guidance, print_shares
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tileprof.analysis.guidance import Guidance
     from tileprof.viz.busy import Curves
 
 _NARROWEST = 80
@@ -31,16 +32,22 @@ _COLUMNS = {"pattern": 22, "early": 8, "gain": 8, "of all": 6}
 _BUSY_BINS = 60
 _ROUNDING = 1e-6
 """Relative, of sums of many lives; beside it each launch has a nanosecond, for recorded times are whole ones."""
-_SLOW_HOST_NS = 20_000
-"""Between launches: twice and more what a host needs that does nothing else."""
 _MOST_LAYERS = 4
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def print_report(
-    report: Report, top: int, console: Console | None = None, curves: Curves | None = None, *, recording: bool = False
+    report: Report,
+    top: int,
+    console: Console | None = None,
+    curves: Curves | None = None,
+    *,
+    guidance: Guidance | None = None,
+    recording: bool = False,
 ) -> None:
-    """Print a report; ``top`` pairs of launches, 0 for all. ``curves`` of the same graph adds sparklines; ``recording``: the trace is
+    """Print a report; ``top`` pairs of launches, 0 for all.
+
+    ``guidance`` comes first, where there is any; ``curves`` of the same graph adds sparklines; ``recording``: the trace is
     still being written.
 
     A map of tiles that is too long for its column wraps on a terminal, and widens the column elsewhere.
@@ -49,7 +56,11 @@ def print_report(
     console.width = max(console.width, _NARROWEST)
     for line in _warnings(report, recording=recording):
         console.print(Text(line, style="bold yellow"))
+    if guidance is not None:
+        print_guidance(guidance, report, console)
     console.print(_program(report, curves))
+    if guidance is not None:
+        print_shares(guidance, console)
     if report.program.launches and report.dependencies_known:
         console.print()
         console.print(_bounds(report))
@@ -66,25 +77,12 @@ def print_report(
     console.print(_next_step(report))
 
 
-def plain(text: str, most: int = 0) -> str:
-    """Untrusted text on one line, control and format characters as escapes; longer than ``most`` loses its middle."""
-    shown = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
-    if most and len(shown) > most:
-        left = (most - 1) // 2
-        shown = f"{shown[:left]}…{shown[len(shown) - (most - 1 - left) :]}"
-    return shown
-
-
 def quantity(value: float) -> str:
     """Three figures and a decimal prefix: 1.23 G."""
     for prefix, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {prefix}"
     return f"{value:.0f} "
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f}%" if share >= 0.0995 or share == 0 else f"{100 * share:.1f}%"
 
 
 def _warnings(report: Report, *, recording: bool) -> list[str]:
@@ -258,7 +256,7 @@ def _print_pairs(report: Report, top: int, console: Console, curves: Curves | No
     table = Table(
         box=None,
         pad_edge=False,
-        title=Text("Dependent launches, those first that gain most beyond the launch gap", style="bold"),
+        title=Text("Dependent launches, those first that gain most while all else stays ordered", style="bold"),
         title_justify="left",
     )
     columns, width = dict(_COLUMNS), console.width
@@ -275,6 +273,7 @@ def _print_pairs(report: Report, top: int, console: Console, curves: Curves | No
     console.print(table)
     console.width = width
     console.print(Text(_below(report, len(shown), len(rows)), style="dim"))
+    console.print(_first_pair(report))
 
 
 def _pair_cells(row: dict[Any, Any], program_ns: float, width: int, curves: Curves | None) -> list[Text]:
@@ -380,39 +379,28 @@ def _worth(row: dict[Any, Any], program_ns: float) -> str:
     )
 
 
-def _slow_host(report: Report) -> str:
-    """What to do about a recording that is mostly of a host that the GPU waits for; "" for others."""
-    p = report.program
-    if "measured" not in p.timing or p.gap_ns < max(p.recorded_ns / 2, _SLOW_HOST_NS * p.launches):
-        return ""
-    return (
-        f"Mostly the GPU waited for the host, {duration(p.gap_ns / p.launches)} a launch, as it does while first calls load and compile, "
-        "and all of that counts as saved above. Run the program once before, and record the step in question inside tileprof.capture().\n"
+def _first_pair(report: Report) -> Text:
+    """The pair that gains most while everything else stays ordered; `tileprof export` takes it where nothing else is asked for."""
+    look = report.first_look
+    if look is None:
+        return Text()
+    row = report.groups.iloc[look].to_dict()
+    times = f", {_TIMES}{row['times']}" if row["times"] > 1 else ""
+    text = Text()
+    text.append("First pair: ", style="bold")
+    text.append(
+        f"launches {row['producers'][0]} → {row['consumers'][0]}, {launch_name(row, 'producer')} → "
+        f"{launch_name(row, 'consumer')}{times}. {_worth(row, report.program.recorded_ns)}"
     )
+    return text
 
 
 def _next_step(report: Report) -> Text:
-    path = shlex.quote(plain(report.source.path))
     text = Text("\n")
-    look = report.first_look
+    text.append("Next: ", style="bold")
     if not report.program.launches:
-        text.append(
-            "Record a program that computes something, inside the window (capture, --module, --skip): "
+        return text.append(
+            "record a program that computes something, inside the window (capture, --module, --skip): "
             "tileprof record python your_script.py"
         )
-        return text
-    text.append(_slow_host(report))
-    if look is None:
-        text.append(f"Next: tileprof view {path}")
-        return text
-    row = report.groups.iloc[look].to_dict()
-    times = row["times"]
-    text.append("Look first at ", style="bold")
-    text.append(
-        f"launches {row['producers'][0]} → {row['consumers'][0]}: {launch_name(row, 'producer')} → {launch_name(row, 'consumer')}"
-        f"{f', {_TIMES}{times}' if times > 1 else ''}. "
-        f"{_worth(row, report.program.recorded_ns)}\n"
-    )
-    text.append("Next: ", style="bold")
-    text.append(f"tileprof view {path}")
-    return text
+    return text.append(f"tileprof view {shlex.quote(plain(report.source.path))}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tileprof.cli import policies
 from tileprof.cli.progress import steps
 from tileprof.cli.run_gpu import AUTO, check_scheduler, run_on_gpu, sentences
+from tileprof.cli.run_header import run_header
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -36,7 +37,8 @@ def _prepare(parser: ArgumentParser) -> None:
         "policy",
         metavar="POLICY",
         nargs="+",
-        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the same stages, with --compare",
+        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the same stages, "
+        "with --compare; or a header (policy.h) from `--format cusync`, whose waits are compiled and run on a GPU",
     )
     add(
         "--compare",
@@ -76,6 +78,10 @@ def _prepare(parser: ArgumentParser) -> None:
 
 
 def _run(options: Namespace) -> int:
+    if options.policy[0].endswith(".h"):
+        if len(options.policy) > 1 or options.compare or options.trace:
+            raise UserError("a header runs alone: give one policy.h, without --compare and --trace")
+        return run_header(Path(options.policy[0]), as_json=options.json)
     _settle_orders(options)
     if options.scheduler != AUTO and (options.compare or options.trace):
         raise UserError(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tileprof.cli import simulate_fleet, spawning
+from tileprof.cli.epilogs import devices_and_schedulers
+from tileprof.cli.progress import first_time, steps
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
     from tileprof.analysis.simulate.agreement import Agreement
     from tileprof.analysis.simulate.scheduler import Scheduler
     from tileprof.analysis.simulate.triggers import Trigger
+    from tileprof.cli.schedule_table import ScheduleTable
 
 SCHEMA, VERSION = "tileprof simulation", 1
+
+_SLOWEST = "dataflow-bloom"
 
 _MOST_SMS, _MOST_BLOCKS = 100_000, 1024
 """Of a GPU that one may ask for; the largest there are have some hundreds of SMs, of at most 32 blocks."""
@@ -61,9 +66,16 @@ def _prepare(parser: ArgumentParser) -> None:
         help="the page that --advice links into (default: the trace's own, where there is one)",
     )
     add("--export", choices=("perfetto",), help="write the timeline of every --scheduler, as Chrome JSON")
-    add("-o", "--output", type=Path, metavar="FILE", help="where --export writes")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where --export writes (default: TRACE's name, .perfetto.json)",
+    )
     add("--force", action="store_true", help="overwrite FILE")
     add("--json", action="store_true", help="for programs; keys as in Schedule.to_json, with bounds")
+    add("--plain", action="store_true", help="ASCII only, no colour")
 
 
 def _run(options: Namespace) -> int:
@@ -95,11 +107,9 @@ def _check_export(options: Namespace) -> None:
         raise UserError("-o names the file of --export perfetto; give both")
     if options.export is None:
         return
-    if options.output is None:
-        raise UserError("--export perfetto needs the file to write: -o timeline.json")
     if options.sweep is not None or len(options.trace) > 1:
         raise UserError("--export shows one trace at one setting, without --sweep")
-    check_file(options.output, force=options.force)
+    check_file(_exported(options, options.trace[0]), force=options.force)
 
 
 def _check_workload(options: Namespace) -> None:
@@ -123,50 +133,72 @@ def _one(options: Namespace, path: str) -> int:
     from tileprof.analysis.simulate import SCHEDULERS, Simulator, life_model, scheduler  # noqa: PLC0415 - likewise
     from tileprof.analysis.simulate.agreement import agreement  # noqa: PLC0415 - likewise
     from tileprof.analysis.simulate.triggers import triggers  # noqa: PLC0415 - likewise
+    from tileprof.cli import simulate_text as text  # noqa: PLC0415 - likewise
+    from tileprof.cli.schedule_table import ScheduleTable  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.devices import get  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
 
-    wanted = [(text, scheduler(text)) for text in options.scheduler or SCHEDULERS]
+    # Bloom filters over all tiles take as long as everything else together: last, unless it was asked for.
+    wanted = [(t, scheduler(t)) for t in options.scheduler or sorted(SCHEDULERS, key=lambda name: name == _SLOWEST)]
     lives = life_model(options.durations)
-    trace = load(path)
+    trace = load_trace(path)
     machine = machine_of(trace, get(options.device) if options.device else None, options.sms or 0, options.occupancy)
-    graph = build_graph(trace)
-    simulator = Simulator(graph, machine, lives)
-    bounder = Bounder(graph, machine, lives.shortest(trace, machine, simulator.recorded))
-    stream = simulator.run(SCHEDULERS["stream"])
-    schedules = _schedules(simulator, wanted, all_asked=bool(options.scheduler))
-    bounds = bounder.of(stream.time_ns)
-    agrees = None if bounder.replayed else agreement(graph, stream, simulator.recorded)
-    pairs = triggers(simulator) if any(text.split(":")[0] == "pdl" for text in options.scheduler) else None
-    advice = _advice(graph, machine, simulator) if options.advice else None
-    if options.export:
-        _export(options.output, graph, schedules)
-    if options.json:
-        _print_json(path, machine, simulator, schedules, bounds, agrees, pairs, advice)
+    with steps() as say:
+        say("finding dependencies")
+        graph = build_graph(trace)
+        simulator = Simulator(graph, machine, lives)
+        bounder = Bounder(graph, machine, lives.shortest(trace, machine, simulator.recorded))
+        say(f"simulating stream order{first_time()}")
+        stream = simulator.run(SCHEDULERS["stream"])
+    console = text.wide_terminal(plain=options.plain)
+    table = None if options.json else ScheduleTable(console, [name for name, _ in wanted], stream)
+    if table is not None:
+        text.print_standing(console, trace)
+        table.head()
+    schedules = _schedules(simulator, wanted, table, all_asked=bool(options.scheduler))
+    with steps() as say:
+        say("bounding the program")
+        bounds = bounder.of(stream.time_ns)
+        agrees = None if bounder.replayed else agreement(graph, stream, simulator.recorded)
+        pairs = triggers(simulator) if any(name.split(":")[0] == "pdl" for name in options.scheduler) else None
+        say("simulating dependent pairs")
+        advice = _advice(graph, machine, simulator) if options.advice else None
+    if table is not None:
+        table.bounds(bounds)
+        text.print_notes(console, simulator, schedules, stream, bounds, agrees)
+        if pairs is not None:
+            text.print_triggers(console, pairs)
+        if advice is not None:
+            text.print_advice(console, advice, _page(options, path))
     else:
-        _print(
-            _page(options, path) if options.advice else None,
-            simulator,
-            schedules,
-            stream,
-            bounds,
-            agrees,
-            pairs,
-            advice,
-        )
+        _print_json(path, machine, simulator, schedules, bounds, agrees, pairs, advice)
+    if options.export:
+        _export(_exported(options, path), graph, schedules)
     return 1 if any(s.deadlock for s in schedules) else 0
 
 
-def _schedules(simulator: Simulator, wanted: list[tuple[str, Scheduler]], *, all_asked: bool) -> list[Schedule]:
-    """What was asked for by name must run; of the others, those that cannot are named."""
+def _exported(options: Namespace, path: str) -> Path:
+    """Where --export writes: what -o says, or beside the caller under the trace's name."""
+    return options.output or Path(Path(path).resolve().name).with_suffix(".perfetto.json")
+
+
+def _schedules(
+    simulator: Simulator, wanted: list[tuple[str, Scheduler]], table: ScheduleTable | None, *, all_asked: bool
+) -> list[Schedule]:
+    """Each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot are named."""
     schedules = []
-    for text, chosen in wanted:
+    for number, (name, chosen) in enumerate(wanted, 1):
         try:
-            schedules.append(simulator.run(chosen, text))
+            with steps() as say:
+                say(f"simulating {name} ({number} of {len(wanted)}){first_time()}")
+                schedules.append(simulator.run(chosen, name))
         except UserError as refused:
             if all_asked:
                 raise
-            print(f"tileprof: {text} is left out: {refused}", file=sys.stderr)
+            print(f"tileprof: {name} is left out: {refused}", file=sys.stderr)
+            continue
+        if table is not None:
+            table.row(schedules[-1])
     return schedules
 
 
@@ -225,28 +257,6 @@ def _print_json(
     print()
 
 
-def _print(
-    page: str | None,
-    simulator: Simulator,
-    schedules: list[Schedule],
-    stream: Schedule,
-    bounds: Bounds,
-    agrees: Agreement | None,
-    pairs: list[Trigger] | None,
-    advice: list[Opportunity] | None,
-) -> None:
-    from tileprof.cli import simulate_text as text  # noqa: PLC0415 - heavy, and not needed for --help
-
-    console = text.wide_terminal()
-    text.print_standing(console, simulator.graph.trace)
-    text.print_schedules(console, schedules, stream, bounds)
-    text.print_notes(console, simulator, schedules, stream, bounds, agrees)
-    if pairs is not None:
-        text.print_triggers(console, pairs)
-    if advice is not None:
-        text.print_advice(console, advice, page)
-
-
 def _page(options: Namespace, path: str) -> str | None:
     """The page to link into: what was asked for, or what `tileprof view` wrote for the trace, where it has."""
     if options.page is None:
@@ -261,4 +271,4 @@ def _page(options: Namespace, path: str) -> str | None:
     return str(options.page)
 
 
-VERB = Verb("simulate", "run schedulers on a recorded program", _prepare, _run)
+VERB = Verb("simulate", "run schedulers on a recorded program", _prepare, _run, epilog=devices_and_schedulers)

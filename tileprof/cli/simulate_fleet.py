@@ -92,7 +92,7 @@ def _table(console: Console, key: str, names: list[str], rows: Sequence[str], po
     from rich.text import Text  # noqa: PLC0415 - likewise
 
     from tileprof.analysis.words import duration  # noqa: PLC0415 - likewise
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - likewise
+    from tileprof.cli.console import plain  # noqa: PLC0415 - likewise
     from tileprof.cli.simulate_text import print_table  # noqa: PLC0415 - likewise
 
     table = Table(box=None, pad_edge=False)

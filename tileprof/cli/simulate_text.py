@@ -11,8 +11,9 @@ from rich.text import Text
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
 from tileprof.analysis.simulate.lives import SharedRoofline
 from tileprof.analysis.words import counted, duration, signed_percent
-from tileprof.cli.console import terminal
-from tileprof.cli.report_text import percent, plain
+from tileprof.cli.console import plain, terminal
+from tileprof.cli.guidance_text import percent
+from tileprof.cli.schedule_table import MARKS, bound_names
 
 if TYPE_CHECKING:
     from tileprof.analysis.bounds import Bounds
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 _TRIGGER_COLUMNS = ("launches", "producer → consumer", "safe trigger", "prologue", "saved")
 _MOST_ADVICE, _MOST_TRIGGERS = 6, 20
-_COLUMN_NAMES = ("time", "saved", "busy", "idle ends", "waits")
-_NAMES = len("bound, any schedule¹")
-_READY = ("ready-gated path", "head and tail")
 _COLUMNS = (
     "saved: against stream order as simulated. busy: of the GPU's slots. idle ends: time of the whole GPU left empty between the last "
     "dispatch of a launch and the first of the next. waits: slot-time held while waiting. overheads: the largest kind, summed; --json "
@@ -46,8 +44,9 @@ _MEASURED_PDL = (
 )
 
 
-def wide_terminal() -> Console:
-    console = terminal()
+def wide_terminal(*, plain: bool = False) -> Console:
+    """The terminal, at least 80 columns wide."""
+    console = terminal(plain=plain)
     console.width = max(console.width, 80)
     return console
 
@@ -84,42 +83,6 @@ def standing_of(trace: Trace) -> dict[str, Any]:
     }
 
 
-def print_schedules(console: Console, schedules: list[Schedule], stream: Schedule, bounds: Bounds) -> None:
-    """One row a scheduler, then the bounds. A time of overhead stands below its kind where the line has no room for both."""
-    rows = [_row(s, stream) for s in schedules if not s.deadlock]
-    others = sum(2 + max(map(len, column)) for column in zip(*rows, _COLUMN_NAMES, strict=True))
-    names = min(max([len(plain(s.scheduler)) for s in schedules] + [_NAMES]), 2 * _NAMES)
-    room = console.width - others - names - 2
-    table = Table(box=None, pad_edge=False)
-    table.add_column("scheduler", overflow="fold")
-    for name in _COLUMN_NAMES:
-        table.add_column(name, justify="right")
-    table.add_column("overheads", justify="right", max_width=max(room, len("overheads")))
-    for s in schedules:
-        if s.deadlock:
-            table.add_row(Text(plain(s.scheduler)), Text("deadlock", style="bold red"))
-            continue
-        kind = max(s.overheads_ns, key=s.overheads_ns.__getitem__, default="")
-        most = f"{kind} {duration(s.overheads_ns[kind])}" if kind else "-"
-        if kind and len(most) > room:
-            most = f"{kind}\n{duration(s.overheads_ns[kind])}"
-        table.add_row(*map(Text, (plain(s.scheduler), *_row(s, stream), most)))
-    for mark, name in zip("¹²", _bound_names(bounds), strict=False):
-        whose = "ready-gated" if name in _READY else "any schedule"
-        table.add_row(f"bound, {whose}{mark}", duration(bounds.ns[name]), _saved(bounds.ns[name], stream), style="dim")
-    print_table(console, table)
-
-
-def _row(s: Schedule, stream: Schedule) -> tuple[str, ...]:
-    return (
-        duration(s.time_ns),
-        _saved(s.time_ns, stream),
-        percent(s.busy),
-        duration(s.boundary_ns),
-        duration(s.waiting_ns),
-    )
-
-
 def print_table(console: Console, table: Table) -> None:
     """Print it with every value whole: columns but the first are as wide as their cells, even beyond the terminal's edge; names and headers fold."""
     for column in table.columns[1:]:
@@ -128,16 +91,6 @@ def print_table(console: Console, table: Table) -> None:
             (len(line) for cell in column.cells for line in str(cell).splitlines()[1:] or [str(cell)]), default=0
         )
     console.print(table, crop=False)
-
-
-def _saved(ns: float, stream: Schedule) -> str:
-    return signed_percent(1 - ns / stream.time_ns) if stream.time_ns > 0 else "-"
-
-
-def _bound_names(bounds: Bounds) -> list[str]:
-    """The largest bound of any schedule, and of ready-gated ones where that is larger."""
-    ready = max(_READY, key=lambda name: bounds.ns[name])
-    return [bounds.binding] if bounds.ns[ready] <= bounds.bound_ns else [bounds.binding, ready]
 
 
 def print_notes(
@@ -155,7 +108,7 @@ def print_notes(
         for note in s.notes:
             console.print(Text(f"{plain(s.scheduler)}: {note}", style="dim"))
     lines = [_COLUMNS]
-    lines += [f"{mark} {name}: {ASSUMPTIONS[name]}." for mark, name in zip("¹²", _bound_names(bounds), strict=False)]
+    lines += [f"{mark} {name}: {ASSUMPTIONS[name]}." for mark, name in zip(MARKS, bound_names(bounds), strict=False)]
     lines += _below_the_bound(schedules, bounds)
     if bounds.listed_ns is not None and bounds.listed_reuse_ns is not None:
         least, most, reused = map(duration, (bounds.ready_ns, bounds.listed_ns, bounds.listed_reuse_ns))

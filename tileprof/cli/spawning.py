@@ -109,7 +109,8 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
     from rich.text import Text  # noqa: PLC0415 - likewise
 
     from tileprof.analysis.words import counted, duration  # noqa: PLC0415 - likewise
-    from tileprof.cli.report_text import percent, plain  # noqa: PLC0415 - likewise
+    from tileprof.cli.console import plain  # noqa: PLC0415 - likewise
+    from tileprof.cli.guidance_text import percent  # noqa: PLC0415 - likewise
     from tileprof.cli.simulate_text import print_table, wide_terminal  # noqa: PLC0415 - likewise
 
     console = wide_terminal()

@@ -53,13 +53,13 @@ def _run(options: Namespace) -> int:
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
 
     name = options.policy or options.kind
     policy = _load(name)
-    graph = build_graph(load(options.trace))
+    graph = build_graph(load_trace(options.trace))
     launches = launches_of(options, graph)
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)
@@ -104,7 +104,7 @@ def _named(policy: Policy) -> list[int]:
 
 
 def _print(name: str, options: Namespace, found: Assessment) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     verdict, policy = found.verdict, found.policy
     print(f"{name} on {options.trace}")
@@ -128,7 +128,7 @@ def _print(name: str, options: Namespace, found: Assessment) -> None:
 
 
 def _print_missing(found: Assessment, first: int) -> None:
-    from tileprof.cli.report_text import plain  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.cli.console import plain  # noqa: PLC0415 - heavy, and not needed for --help
 
     missing = found.missing()
     shown = missing.head(first) if first else missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import webbrowser
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tileprof.cli import policies
+from tileprof.cli.progress import first_time, steps
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -35,7 +37,8 @@ def _prepare(parser: ArgumentParser) -> None:
         help="serve the page on this machine instead: nothing left out, what-if recomputed",
     )
     add("--port", type=int, metavar="N", help="port to serve on (default: a free one)")
-    add("--quick", action="store_true", help="simulate nothing: no schedulers, no what-if")
+    add("--quick", action="store_true", help="simulate nothing: no advice, no schedulers, no what-if")
+    add("--json", action="store_true", help="for programs: name and size of the page on stdout")
 
 
 def _run(options: Namespace) -> int:
@@ -49,20 +52,35 @@ def _run(options: Namespace) -> int:
         raise UserError("--launches and --pair bind the stages of a policy; name the policy after the trace")
 
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.analysis.guidance import guide  # noqa: PLC0415 - likewise
     from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
-    from tileprof.trace import load  # noqa: PLC0415 - likewise
+    from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - likewise
+    from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.viz import page, study, variants  # noqa: PLC0415 - likewise
 
-    graph = build_graph(load(source))
-    policy = _overlay(options, graph) if options.policy else None
-    simulated = (None, ()) if options.quick else (study(graph), variants(graph))
-    shown = graph, build_report(graph), simulated[0], policy, simulated[1]
+    trace = load_trace(source)
+    with steps() as say:
+        say("finding dependencies")
+        graph = build_graph(trace)
+        policy = _overlay(options, graph) if options.policy else None
+        say(f"bounding pairs of launches{first_time()}")
+        report = build_report(graph)
+        guidance = None if options.quick else guide(report, Simulator(graph))
+        say(f"simulating schedulers and other GPU sizes{first_time()}; --quick leaves this out")
+        simulated = (None, ()) if options.quick else (study(graph), variants(graph))
+        shown = graph, report, simulated[0], policy, simulated[1]
+        if not options.serve:
+            say("writing the page")
+            text = page(*shown, guidance=guidance)
     if options.serve:
         from tileprof.viz.serve import Answers  # noqa: PLC0415 - not needed for pages in files
 
-        return _serve(options, Answers(*shown))
-    text = page(*shown)
+        return _serve(options, Answers(*shown, guidance))
     _write(target, text)
+    if options.json:
+        print(
+            json.dumps({"page": str(target), "bytes": len(text.encode()), "policy_refused": policy and policy.refused})
+        )
     print(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)", file=sys.stderr)
     if options.open:
         webbrowser.open(target.resolve().as_uri())

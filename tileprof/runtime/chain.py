@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
@@ -16,8 +16,6 @@ from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
 from tileprof.runtime.stages.view import View
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,16 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.boxes import runs
+from tileprof.arrays.intervals import grouped_union
+from tileprof.arrays.ragged import spans
 from tileprof.trace.footprint import READ, Boxes
 
 _RUNS_AT_ONCE = 1 << 22  # about 200 MB of work arrays
 
-Ints = NDArray[np.int64]
 
-
-def bytes_by_tile(tile: Ints, boxes: Boxes, tiles: int) -> tuple[Ints, Ints]:
+def bytes_by_tile(tile: I64, boxes: Boxes, tiles: int) -> tuple[I64, I64]:
     """Distinct bytes that each tile reads, and that it writes or updates: two ``[tiles]`` arrays.
 
     ``tile`` is the tile of each box (``boxes.tile`` is not looked at, so that footprints can be counted
@@ -36,7 +38,7 @@ def bytes_by_tile(tile: Ints, boxes: Boxes, tiles: int) -> tuple[Ints, Ints]:
     return totals[0], totals[1]
 
 
-def distinct_bytes(boxes: Boxes, first: Ints) -> Ints:
+def distinct_bytes(boxes: Boxes, first: I64) -> I64:
     """Bytes in the union of each group of consecutive boxes; group g begins at row ``first[g]``."""
     if not len(boxes):
         return np.zeros(0, dtype=np.int64)
@@ -54,7 +56,7 @@ def distinct_bytes(boxes: Boxes, first: Ints) -> Ints:
     return np.asarray(covered * copies)
 
 
-def _factored(boxes: Boxes, first: Ints, sizes: Ints) -> Ints:
+def _factored(boxes: Boxes, first: I64, sizes: I64) -> I64:
     """Take out, in place, each level that all boxes of a group share and whose repetitions cannot meet.
 
     Returns how many copies of what is left a group stands for. The rows of a matrix tile that is read in
@@ -74,7 +76,7 @@ def _factored(boxes: Boxes, first: Ints, sizes: Ints) -> Ints:
     return copies
 
 
-def _signatures(boxes: Boxes, first: Ints, sizes: Ints) -> NDArray[np.uint64]:
+def _signatures(boxes: Boxes, first: I64, sizes: I64) -> NDArray[np.uint64]:
     """A 64-bit hash of each group's boxes, whatever their order, relative to the group's first byte."""
     start = np.repeat(np.minimum.reduceat(boxes.offset, first), sizes)
     mixed = np.full(len(boxes), 0x9E3779B97F4A7C15, dtype=np.uint64)
@@ -92,9 +94,9 @@ def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(word ^ (word >> np.uint64(31)))
 
 
-def _expanded_unions(boxes: Boxes, first: Ints, sizes: Ints) -> Ints:
+def _expanded_unions(boxes: Boxes, first: I64, sizes: I64) -> I64:
     """Unions of the groups, by writing every run out; in batches that fit in memory."""
-    rows = ranges(first, sizes)
+    rows = spans(first, sizes)
     boxes = boxes.take(rows)
     group = np.repeat(np.arange(len(first)), sizes)
     runs_before = np.cumsum(np.concatenate([[0], boxes.count_0.astype(np.int64) * boxes.count_1]))
@@ -106,7 +108,7 @@ def _expanded_unions(boxes: Boxes, first: Ints, sizes: Ints) -> Ints:
     return covered
 
 
-def _batches(runs_through: Ints) -> Iterator[tuple[int, int]]:
+def _batches(runs_through: I64) -> Iterator[tuple[int, int]]:
     begin = 0
     while begin < len(runs_through):
         done = runs_through[begin - 1] if begin else 0
@@ -116,30 +118,15 @@ def _batches(runs_through: Ints) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _union_of_runs(boxes: Boxes, group: Ints, groups: int) -> Ints:
-    runs = boxes.count_0.astype(np.int64) * boxes.count_1
-    box = np.repeat(np.arange(len(boxes)), runs)
-    nth = ranges(np.zeros(len(boxes), dtype=np.int64), runs)
-    inner = boxes.count_0[box]
-    start = boxes.offset[box] + nth % inner * boxes.stride_0[box] + nth // inner * boxes.stride_1[box]
+def _union_of_runs(boxes: Boxes, group: I64, groups: int) -> I64:
+    box, start = runs(boxes.offset, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
     owner = group[box]
     order = np.lexsort((start, owner))
     start, owner = start[order], owner[order]
     end = start + boxes.length[box][order]
 
-    # Lay the groups one after the other on a line, so that one running maximum serves all.
-    heads = np.flatnonzero(np.diff(owner, prepend=-1))
-    low, high = start[heads], np.maximum.reduceat(end, heads)
-    shift = np.concatenate([[0], np.cumsum(high - low)[:-1]]) - low
-    start, end = start + shift[owner], end + shift[owner]
-    reach = np.concatenate([[0], np.maximum.accumulate(end)[:-1]])
-    fresh = np.maximum(end - np.maximum(start, reach), 0)
-    assert len(heads) == groups
-    totals: Ints = np.add.reduceat(fresh, heads)
+    row, start, end = grouped_union(owner, start, end)
+    owner = owner[row]
+    totals = np.zeros(groups, np.int64)
+    np.add.at(totals, owner, end - start)
     return totals
-
-
-def ranges(first: Ints, sizes: Ints) -> Ints:
-    """``first[0], first[0]+1, … (sizes[0] of them), first[1], …`` in one array."""
-    before = np.cumsum(sizes) - sizes
-    return np.asarray(np.arange(int(sizes.sum()), dtype=np.int64) + np.repeat(first - before, sizes))

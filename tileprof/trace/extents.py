@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+
 if TYPE_CHECKING:
     from tileprof.trace.reader import Trace
 
 FAR: Final = 2.0**60
 """No address, offset or extent in bytes is that large; beyond it int64 sums may wrap."""
-
-I64 = NDArray[np.int64]
 
 
 def reach(rows: dict[str, Any]) -> NDArray[np.float64]:

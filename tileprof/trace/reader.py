@@ -13,18 +13,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import spans
 from tileprof.devices import Device
 from tileprof.errors import TraceError, UserError
 from tileprof.trace import folder, manifest, parts, schema, structure
-from tileprof.trace.distinct import ranges
 from tileprof.trace.footprint import Boxes, Footprint
 
 EXPANDED_ROWS_LIMIT: Final = 50_000_000
 """Above this many rows `Trace.expanded_accesses` refuses: about 4 GB."""
 
 _FOOTPRINTS_KEPT: Final = 4096
-
-Ints = NDArray[np.int64]
 
 
 def load(path: str | os.PathLike[str]) -> Trace:
@@ -145,7 +144,7 @@ class Trace:
             self._footprint_cache.popitem(last=False)
         return found
 
-    def operands_of(self, launch: int) -> tuple[Ints, Ints]:
+    def operands_of(self, launch: int) -> tuple[I64, I64]:
         """What a launch's operand slots are bound to: ``(buffer, offset in bytes)``, int64, by slot."""
         operands = self.columns("operands")
         rows = _rows_of(operands["launch"], launch)
@@ -165,7 +164,7 @@ class Trace:
                 f"{self.path} has {int(sizes.sum()):,} accesses over all launches, more than {EXPANDED_ROWS_LIMIT:,}: "
                 "use trace.accesses, which holds each footprint once"
             )
-        row = ranges(first, sizes)
+        row = spans(first, sizes)
         launch = np.repeat(self.columns("launches")["launch"], sizes)
         buffer, offset = self._bound(launch, accesses["operand"][row])
         frame = {"launch": launch, "tile": accesses["tile"][row], "buffer": buffer}
@@ -174,7 +173,7 @@ class Trace:
         rest = ("length", "count_0", "stride_0", "count_1", "stride_1", "first", "last")
         return pd.DataFrame({**frame, **{name: accesses[name][row] for name in rest}}, copy=False)
 
-    def _bound(self, launch: Ints, operand: Ints) -> tuple[Ints, Ints]:
+    def _bound(self, launch: I64, operand: I64) -> tuple[I64, I64]:
         table = self.columns("operands")
         at = np.searchsorted(table["launch"], launch, side="left") + operand
         inside = np.minimum(at, max(len(table["launch"]) - 1, 0))
@@ -253,7 +252,7 @@ def _categorical(codes: NDArray[np.int8], values: tuple[str, ...]) -> pd.Categor
     return pd.Categorical.from_codes(codes, pd.Index(values))
 
 
-def _rows_of(sorted_ids: Ints, wanted: int) -> slice:
+def _rows_of(sorted_ids: I64, wanted: int) -> slice:
     return slice(
         int(np.searchsorted(sorted_ids, wanted, side="left")), int(np.searchsorted(sorted_ids, wanted, side="right"))
     )

@@ -21,10 +21,11 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tileprof.arrays.ragged import spans
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.trace import arrow, folder, manifest, schema
-from tileprof.trace.distinct import bytes_by_tile, ranges
+from tileprof.trace.distinct import bytes_by_tile
 from tileprof.trace.footprint import Boxes, Footprint, Launch
 from tileprof.trace.values import checked_footprint, enum_code, ints, launch_row, utf8
 
@@ -293,7 +294,7 @@ class TraceWriter:
         durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for _, f in new]
         columns = {
             "footprint": np.repeat(number, tiles),
-            "tile": ranges(np.zeros_like(tiles), tiles),
+            "tile": spans(np.zeros_like(tiles), tiles),
             **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
             "duration_ns": np.concatenate(durations),
             "bytes_read": read,

@@ -177,6 +177,10 @@ function coordinates(launch, tile) {
   return table?.x ? `(${table.x[tile]}, ${table.y[tile]}, ${table.z[tile]})` : "";
 }
 
-const shortOp = (i) => text(launches.op, i).replace(/^.*::/, "").replace(/\..*$/, "");
+const shortOp = (i) => text(launches.op, i).split("+").map((op) => op.replace(/^.*::/, "").replace(/\..*$/, "")).join("+");
+
+// What a reader wrote comes first: the operator and its module; the kernel that ran for it is said after them.
+const launchName = (i) => shortOp(i) || shortKernel(i);
+const launchPlace = (i) => [shortModule(i), shortOp(i) && shortKernel(i)].filter(Boolean).join(" · ");
 
 const loadGrid = (launch) => (gridOf[launch] < 0 ? Promise.resolve() : grids.load(gridOf[launch]));

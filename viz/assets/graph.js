@@ -9,6 +9,8 @@ let hovered = null;
 let longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
 
+const LEGIBLE = 0.85; // the scale at which the names in a node are 10 px high
+
 const graphView = new Surface(document.querySelector("#graph canvas"), {
   axes: "both", draw: drawGraph, hover: hoverGraph, click: clickGraph, limits: [0.01, 4],
 });
@@ -18,7 +20,7 @@ graphView.fit = () => {
   if (!drawing?.nodes.length) return;
   const { width, height } = graphView;
   const whole = Math.min(width / drawing.width, height / drawing.height);
-  const k = Math.min(Math.max(whole, width / drawing.width, 0.62), whole > 0.85 ? 1.1 : 0.85);
+  const k = Math.min(Math.max(whole, LEGIBLE), 1.1);
   const first = drawing.nodes.reduce((a, b) => (b.ay < a.ay ? b : a));
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
@@ -50,7 +52,7 @@ function showNode(launch) {
   graphView.resize(); // the panel below may have just opened
   const node = nodeFor(launch);
   const { view, width, height } = graphView;
-  if (view.kx < 0.35) view.kx = view.ky = 0.7;
+  if (view.kx < 0.35) view.kx = view.ky = LEGIBLE;
   const [x, y] = graphView.toScreen(node.ax + node.w / 2, node.ay + node.h / 2);
   if (x > 60 && x < width - 60 && y > 40 && y < height - 40) return;
   view.x += width / 2 - x;
@@ -184,10 +186,10 @@ function drawNode(c, node) {
     c.fillText(time, x + w - 9, y + 18);
     const room = w - 26 - c.measureText(time).width;
     c.textAlign = "left";
-    c.fillText(fitted(c, [shortModule(i), shortOp(i)].filter(Boolean).join(" · "), w - 18), x + 9, y + 34);
+    c.fillText(fitted(c, launchPlace(i), w - 18), x + 9, y + 34);
     c.font = `600 12px ${FONT}`;
     c.fillStyle = INK.ink;
-    c.fillText(fitted(c, shortKernel(i), room), x + 9, y + 18);
+    c.fillText(fitted(c, launchName(i), room), x + 9, y + 18);
   }
   c.globalAlpha = 1;
 }
@@ -249,7 +251,7 @@ function launchLines(i, copies = 1) {
 function edgeLines(edge) {
   const i = edge.pair;
   const lines = [
-    `${shortKernel(pairs.producer[i])} → ${shortKernel(pairs.consumer[i])}`,
+    `${launchName(pairs.producer[i])} → ${launchName(pairs.consumer[i])}`,
     `${doc.strings[pairs.pattern[i]]} · ${hazardWords(i)} · ${number(shownEdges(i))} edges · ${size(pairs.bytes[i])}`,
   ];
   if (pairs.gain_ns[i] > 0) lines.push(`could gain up to ${duration(pairs.gain_ns[i])}`);

@@ -384,7 +384,7 @@ function drawLaneAxes(c, seen) {
     const chosen = i === state.launch || state.pair?.includes(i);
     c.fillStyle = chosen ? INK.ink : INK.soft;
     c.font = `${chosen ? 600 : 400} 11px ${FONT}`;
-    c.fillText(fitted(c, shortKernel(i), to - from - 6), from + 2, 31);
+    c.fillText(fitted(c, launchName(i), to - from - 6), from + 2, 31);
   }
   c.font = `11px ${FONT}`;
   c.fillStyle = INK.soft;

@@ -11,7 +11,6 @@ function showSummary() {
   const fact = (label, value, mark) => make("span", [make("b", value), document.createTextNode(" " + label)], mark ? { class: "mark" } : {});
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
   if (timed) facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
-  if (s.bound_ns > 0 && s.recorded_ns > 0) facts.push(bracket(s));
   const counts = { ...s };
   if (s.pairs === pairCount) { // what memory reuse adds is known where no pair is left out, and is not counted
     counts.pairs -= pairs.reuse_only.reduce((n, only) => n + only, 0);
@@ -31,29 +30,6 @@ function verdict(p) {
   const excess = p.excess ? `, ${number(p.excess)} tiles awaited in excess` : "";
   const title = `${plural(p.needed, "dependency", "dependencies")} between its launches, ${plural(p.waits, "wait")}`;
   return make("span", [document.createTextNode(`${p.name}: `), make("b", words), document.createTextNode(excess)], { class: p.sound ? "good" : "bad", id: "verdict", title });
-}
-
-// What overlap could make of it: no schedule is faster than the bound, and a greedy one reaches the other end.
-function bracket({ recorded_ns: recorded, bound_ns: bound, listed_ns: listed }) {
-  const reached = listed > bound ? ` to ${duration(listed)}` : "";
-  const title = "The bound, which no schedule can beat under its assumptions" + (reached ? ", and what list scheduling reaches" : "");
-  return make("span", [make("b", (reached ? "" : "≥ ") + duration(bound) + reached), document.createTextNode(" with overlap "), bar(recorded, listed ?? bound, bound)], { title });
-}
-
-// Recorded time, what list scheduling reaches, and the bound, laid over each other.
-function bar(...lengths) {
-  const ns = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(ns, "svg");
-  svg.setAttribute("viewBox", "0 0 120 10");
-  svg.setAttribute("class", "bracket");
-  svg.setAttribute("aria-hidden", "true");
-  for (const length of lengths) {
-    const part = document.createElementNS(ns, "rect");
-    part.setAttribute("width", Math.min((120 * length) / lengths[0], 120));
-    part.setAttribute("height", 10);
-    svg.append(part);
-  }
-  return svg;
 }
 
 // What makes the picture wrong or partial is a warning; what merely explains it waits behind a button.
@@ -114,8 +90,17 @@ function addButtons() {
   }
   for (const nav of document.querySelectorAll(".tabs")) {
     nav.append(...Object.entries(TABS).map(([name, label]) => {
-      const tab = make("button", label, { type: "button", role: "tab", "data-tab": name });
+      const tab = make("button", label, { type: "button", role: "tab", "data-tab": name, "aria-controls": name });
       tab.addEventListener("click", () => showTab(name));
+      tab.addEventListener("keydown", (event) => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!step) return;
+        const names = Object.keys(TABS);
+        showTab(names[(names.indexOf(name) + step + names.length) % names.length]);
+        document.querySelector(`#${state.tab} [role="tab"][data-tab="${state.tab}"]`)?.focus();
+        event.preventDefault();
+        event.stopPropagation();
+      });
       return tab;
     }));
   }
@@ -142,6 +127,7 @@ function fillBeside() {
 }
 
 const KEYS = [
+  ["a", "what to do first: show or hide"],
   ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window, or the tile cursor"],
   ["Enter", "in the launch graph: show the heaviest pair of the selected launch; elsewhere: a tile cursor that arrows move, Enter again selects, Esc ends"], ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"], ["f", "this view alone, and back"],
@@ -261,7 +247,7 @@ const STEPS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDo
 const ACTIONS = {
   "/": () => document.getElementById("search").select(),
   "+": () => panels[active]?.zoom(1.3), "=": () => panels[active]?.zoom(1.3), "-": () => panels[active]?.zoom(1 / 1.3),
-  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, "?": showKeys, Escape: stepBack,
+  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, a: toggleAdvice, "?": showKeys, Escape: stepBack,
   1: () => focusPanel("graph"), 2: () => focusPanel("matrix"), 3: () => focusPanel("lanes"), 4: () => focusPanel("tiles"),
   5: () => showTab("gain"), 6: () => showTab("sizes"), b: nextBeside, ",": () => stepTime(-1), ".": () => stepTime(1),
   o: () => {
@@ -298,7 +284,9 @@ function pressKey(event) {
 }
 
 function toggleTheme() {
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  keep("theme", theme);
+  setTheme(theme);
   buildLegend();
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
   showGain();
@@ -325,7 +313,10 @@ function refresh() {
   lastLaunch = state.launch;
   graphView.redraw();
   document.querySelector("main").dataset.tab = state.tab;
-  for (const tab of document.querySelectorAll(".tabs button")) tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
+  for (const tab of document.querySelectorAll(".tabs button")) {
+    tab.setAttribute("aria-selected", String(tab.dataset.tab === state.tab));
+    tab.tabIndex = tab.dataset.tab === state.tab ? 0 : -1;
+  }
   document.getElementById("beside").value = state.beside;
   if (cursor.view && !cursorStands()) endCursor();
   showMatrix();
@@ -337,9 +328,11 @@ function refresh() {
 
 function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  setTheme(dark.matches ? "dark" : "light");
+  const chosen = kept("theme");
+  setTheme(chosen === "dark" || chosen === "light" ? chosen : dark.matches ? "dark" : "light");
   dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
   showSummary();
+  showAdvice();
   buildLegend();
   addButtons();
   fillBeside();

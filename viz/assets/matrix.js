@@ -362,7 +362,7 @@ function clickMatrix(sx, sy) {
 function describePair() {
   const i = matrix.pair;
   const [from, to] = state.pair;
-  document.getElementById("matrix-title").textContent = `${shortKernel(from)} → ${shortKernel(to)}`;
+  document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
   const says = [];
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
   if (matrix.leftOut) says.push("left out: this relation did not fit in the page");

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.plan import INSIDE, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+from tileprof.arrays.ragged import owners
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
@@ -74,7 +75,7 @@ def stops(p: Problem) -> NDArray[np.int64]:
         entries = slice(int(p.entry_at[r]), int(p.entry_at[r] + indptr[-1]))
         if indptr[-1] == 0:
             continue
-        owner = np.repeat(np.arange(p.sets[r]), np.diff(indptr))
+        owner = owners(indptr)
         moment = np.sort(owner << 32 | p.first[entries].view(np.uint32))
         new = np.concatenate([np.ones(1, np.bool_), moment[1:] != moment[:-1]])
         most[r] = np.bincount(moment[new] >> 32).max()

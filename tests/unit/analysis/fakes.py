@@ -58,6 +58,7 @@ def graph(tiles, links, trace=None):
         links=pd.DataFrame(rows, columns=columns),
         blocks=[b for _, _, b, *_ in links],
         trace=trace,
+        launches=None if trace is None else trace.launches,
     )
 
 

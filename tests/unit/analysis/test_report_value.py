@@ -10,9 +10,14 @@ from rich.console import Console
 
 from tests.unit.analysis.fakes import all_to_all, footprint, graph, one_to_one, trace
 from tileprof.analysis.bounds import Machine
+from tileprof.analysis.guidance import guide
+from tileprof.analysis.guidance.guide import host_is_late
 from tileprof.analysis.report import build_report
+from tileprof.analysis.simulate import Simulator
 from tileprof.analysis.words import duration
-from tileprof.cli.report_text import percent, plain, print_report, quantity
+from tileprof.cli.console import plain
+from tileprof.cli.guidance_text import percent
+from tileprof.cli.report_text import print_report, quantity
 
 
 def program(rows, links=(), *, tiles=4, **kwargs):
@@ -66,7 +71,7 @@ def test_json_holds_what_its_documentation_lists():
     assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
     assert set(found["pairs"][0]) == {
         "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges", "bytes", "early", "lead_ns",
-        "direct", "apart", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
+        "direct", "apart", "last_producer", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
         "list_schedule_ns", "gain_ns", "overlap_ns", "program_share", "coverage",
     }  # fmt: skip
     assert found["pairs"][0]["producers"] == [0, 2, 4]
@@ -75,7 +80,7 @@ def test_json_holds_what_its_documentation_lists():
 
 def test_the_first_look_is_the_direct_pair_with_the_largest_gain():
     text = " ".join(text_of(build_report(chain())).split())
-    assert "Look first at launches 0 → 1: mm h.*.up → mm h.*.down, \N{MULTIPLICATION SIGN}3." in text
+    assert "First pair: launches 0 → 1, mm h.*.up → mm h.*.down, \N{MULTIPLICATION SIGN}3." in text
     assert "Next: tileprof view toy.tileprof" in text
 
 
@@ -168,9 +173,11 @@ def test_a_record_faster_than_physics_is_not_trusted():
 )
 def test_a_recording_of_mostly_waiting_for_the_host_says_how_to_record_the_rest(pause_ns, timing, said):
     rows = [{"timing": timing, "begin_ns": pause_ns * i} for i in range(4)]
-    text = " ".join(text_of(build_report(program(rows, [(0, 1, one_to_one(4))]))).split())
-    assert ("Mostly the GPU waited for the host" in text) == said
-    assert ("inside tileprof.capture()" in text) == said
+    g = program(rows, [(0, 1, one_to_one(4))])
+    report = build_report(g)
+    assert host_is_late(report) == said
+    verdict = guide(report, Simulator(g)).verdict
+    assert ("before tileprof.capture()" in verdict.sentence) == (verdict.kind == "host-bound") == said
 
 
 def test_notes_of_the_recorder_are_repeated():

@@ -212,7 +212,7 @@ def test_one_is_not_many_and_nothing_is_not_negative():
 
 
 def test_advice_links_into_a_page(mlp, tmp_path, capsys):
-    golden = Path(__file__).parents[2] / "golden" / "gpt2.tileprof"
+    golden = Path(__file__).parents[2] / "golden" / "gpt2_graph.tileprof"
     simulate(golden, "--scheduler", "list", "--advice", "--page", tmp_path / "page.html")
     text, warned = capsys.readouterr()
     assert warned.count("is not written yet; type: tileprof view") == 1
@@ -267,7 +267,6 @@ def test_workloads_that_do_not_exist_are_answered_with_what_there_is(arguments, 
         ["--device", "H1000"],
         ["--durations", "recored"],
         ["--occupancy", "0"],
-        ["--export", "perfetto"],
         ["-o", "there.json"],
         ["--export", "perfetto", "-o", "/no/such/folder/x.json"],
         ["--export", "perfetto", "-o", "x.json", "--scheduler", "list", "--sweep", "sms=1:2:2"],

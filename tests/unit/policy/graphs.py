@@ -10,7 +10,7 @@ import pandas as pd
 
 from tileprof.analysis import EdgeBlock
 from tileprof.analysis.graph import TileGraph
-from tileprof.devices import get
+from tileprof.devices import get, occupancy
 from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.schema import BUFFERS, OPERANDS, TIMES
 
@@ -29,8 +29,26 @@ def block_of(edges: set[tuple[int, int]], tiles: int) -> EdgeBlock:
     return EdgeBlock(set_of, indptr, parent, np.full(len(parent), 4, np.int64), lag, lag)
 
 
-def graph_of(grids: list[tuple[int, int, int]], relation: Relation, *, hazard: str = "RAW", sms: int = 4) -> TileGraph:
-    """A graph of one launch a grid; ``relation[producer, consumer]`` holds edges by tile number."""
+Kernel = tuple[int, int, int]
+"""Threads of a block, registers of a thread, bytes of shared memory of a block."""
+
+FILLS_AN_SM: Kernel = (1024, 64, 0)
+
+
+def graph_of(
+    grids: list[tuple[int, int, int]],
+    relation: Relation,
+    *,
+    hazard: str = "RAW",
+    sms: int = 4,
+    kernels: list[Kernel] | None = None,
+    device: str = "H200",
+) -> TileGraph:
+    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM each, unless
+    ``kernels`` says otherwise.
+    """
+    gpu = replace(get(device), sms=sms)
+    resources = kernels or [FILLS_AN_SM] * len(grids)
     footprints = []
     for gx, gy, gz in grids:
         z, y, x = np.meshgrid(np.arange(gz), np.arange(gy), np.arange(gx), indexing="ij")
@@ -41,16 +59,16 @@ def graph_of(grids: list[tuple[int, int, int]], relation: Relation, *, hazard: s
     for axis, sizes in zip("xyz", zip(*grids, strict=True), strict=True):
         launches[f"grid_{axis}"] = sizes
         launches[f"cluster_{axis}"] = 1
-        launches[f"block_{axis}"] = 1024 if axis == "x" else 1
+        launches[f"block_{axis}"] = [threads for threads, _, _ in resources] if axis == "x" else 1
+    launches["registers"] = [registers for _, registers, _ in resources]
+    launches["shared_bytes"] = [shared for _, _, shared in resources]
+    launches["blocks_per_sm"] = [occupancy(gpu, *kernel).blocks_per_sm for kernel in resources]
     constant = {
-        "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "blocks_per_sm": 1, "registers": 32, "shared_bytes": 0,
-        "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
+        "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
     }  # fmt: skip
     launches = launches.assign(**constant)
     empty = {table.name: pd.DataFrame({c.name: [] for c in table.columns}) for table in (TIMES, OPERANDS, BUFFERS)}
-    trace = SimpleNamespace(
-        launches=launches, footprint=footprints.__getitem__, device=replace(get("H200"), sms=sms), manifest={}, **empty
-    )
+    trace = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **empty)
     blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
     keys = list(relation)
     links = pd.DataFrame({

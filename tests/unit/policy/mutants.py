@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from progress import hangs
 
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, from_dict, to_dict
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
+from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.verifier import verify
+
+RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
+"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another number of SMs; on another
+device; naming another device. The last two are refused by rule, whether they are harmful or not.
+"""
+BY_RULE = ("device", "device name")
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
 """A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised beyond reach; a tile that posts
@@ -135,8 +143,8 @@ def _replaced(values: list[int], dice: random.Random, count: int, place: int | N
 def harmful(policy: Policy, graph: TileGraph) -> bool:
     """Whether some schedule of the policy reads too early or never ends, found by running it.
 
-    Every tile that somebody depends on is held back in turn: whoever depends on it must then not run. With nothing held back,
-    everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave a slot.
+    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing held back,
+    everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave room (`progress.hangs`).
     """
     lowered = lower(policy)
     absent = [(-1, -1)]
@@ -164,22 +172,27 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
         return True
     if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
         return True
-    return not policy.options.wait_kernel and _fills(policy, graph.trace.device.sms)
+    return not policy.options.wait_kernel and has_device(graph) and hangs(policy, graph)
 
 
-def _fills(policy: Policy, sms: int) -> bool:
-    """One block an SM: waiting tiles of the stages after some producer take every SM. Blocks are taken in order, so those
-    before a waiting one come and go.
+def residency_mutants(
+    policy: Policy, graph: TileGraph, on: Callable[..., TileGraph], dice: random.Random
+) -> Iterator[tuple[str, Policy, TileGraph]]:
+    """The policy without a wait kernel, one mutant per kind of `RESIDENCY_KINDS`, and the graph to hold it against.
+
+    ``on(sms=, device=)`` gives the same launches on another device.
     """
-    waiting = [0] * len(policy.stages)
-    for stage, description in enumerate(policy.stages):
-        waits = np.zeros(description.tiles, bool)
-        for w in (w for w in lower(policy) if w.edge.consumer == stage):
-            some = w.value > 0
-            owner = np.repeat(np.arange(description.tiles), np.diff(w.indptr))
-            waits[owner[some]] = True
-        waiting[stage] = int(waits.sum())
-    return any(sum(waiting[e.producer + 1 :]) >= sms for e in policy.edges)
+    early = replace(policy, options=replace(policy.options, wait_kernel=False))
+    sms, name = graph.trace.device.sms, graph.trace.device.name
+    yield "no wait kernel", early, graph
+    forged = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
+    yield "occupancy", replace(early, stages=forged), graph
+    yield "SM count", early, on(sms=max(1, sms + dice.choice([-2, -1, 1, 2])), device=name)
+    other = dice.choice([d for d in ("V100", "A100", "H100", "B200") if d != name])
+    moved = on(sms=sms, device=other)
+    if (moved.launches["blocks_per_sm"] > 0).all():
+        yield "device", early, moved
+        yield "device name", replace(early, guard={**early.guard, "device": other}), graph
 
 
 @dataclass
@@ -190,6 +203,7 @@ class Tally:
     harmless: int = 0
     caught: int = 0
     cautious: int = 0
+    by_rule: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     harmful_kinds: Counter[str] = field(default_factory=Counter)
     cautious_kinds: Counter[str] = field(default_factory=Counter)
@@ -198,7 +212,8 @@ class Tally:
     def __str__(self) -> str:
         return (
             f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
-            f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused "
+            f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
+            f"{self.by_rule:,} refused by rule for another device "
             f"(harmful of all: {', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
             f"{self._cautious()})"
         )
@@ -215,9 +230,11 @@ class Tally:
             self.slipped.append((kind, policy))
         self.caught += bad and not sound
         self.harmless += not bad and sound
-        self.cautious += not bad and not sound
+        refused = not bad and not sound
+        self.by_rule += refused and kind in BY_RULE
+        self.cautious += refused and kind not in BY_RULE
         self.harmful_kinds[kind] += bad
-        self.cautious_kinds[kind] += not bad and not sound
+        self.cautious_kinds[kind] += refused and kind not in BY_RULE
 
 
 def mutants(policy: Policy, dice: random.Random, count: int) -> Iterator[tuple[str, Policy]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graphs import graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +23,10 @@ from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.dependency_file import parse_dependencies
 from tileprof.policy.verification.relation_graph import graph_of_waits
+from tileprof.policy.verification.residency import blocked_producers
 from tileprof.policy.verification.verifier import verify
+from tileprof.runtime.include_path import INCLUDE
 
-STAND_IN = Path(__file__).parents[2] / "data" / "cusync_stand_in"
 ARCHITECTURES = ("80", "90")
 
 NVCC = shutil.which("nvcc")
@@ -185,7 +187,7 @@ def test_the_compiled_policies_wait_and_post_as_the_policy_says(tmp_path: Path, 
             }
             calls.append(f'show("wait", {number}, {_host(title + "Waits", texts)}, {grid}, {most});')
     write(tmp_path, texts | {"harness.cu": HARNESS.replace("CALLS", "\n  ".join(calls))})
-    compile_cuda(tmp_path, "harness.cu", STAND_IN, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
+    compile_cuda(tmp_path, "harness.cu", INCLUDE, "-arch=sm_90", "-diag-suppress=177", "-o", "harness")
     done = subprocess.run([tmp_path / "harness"], capture_output=True, text=True, check=True)
     rows = [line.split() for line in done.stdout.splitlines()]
     assert {(word, *map(int, numbers)) for word, *numbers in rows} == wanted
@@ -206,7 +208,7 @@ def _host(name: str, texts: dict[str, str]) -> str:
 def test_header_and_example_compile_for_every_architecture(tmp_path: Path, name: str) -> None:
     policy = policy_of(TEXTS[name], order=True)
     write(tmp_path, cusync_files(policy, several=True)[0])
-    compile_for_all(tmp_path, STAND_IN)
+    compile_for_all(tmp_path, INCLUDE)
 
 
 @needs_nvcc
@@ -249,7 +251,7 @@ def test_names_of_kernels_never_become_code(tmp_path: Path) -> None:
     before = texts["policy.h"].partition("#pragma once")[0]
     assert all(line == "" or line.startswith("//") for line in before.splitlines())
     write(tmp_path, texts)
-    compile_cuda(tmp_path, "example.cu", STAND_IN, "-c", "-arch=sm_90", "-o", "example.o")
+    compile_cuda(tmp_path, "example.cu", INCLUDE, "-c", "-arch=sm_90", "-o", "example.o")
 
 
 def test_a_shipped_policy_of_cusync_is_never_used() -> None:
@@ -270,3 +272,12 @@ def test_a_policy_without_waits_is_refused() -> None:
     policy = policy_of(TEXTS["rows"])
     with pytest.raises(UserError, match="nothing for cuSync"):
         cusync_files(replace(policy, semaphores=(), edges=()))
+
+
+def test_a_header_has_a_wait_kernel_where_blocks_that_wait_could_fill_the_device() -> None:
+    policy = policy_of(TEXTS["rows"])
+    policy = replace(policy, options=replace(policy.options, wait_kernel=False))
+    for sms, flag in ((100, True), (2, False)):
+        graph = graph_of([stage.grid for stage in policy.stages], {(0, 1): {(0, 0)}}, sms=sms)
+        texts, _ = cusync_files(policy, blocked=lambda made, graph=graph: blocked_producers(made, graph, [0, 1]))
+        assert ("AvoidWaitKernel" in texts["policy.h"]) is flag

@@ -152,10 +152,53 @@ def test_a_value_beyond_the_posts_never_ends() -> None:
 
 def test_without_a_wait_kernel_the_consumer_must_leave_room() -> None:
     value = row_policy(options={"wait_kernel": False})
-    value["stages"][1]["blocks_per_sm"] = 1
     assert verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=16)).sound
     verdict = verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=4))
     assert "can fill the device" in verdict.never[0]
+
+
+def test_occupancies_are_those_of_the_trace_whatever_the_policy_says() -> None:
+    value = row_policy(options={"wait_kernel": False})
+    for stage in value["stages"]:
+        stage["blocks_per_sm"] = 32
+    assert not verify(from_dict(value), graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=4)).sound
+
+
+@pytest.mark.parametrize(("key", "other"), [("device", "A100"), ("architecture", "sm_80")])
+def test_a_policy_that_relies_on_residency_is_for_one_device(key: str, other: str) -> None:
+    graph = graph_of([(4, 3, 1), (2, 3, 1)], rows(), sms=100)
+    value = row_policy(options={"wait_kernel": False})
+    here = {"device": "H200", "architecture": "sm_90"}
+    assert verify(from_dict(value | {"guard": here}), graph).sound
+    verdict = verify(from_dict(value | {"guard": here | {key: other}}), graph)
+    assert "resides on" in verdict.never[0]
+    with_kernel = value | {"guard": here | {key: other}, "options": {"wait_kernel": True}}
+    assert verify(from_dict(with_kernel), graph).sound
+
+
+def test_blocks_that_leave_exactly_enough_room_keep_nothing_out() -> None:
+    """Two blocks of half an SM each: one that waits leaves the other half free."""
+    half = (512, 64, 0)
+    value = from_dict(row_policy(options={"wait_kernel": False}))
+    grids: list[tuple[int, int, int]] = [(4, 3, 1), (2, 3, 1)]
+    assert verify(value, graph_of(grids, rows(), sms=4, kernels=[half, half])).sound
+    assert not verify(value, graph_of(grids, rows(), sms=3, kernels=[half, half])).sound
+
+
+def test_tiles_that_wait_for_nothing_keep_nothing_out() -> None:
+    value = from_dict(row_policy(options={"wait_kernel": False}, waits=["0", "y..0", "0"]))
+    graph = graph_of([(4, 3, 1), (2, 3, 1)], {(0, 1): {(0, 0)}}, sms=3)
+    assert verify(value, graph).sound
+
+
+def test_a_wait_before_the_first_load_is_no_part_of_the_format() -> None:
+    """Nothing that runs policies waits there, so an edge onto a kernel that loads nothing would have no wait at all."""
+    value = row_policy()
+    value["edges"][0]["when"] = "load"
+    with pytest.raises(PolicyError, match="'entry' was expected"):
+        from_dict(value)
+    value["edges"][0]["when"] = "entry"
+    assert from_dict(value) == from_dict(row_policy())
 
 
 def test_a_launch_between_the_stages_that_links_them_is_named() -> None:

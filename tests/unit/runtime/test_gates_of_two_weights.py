@@ -10,9 +10,10 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from tileprof.runtime.compile import Options, products
 from tileprof.runtime.compile.find import chains
-from tileprof.runtime.compile.gates import Pair, joined
-from tileprof.runtime.compile.replace import ChainModule, Options, _plain, _suited, replace_chains
+from tileprof.runtime.compile.gates import joined
+from tileprof.runtime.compile.products import _side_by_side, finder, suited
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.epilogues import GATE
 
@@ -56,9 +57,9 @@ def test_three_stages_become_one_product_that_computes_the_same(bias) -> None:
     pipeline = Pipeline(chain.policy())
     x = torch.randn(20, 64)
     with torch.no_grad():
-        parts = {"w0_w1": Pair().of(model.gate.weight.t(), model.up.weight.t()), "w2": model.down.weight.t()}
+        parts = {"w0_w1": _side_by_side(model.gate.weight.t(), model.up.weight.t()), "w2": model.down.weight.t()}
         if bias:
-            parts |= {"b0_b1": Pair().of(model.gate.bias, model.up.bias), "b2": model.down.bias}
+            parts |= {"b0_b1": _side_by_side(model.gate.bias, model.up.bias), "b2": model.down.bias}
         assert torch.allclose(pipeline(x=x, **parts), model(x), atol=1e-5)
 
 
@@ -78,101 +79,53 @@ def test_what_is_no_gate_of_two_linear_layers_stays_as_it_is() -> None:
     assert joined(found.chain) == (found.chain, {})
 
 
-def test_a_copy_is_kept_until_a_weight_changes_or_is_another() -> None:
-    model, pair = Gated(), Pair()
-
-    def whole():
-        with torch.no_grad():
-            made = pair.of(model.gate.weight.t(), model.up.weight.t())
-            assert torch.equal(made, torch.cat([model.gate.weight, model.up.weight]).t())
-        return made
-
-    first = whole()
-    assert whole() is first
-    with torch.no_grad():
-        model.up.weight.mul_(2)
-    second = whole()
-    assert second is not first
-    model.load_state_dict(Gated().state_dict())
-    third = whole()
-    assert third is not second
-    model.gate.weight = nn.Parameter(torch.randn(48, 64))
-    assert whole() is not third
-    for _ in range(20):  # a weight that is gone leaves its address to another
-        model.gate.weight = None
-        model.gate.weight = nn.Parameter(torch.randn(48, 64))
-        whole()
-
-
-def test_tensors_that_count_no_changes_are_not_copied() -> None:
-    with torch.inference_mode():
-        weight = torch.randn(48, 64)
-        assert Pair().of(weight.t(), weight.t()) is None
-
-
-def test_nothing_is_copied_into_a_graph_and_what_it_reads_outlives_the_weights(monkeypatch) -> None:
-    class Weight(torch.Tensor):
-        is_cuda = True
-
-    capturing = [True]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    gate, up = (torch.randn(48, 64).as_subclass(Weight) for _ in range(2))
-    pair = Pair()
-    assert pair.of(gate, up) is None
-    capturing[0] = False
-    made = pair.of(gate, up)
-    capturing[0] = True
-    assert pair.of(gate, up) is made
-    assert pair.of(gate, up) is made
-    gate.add_(1)
-    assert pair.of(gate, up) is None
-    capturing[0] = False
-    assert pair.of(gate, up) is not made
-    assert len(pair._captured) == 1
-    assert pair._captured[0] is made
-
-
 def test_the_promise_is_asked_for_and_then_gates_are_for_the_persistent_kernel(monkeypatch) -> None:
     halves = traced(Gated().half(), torch.randn(20, 64).half())[0]
     (found,) = chains(halves.graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
     on_gpu = SimpleNamespace(chain=found.chain, stages=found.stages, last=last)
     for options, stages, way in (
         (Options(frozen=True), 2, "persistent"), (Options(), 4, "cusync"), (Options(frozen=True, scheduler="graph"), 4, "graph"),
     ):  # fmt: skip
-        chain, name, pairs = _suited(on_gpu, options)
+        chain, name, pairs, _ = suited(on_gpu, options)
         assert (len(chain.operators), name, bool(pairs)) == (stages, way, stages == 2)
 
 
-def test_a_module_with_a_joined_gate_follows_its_weights() -> None:
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Chains with joined gates, as for the persistent kernel."""
+    made = lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1], None)  # noqa: E731 - a line
+    monkeypatch.setattr(products, "suited", made)
+
+
+def test_a_joined_gate_is_a_region_that_keeps_a_copy_of_both_weights(as_on_a_gpu) -> None:
     model, x = Gated(bias=True), torch.randn(20, 64)
     graph, weights = traced(model, x)
-    (found,) = chains(graph.graph)
-    chain, pairs = joined(found.chain)
-    module = ChainModule(chain.policy(), _plain(graph, found), tuple(found.inputs), Options(use="always"), pairs)
-    names = ("w0", "b0", "w1", "b1", "w2", "b2")
-    by_name = {name: w.t() if w.dim() > 1 else w for name, w in zip(names, weights, strict=True)}
-    given = [(by_name | {"x": x})[name] for name in found.inputs]
+    (region,) = finder(Options())(graph.graph)
+    folded = {region.inputs[n].name for n in region.folded}
+    assert {n.op for n in region.inputs} == {"placeholder"}
+    assert len(folded) == 4, "two weights and two biases"
+    runner = region.build(torch.device("cpu"))
+    assert runner.frozen
+    by_name = dict(zip([n.name for n in graph.graph.nodes if n.op == "placeholder"], [x, *weights], strict=True))
+    given = [by_name[n.name] for n in region.inputs]
     with torch.no_grad():
-        assert torch.allclose(module(*given), model(x), atol=1e-5)
+        assert torch.allclose(runner(*given)[0], model(x), atol=1e-5)
         weights[2].mul_(3)
-        assert torch.allclose(module(*given), model(x), atol=1e-5)
+        assert not torch.allclose(runner(*given)[0], model(x), atol=1e-5), "it keeps what it has copied"
+        assert torch.allclose(region.build(torch.device("cpu"))(*given)[0], model(x), atol=1e-5)
 
 
-def test_a_policy_for_two_weights_is_used_as_it_is(monkeypatch) -> None:
+def test_a_policy_for_two_weights_is_used_as_it_is(as_on_a_gpu) -> None:
     graph, weights = traced(Gated(), torch.randn(20, 64))
     (found,) = chains(graph.graph)
     policy = found.chain.policy()
-    monkeypatch.setattr(
-        "tileprof.runtime.compile.replace._suited",
-        lambda found, _: (joined(found.chain)[0], "auto", joined(found.chain)[1]),
-    )
-    assert replace_chains(graph, Options(use="always", frozen=True), [policy]) == 1
-    (module,) = [m for m in graph.modules() if isinstance(m, ChainModule)]
-    assert (module.cpu.policy, module._pairs) == (policy, [])
+    (region,) = finder(Options(frozen=True), [policy])(graph.graph)
+    runner = region.build(torch.device("cpu"))
+    assert (runner.pipeline.policy, runner.frozen, region.folded) == (policy, False, ())
     with torch.no_grad():
-        assert graph(torch.randn(20, 64), *weights).shape == (20, 64)
+        by_name = dict(zip([n.name for n in graph.graph.nodes if n.op == "placeholder"], [torch.randn(20, 64), *weights], strict=True))  # fmt: skip
+        assert runner(*(by_name[n.name] for n in region.inputs))[0].shape == (20, 64)

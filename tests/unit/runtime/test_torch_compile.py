@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
-from contextlib import nullcontext
 from itertools import pairwise
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from region_builders import replaced
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
@@ -21,7 +20,8 @@ from tileprof.errors import UserError
 from tileprof.policy.format import load_policy
 from tileprof.runtime.compile import Options
 from tileprof.runtime.compile.find import chains
-from tileprof.runtime.compile.replace import ChainModule, _suited, replace_chains
+from tileprof.runtime.compile.lanes import RegionError
+from tileprof.runtime.compile.products import finder, suited
 
 ALWAYS = Options(use="always")
 
@@ -147,34 +147,32 @@ def test_random_stacks_of_layers_compute_the_same(layers, dtype) -> None:
     model, x = Stack(layers).to(dtype), torch.randn(2, 9, 32, dtype=dtype)
     with torch.no_grad():
         graph = traced(model, x)
-        count = replace_chains(graph, ALWAYS)
-        out, wanted = graph(x), model(x)
+        count, run = replaced(graph, finder(ALWAYS))
+        out, wanted = run(x), model(x)
     runs = "".join("-" if read or function == "tanh" else "x" for _, function, _, read in layers[:-1])
     assert count == sum(1 for run in runs.split("-") if run)
     assert (out.double() - wanted.double()).norm() <= 5e-2 * (1e-3 + wanted.double().norm())
 
 
-def test_the_backend_has_a_name_and_leaves_training_to_pytorch(caplog) -> None:
+def test_the_backend_has_a_name_and_leaves_training_to_inductor(caplog, monkeypatch) -> None:
     torch._dynamo.reset()
+    seen = []
+    monkeypatch.setattr("tileprof.runtime.compile.entry.inductor", lambda module, _: seen.append(module) or module)
     model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64))
     compiled = torch.compile(model, backend="tileprof", options={"use": "always"})
-    with torch.no_grad():
-        assert close(compiled(X), model(X))
-    out = compiled(X)
+    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
+        with torch.no_grad():
+            assert close(compiled(X), model(X))
+        assert not seen
+        out = compiled(X)
     out.sum().backward()
     assert model[0].weight.grad is not None
+    assert len(seen) == 1
+    assert "gradients are recorded" in caplog.text
     torch._dynamo.reset()
 
 
-def test_on_a_cpu_pytorchs_own_kernels_are_kept_unless_asked_for() -> None:
-    torch._dynamo.reset()
-    model = nn.Sequential(nn.Linear(64, 96), nn.GELU(), nn.Linear(96, 64))
-    with torch.no_grad():
-        assert torch.equal(torch.compile(model, backend="tileprof")(X), model(X))
-    torch._dynamo.reset()
-
-
-def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path) -> None:
+def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path, monkeypatch) -> None:
     first, second = (traced(two, torch.randn(rows, 64), *weights(64, 96, 64)) for rows in (40, 40))
     (found,) = chains(first.graph)
     policy = found.chain.policy()
@@ -183,11 +181,12 @@ def test_a_policy_file_is_used_where_its_stages_are_the_chain(tmp_path) -> None:
     (tmp_path / "p.json").write_text(text)
     mine = load_policy(tmp_path / "p.json")
     assert mine != policy
-    assert replace_chains(second, ALWAYS, [mine]) == 1
-    (module,) = [m for m in second.modules() if isinstance(m, ChainModule)]
-    assert module.cpu.policy == mine
-    x, a, b = torch.randn(40, 64), *weights(64, 96, 64)
-    assert close(second(x, a, b), two(x, a, b))
+    count, run = replaced(second, finder(ALWAYS, [mine]))
+    assert count == 1
+    with monkeypatch.context() as patched:  # no policy is made where one is used
+        patched.setattr("tileprof.runtime.chain.Chain.policy", None)
+        x, a, b = torch.randn(40, 64), *weights(64, 96, 64)
+        assert close(run(x, a, b), two(x, a, b))
 
 
 @pytest.mark.parametrize(
@@ -207,24 +206,21 @@ def test_options_that_mean_nothing_are_refused(given, said) -> None:
         Options.of(given)
 
 
-def test_a_chain_whose_policy_cannot_be_made_stays_pytorchs_and_says_why(monkeypatch, caplog) -> None:
-    from tileprof.runtime.chain import Chain
-
+def test_a_chain_whose_policy_cannot_be_made_is_left_alone_and_says_why(monkeypatch) -> None:
     def fail(self, memory=None):
         raise UserError("too many tiles")
 
-    monkeypatch.setattr(Chain, "policy", fail)
-    graph = traced(two, X, *weights(64, 96, 64))
-    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
-        assert replace_chains(graph, ALWAYS) == 0
-    assert "too many tiles" in caplog.text
+    monkeypatch.setattr("tileprof.runtime.chain.Chain.policy", fail)
+    _, run = replaced(traced(two, X, *weights(64, 96, 64)), finder(ALWAYS))
+    with pytest.raises(RegionError, match="a chain of 2 products: too many tiles"):
+        run(X, *weights(64, 96, 64))
 
 
 def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkeypatch) -> None:
     (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     (single,) = chains(traced(two, X, *weights(64, 96, 64)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
-    monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", lambda: "nvcc")
     for capability, device, name, wanted in (
         ((9, 0), "cuda", "auto", "persistent"), ((9, 0), "cuda", "persistent", "persistent"), ((9, 0), "cuda", "graph", "graph"),
         ((10, 0), "cuda", "auto", "cusync"), ((9, 0), "cpu", "auto", "cusync"),
@@ -235,7 +231,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
             (found, wanted),
             (single, "cusync" if name == "auto" else name),
         ):  # float32 is nothing for that kernel
-            made, way, pairs = _suited(
+            made, way, pairs, _ = suited(
                 SimpleNamespace(chain=each.chain, stages=each.stages, last=last), Options(scheduler=name)
             )
             assert pairs == {}
@@ -244,7 +240,7 @@ def test_on_a_gpu_that_the_persistent_kernel_runs_on_chains_get_its_tiles(monkey
             assert (made == each.chain) == (way != "persistent" or each is single)
 
 
-def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch, caplog) -> None:
+def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch) -> None:
     (found,) = chains(traced(two, X.half(), *weights(64, 96, 64, dtype=torch.float16)).graph)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
@@ -252,97 +248,20 @@ def test_without_nvcc_chains_keep_tiles_that_triton_takes(monkeypatch, caplog) -
     def missing() -> None:
         raise UserError("there is no nvcc")
 
-    monkeypatch.setattr("tileprof.runtime.compile.replace.nvcc", missing)
+    monkeypatch.setattr("tileprof.runtime.compile.products.nvcc", missing)
     last = SimpleNamespace(meta={"val": SimpleNamespace(device=torch.device("cuda"))})
-    with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
-        made, way, _ = _suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), Options())
+    made, way, _, reason = suited(SimpleNamespace(chain=found.chain, stages=found.stages, last=last), Options())
     assert (made, way) == (found.chain, "cusync")
-    assert "there is no nvcc" in caplog.text
+    assert reason == "there is no nvcc"
 
 
-class Played:
-    """A pipeline on a GPU, played by PyTorch; ``shift`` is added to what it computes."""
-
-    def __init__(
-        self, plain, *, shift: float = 0.0, refused: str | None = None, error: Exception | None = None
-    ) -> None:
-        self.plain, self.shift, self.refused, self.error = plain, shift, refused, error
-
-    def __call__(self, **named):
-        if self.error:
-            raise self.error
-        return self.plain(*named.values()) + self.shift
-
-    launch = __call__
-
-    def check(self) -> None:
-        pass
-
-
-@pytest.fixture
-def module() -> ChainModule:
-    graph = traced(two, X, *weights(64, 96, 64))
-    replace_chains(graph, Options())
-    (made,) = [m for m in graph.modules() if isinstance(m, ChainModule)]
-    return made
-
-
-@pytest.mark.parametrize(
-    ("played", "scale", "wanted", "said"),
-    [
-        ({}, 1.0, True, "us as tiles"),
-        ({"shift": 1.0}, 1.0, False, "results differ by"),
-        ({"refused": "kernels compute 3 elements wrong"}, 1.0, False, "3 elements wrong"),
-        ({"error": torch.OutOfMemoryError("CUDA out of memory")}, 1.0, False, "CUDA out of memory"),
-        ({"error": PermissionError("Read-only file system")}, 1.0, False, "Read-only file system"),
-        ({"error": RuntimeError()}, 1.0, False, "RuntimeError"),
-        ({}, 0.0, None, "cannot be compared"),
-        ({}, float("inf"), None, "cannot be compared"),
-    ],
-)
-def test_the_runtimes_way_is_kept_where_it_is_right_and_faster_and_zeros_decide_nothing(
-    module, monkeypatch, caplog, played, scale, wanted, said
-) -> None:
-    times = iter([[1.0], [2.0]])
-    monkeypatch.setattr("tileprof.runtime.timing.time_graph", lambda _: next(times))
-    monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain, **played))
-    inputs = [torch.full(v.shape, scale) if scale != 1.0 else torch.randn(v.shape) for v in module.cpu.inputs.values()]
+def test_chains_for_triton_alone_are_taken_where_they_are_asked_for(monkeypatch, caplog) -> None:
+    graph = traced(two, X, *weights(64, 96, 64)).graph
+    monkeypatch.setattr(
+        "tileprof.runtime.compile.products.suited", lambda found, _: (found.chain, "cusync", {}, "stage 0 is float32")
+    )
     with caplog.at_level(logging.INFO, "tileprof.runtime.compile"):
-        assert module._worth_it(torch.device("cpu"), tuple(inputs)) is wanted
-    assert said in caplog.text
-
-
-def test_a_race_that_cannot_be_timed_is_pytorchs(module, monkeypatch, caplog) -> None:
-    def fail(_) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory while capturing")
-
-    monkeypatch.setattr("tileprof.runtime.timing.time_graph", fail)
-    monkeypatch.setattr(module, "_pipeline", lambda _: Played(module.plain))
-    inputs = tuple(torch.randn(v.shape) for v in module.cpu.inputs.values())
-    assert module._worth_it(torch.device("cpu"), inputs) is False
-    assert "out of memory while capturing" in caplog.text
-
-
-def test_streams_share_what_is_compiled_and_devices_do_not(module, monkeypatch) -> None:
-    made = []
-
-    class Pipeline:
-        def __init__(self, policy, *, schedule, device) -> None:
-            made.append(device)
-
-        def twin(self):
-            return Pipeline(None, schedule="", device="a twin")
-
-    gpu = ModuleType("tileprof.runtime.gpu")
-    gpu.GpuPipeline = Pipeline
-    monkeypatch.setitem(sys.modules, "tileprof.runtime.gpu", gpu)
-    now = [1]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now[0]))
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    found = []
-    for now[0], device in ((1, "cuda:0"), (2, "cuda:0"), (1, "cuda:1"), (2, "cuda:0")):
-        found.append(module._pipeline(torch.device(device)))
-    assert made == ["cuda:0", "a twin", "cuda:1"]
-    assert found[1] is found[3]
-    assert len(set(found)) == 3
+        assert list(finder(Options())(graph)) == []
+    assert "a chain of 2 stages is not for the persistent kernel: stage 0 is float32" in caplog.text
+    assert len(list(finder(ALWAYS)(graph))) == 1
+    assert len(list(finder(Options(scheduler="graph"))(graph))) == 1

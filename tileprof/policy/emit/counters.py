@@ -19,14 +19,12 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
-
-I64 = NDArray[np.int64]
 
 COUNTERS = "counters.json"
 

@@ -7,8 +7,8 @@ which kernels that reorder loads on sm_80 never pass, so that they never wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,12 +40,21 @@ class _Parts:
     wait: str
 
 
-def cusync_files(policy: Policy, *, several: bool = False) -> tuple[dict[str, str], Expressed]:
+def cusync_files(
+    policy: Policy, *, several: bool = False, blocked: Callable[[Policy], tuple[str, ...]] | None = None
+) -> tuple[dict[str, str], Expressed]:
     """Texts by file name, and what had to be over-synchronised; raises `UserError` where cuSync cannot express the policy.
 
-    ``several``: the header may call cuSync's ``wait`` several times a tile.
+    ``several``: the header may call cuSync's ``wait`` several times per tile. ``blocked`` says of a policy why its waiting blocks could keep
+    out the blocks that they wait for: more blocks may wait once the policy is over-synchronised, and then there is a wait kernel.
     """
     made = express(policy, several=several)
+    reasons = () if policy.options.wait_kernel or blocked is None else blocked(made.inside())
+    if reasons:
+        options = replace(
+            policy.options, wait_kernel=True, reasons={**policy.options.reasons, "wait_kernel": reasons[0]}
+        )
+        made = replace(made, policy=replace(made.policy, options=options))
     lowered = {(w.edge.producer, w.edge.consumer): w for w in lower(made.policy)}
     names = identifiers([stage.name for stage in made.policy.stages])
     stages = [_stage(made, lowered, number, name) for number, name in enumerate(names)]
@@ -145,6 +154,7 @@ def _wiring(made: Expressed, parts: list[_Parts]) -> str:
     pairs = [(e.producer, e.consumer) for e in made.policy.edges if (e.producer, e.consumer) not in made.events]
     wired = "".join(f"    check(cusync::CuSync::setProducerConsumerPair(stage_{p}, stage_{c}));\n" for p, c in pairs)
     before = "".join(_before(made, n, part) for n, part in enumerate(parts))
+    checks = "".join(f"  cusync::check(stages.stage_{n});\n" for n in range(len(parts)))
     steps = "".join(f"  stages.stage_{n}.incrementIter();\n" for n in range(len(parts)))
     return f"""\
 inline void check(cusync::CuSyncError error) {{
@@ -169,10 +179,17 @@ struct Stages {{
 
 // Call before launching the stage, with its stream: the launch then cannot take the place of the blocks that it waits for.
 {before}
-// Call after all stages have been launched, before the next round. The round is an argument of the kernels, so a captured
-// CUDA graph cannot be replayed: it would wait for the round that it was captured in.
+// Call after all stages have been launched, before the next round. Under cuSync the round is an argument of the kernels, so a
+// captured CUDA graph cannot be replayed: it would wait for the round that it was captured in. tileprof's runtime counts rounds
+// on the device, and there this does nothing.
 inline void next_round(Stages& stages) {{
 {steps}}}
+
+#ifdef TILEPROF_SYNC
+// tileprof's runtime bounds every wait. Call after a synchronisation: throws where one gave up, with its stage, tile and semaphore.
+inline void check_waits(const Stages& stages) {{
+{checks}}}
+#endif
 
 }}  // namespace tileprof_policy
 """
@@ -239,8 +256,10 @@ def _comment(made: Expressed, names: list[str], lowered: Mapping[tuple[int, int]
         "How to use it",
         "  A kernel takes its tile from stage.tile(shared), waits with wait_as_NAME(stage, tile) before it touches what another",
         "  stage writes, and ends with stage.post(tile). Tiles are numbered in tiles, as here, not in elements, as the kernels that",
-        "  cuSync ships pass them. Compile src/cusync.cu of cuSync too. example.cu runs these waits without the arithmetic.",
-        "  The waits hold for the shapes that were recorded. They are not bounded: a tile that is never posted hangs the GPU.",
+        "  cuSync ships pass them. example.cu runs these waits without the arithmetic. The waits hold for the shapes that were",
+        "  recorded. With tileprof's own runtime, which bounds and names every wait: nvcc -I DIR, where",
+        "  `python -m tileprof.runtime.include_path` prints DIR. With cuSync: its include path, and compile src/cusync.cu too; its",
+        "  waits are not bounded, so that a tile that is never posted hangs the GPU.",
     ]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 

@@ -7,7 +7,9 @@ from tileprof.policy.emit.express import Expressed
 _KERNEL = """\
 // Runs a cuSync policy without the arithmetic: every tile waits, checks that what it waited for has happened, and posts.
 //
-//   nvcc -std=c++17 -arch=sm_90 -I CUSYNC/src/include example.cu CUSYNC/src/cusync.cu -o example && ./example
+//   nvcc -std=c++17 -arch=sm_90 -I $(python -m tileprof.runtime.include_path) example.cu -o example && ./example
+//
+// or with cuSync: -I CUSYNC/src/include, and CUSYNC/src/cusync.cu beside example.cu.
 
 #include <cstdio>
 
@@ -72,6 +74,9 @@ def example(made: Expressed, names: list[str], most: list[int]) -> str:
 {launches}    check(cudaDeviceSynchronize());
     next_round(made);
   }}
+#ifdef TILEPROF_SYNC
+  check_waits(made);
+#endif
   uint32_t found = 0;
   check(cudaMemcpy(&found, early, sizeof found, cudaMemcpyDeviceToHost));
   std::printf("%u rounds of {tiles} tiles, %u went on too early\\n", rounds, found);

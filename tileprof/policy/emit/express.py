@@ -17,20 +17,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
+from tileprof.arrays import I64, grids
+from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, WaitTable
 from tileprof.policy.format.expression import parse
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import edge_for, groupings
-from tileprof.policy.verification.relation_graph import graph_of_waits, grid_tiles
+from tileprof.policy.verification.relation_graph import graph_of_waits
 from tileprof.policy.verification.verifier import verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,11 @@ class Expressed:
     policy: Policy
     events: tuple[tuple[int, int], ...]
     reasons: tuple[str, ...]
+
+    def inside(self) -> Policy:
+        """The policy without the edges that events replace: what blocks on the device wait for."""
+        edges = tuple(e for e in self.policy.edges if (e.producer, e.consumer) not in self.events)
+        return replace(self.policy, edges=edges)
 
     def edge_into(self, stage: int) -> Edge | None:
         """The edge that a stage waits on inside its kernel."""
@@ -160,14 +164,14 @@ def _by_axes(
 ) -> tuple[Semaphores, list[Edge]] | None:
     """The same semaphores as expressions of the tile's coordinates, if there are such."""
     grid = policy.stages[producer].grid
-    at = grid_tiles(grid)
+    at = grids.places(grid)
     parents = np.concatenate([at[block.parent] for _, block in needs])
-    owners = np.concatenate([np.repeat(np.arange(b.sets), np.diff(b.indptr)) for _, b in needs])
-    for grouping in groupings(grid, parents, owners):
+    owner_of = np.concatenate([owners(b.indptr) for _, b in needs])
+    for grouping in groupings(grid, parents, owner_of):
         if grouping.count != count:
             continue
         made = [
-            edge_for(block, grouping, at, grid_tiles(policy.stages[consumer].grid), (producer, consumer), ("RAW",))
+            edge_for(block, grouping, at, grids.places(policy.stages[consumer].grid), (producer, consumer), ("RAW",))
             for consumer, block in needs
         ]
         array = made[0][0]

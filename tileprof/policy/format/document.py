@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
-import numpy as np
-from numpy.typing import NDArray
 
 from tileprof import __version__
 from tileprof.errors import UserError
@@ -39,8 +37,6 @@ _MOST_QUOTED: Final = 150
 
 _TILE = ("x", "y", "z")
 _SEMAPHORE = ("u", "v", "w")
-
-I64 = NDArray[np.int64]
 
 
 class PolicyError(UserError):
@@ -123,7 +119,6 @@ class Edge:
     semaphores: int
     waits: tuple[Range, Range, Range] | WaitTable
     value: Expression | tuple[int, ...]
-    when: str = "entry"
     reason: str = ""
 
 
@@ -258,7 +253,7 @@ def _plain_edge(edge: Edge) -> dict[str, Any]:
     value = edge.value.text if isinstance(edge.value, Expression) else list(edge.value)
     return {
         "producer": edge.producer, "consumer": edge.consumer, "hazards": list(edge.hazards), "kind": edge.kind,
-        "semaphores": edge.semaphores, "waits": waits, "value": value, "when": edge.when,
+        "semaphores": edge.semaphores, "waits": waits, "value": value,
     } | ({"reason": edge.reason} if edge.reason else {})  # fmt: skip
 
 
@@ -293,7 +288,6 @@ def _edge(value: dict[str, Any]) -> Edge:
         hazards=tuple(value["hazards"]),
         waits=waits,
         value=reached,
-        when=value.get("when", "entry"),
         reason=value.get("reason", ""),
     )
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64, grids
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Edge, Policy, PolicyError, Range, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import Expression
 
-I64 = NDArray[np.int64]
 _MOST_WAITS = 200_000_000
 
 
@@ -33,8 +32,7 @@ class Waits:
 def coordinates(stage: Stage) -> dict[str, I64]:
     """x, y, z of every tile of a stage, by tile number."""
     number = np.arange(stage.tiles, dtype=np.int64)
-    gx, gy, _ = stage.grid
-    return {"x": number % gx, "y": number // gx % gy, "z": number // (gx * gy)}
+    return dict(zip("xyz", grids.place(stage.grid, number), strict=True))
 
 
 def lower(policy: Policy) -> list[Waits]:
@@ -62,7 +60,7 @@ def _posted(policy: Policy, number: int, array: Semaphores) -> I64:
     axes = [e(at) for e in array.of if isinstance(e, Expression)]
     for axis, values in enumerate(axes):
         _inside(values, array.grid[axis], f"{place}, axis {'uvw'[axis]}")
-    return axes[0] + array.grid[0] * (axes[1] + array.grid[1] * axes[2])
+    return grids.number(array.grid, *axes)
 
 
 def _inside(values: I64, size: int, place: str) -> None:
@@ -112,4 +110,4 @@ def _box(waits: tuple[Range, ...], at: dict[str, I64], array: Semaphores, place:
     v = lows[1][owner] + rank // counts[0][owner] % counts[1][owner] * steps[1]
     w = lows[2][owner] + rank // (counts[0] * counts[1])[owner] * steps[2]
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(total)])
-    return indptr, u + array.grid[0] * (v + array.grid[1] * w)
+    return indptr, grids.number(array.grid, u, v, w)

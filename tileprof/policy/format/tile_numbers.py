@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64, grids
 from tileprof.policy.format import PolicyError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
     """
     block = coordinates(graph, launch)
     gx, gy, gz = grid_of(graph, launch)
-    numbers: NDArray[np.int64] = block[:, 0] + gx * (block[:, 1] + gy * block[:, 2])
+    numbers: I64 = grids.number((gx, gy, gz), *block.T)
     if len(numbers) != gx * gy * gz or len(np.unique(numbers)) != len(numbers):
         raise PolicyError(
             f"launch {launch} has {len(numbers)} tiles, which do not fill its grid of {gx} x {gy} x {gz}; it cannot be a stage"

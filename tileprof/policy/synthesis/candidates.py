@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from tileprof.analysis.blocks import EdgeBlock
+from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Edge, Policy, Semaphores
 from tileprof.policy.format.tile_numbers import coordinates
 from tileprof.policy.format.tile_orders import ASCENDING, axes_order, choices
@@ -63,7 +62,7 @@ def best_waits(
 ) -> tuple[Semaphores, Edge]:
     """The coarsest waits that lose no more than `TOLERANCE`, expressions before tables; the edge says why."""
     producer, consumer = (coordinates(graph, launch) for launch in pair)
-    owner = np.repeat(np.arange(block.sets), np.diff(block.indptr))
+    owner = owners(block.indptr)
     stages = tuple(
         replace(stage, order=None if axes == ASCENDING else axes_order(stage.grid, axes))
         for stage, axes in zip((stage_of(graph, launch) for launch in pair), orders, strict=True)

@@ -25,15 +25,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from tileprof.analysis.blocks import EdgeBlock
+from tileprof.arrays.grids import places
+from tileprof.arrays.ragged import owners
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage
 from tileprof.policy.format.expression import parse
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import edge_for, groupings
-from tileprof.policy.verification.relation_graph import graph_of_waits, grid_tiles
+from tileprof.policy.verification.relation_graph import graph_of_waits
 from tileprof.policy.verification.verifier import verify
 
 VERSION: Final = 1
@@ -199,8 +199,8 @@ def _check_tiles(stages: list[Stage], array: Semaphores, edge: Edge) -> None:
 def _with(policy: Policy, pair: tuple[int, int], block: EdgeBlock) -> Policy:
     """The policy with an edge whose waits are exactly ``block``, on as few semaphores as that takes."""
     grids = [policy.stages[stage].grid for stage in pair]
-    producer, consumer = grid_tiles(grids[0]), grid_tiles(grids[1])
-    owner = np.repeat(np.arange(block.sets), np.diff(block.indptr))
+    producer, consumer = places(grids[0]), places(grids[1])
+    owner = owners(block.indptr)
     best: tuple[Semaphores, Edge] | None = None
     for grouping in groupings(grids[0], producer[block.parent], owner):
         if best is not None and grouping.count >= best[0].count:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
+from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.policy.verification.relation_graph import link_frame, relation
 
-I64 = NDArray[np.int64]
 _Reached = dict[int, NDArray[np.int64]]
 """By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
 

@@ -3,7 +3,7 @@
 ====================  ==========================================  =====================================================
 optimisation          on where                                    why
 ====================  ==========================================  =====================================================
-no wait kernel        waiting blocks cannot fill the device       then whoever is awaited always finds room
+no wait kernel        waiting blocks cannot fill the device       then the blocks that are awaited always find room
                       (`tileprof.policy.verification.residency`)
 no custom order       N stages that depend on each other take     then every block is dispatched before the last wave, in
                       N - 1 waves or less together                whatever order the hardware takes them
@@ -37,7 +37,7 @@ NO_REORDERED_ROWS: Final = "sm_80"
 def choose_options(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Options:
     """The optimisations of a policy whose stages are ``launches``, each with its reason."""
     sms = graph.trace.device.sms
-    stuck = blocked_producers(policy, sms)
+    stuck = blocked_producers(policy, graph, launches)
     ordered, why_order = _custom_order(policy, sms)
     reordered, why_loads = _reordered_loads(policy, graph, launches)
     why_kernel = stuck[0] if stuck else "waiting blocks leave room on some SM for every block that they wait for"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds.bounder import Bounder
@@ -15,6 +14,7 @@ from tileprof.analysis.bounds.listing import alone
 from tileprof.analysis.bounds.problem import problem
 from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.inorder import Costs, in_order
+from tileprof.arrays import I64
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.format.tile_numbers import tile_numbers
@@ -23,8 +23,6 @@ from tileprof.policy.verification.awaited_tiles import wait_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

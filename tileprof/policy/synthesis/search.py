@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.errors import UserError
@@ -33,8 +31,6 @@ from tileprof.policy.verification.verifier import verify
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-
-I64 = NDArray[np.int64]
 
 _MANY_TILES: Final = 300_000
 """Of all stages: a layer of a large model, whose waits take half a minute to find."""

@@ -9,15 +9,14 @@ from math import gcd
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.affine import fit
 from tileprof.analysis.blocks import EdgeBlock
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64, grids
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Edge, Range, Semaphores, WaitTable
 from tileprof.policy.format.expression import parse
 
-I64 = NDArray[np.int64]
 Grid = tuple[int, int, int]
 _AXES = ("x", "y", "z")
 
@@ -244,7 +243,7 @@ def _step(at: I64, indptr: I64) -> int:
 
 def _value(posts: I64, grid: Grid) -> str | None:
     used = np.flatnonzero(posts)
-    at = np.stack([used % grid[0], used // grid[0] % grid[1], used // (grid[0] * grid[1])], axis=1)
+    at = np.stack(grids.place(grid, used), axis=1)
     return fit(posts[used], at, _VALUE[3:], int(posts.max()))
 
 

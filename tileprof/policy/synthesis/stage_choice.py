@@ -12,6 +12,7 @@ from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.verification.operand_guard import guard_of
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -35,14 +36,16 @@ def stage_of(graph: TileGraph, launch: int) -> Stage:
 
 
 def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy:
-    """The policy with its stages on these launches, under their names; those that it names already are as they were."""
+    """The policy with its stages on these launches, under their names and with their occupancies; stages that name their launch already
+    keep the rest. The guard is that of these launches.
+    """
     stages = [
-        stage
+        replace(stage, blocks_per_sm=int(graph.launches["blocks_per_sm"].iloc[launch]))
         if stage.launch == launch
         else replace(stage_of(graph, launch), order=stage.order, operator=stage.operator, reason=stage.reason)
         for stage, launch in zip(policy.stages, launches, strict=True)
     ]
-    return replace(policy, stages=tuple(stages))
+    return replace(policy, stages=tuple(stages), guard={**policy.guard, **guard_of(graph, launches)})
 
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:

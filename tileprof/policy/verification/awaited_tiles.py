@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format.lowering import Waits
-
-I64 = NDArray[np.int64]
 
 
 def wait_block(waits: Waits, producer: I64, consumer: I64) -> EdgeBlock | None:

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format.lowering import Waits
-
-I64 = NDArray[np.int64]
 
 _MOST_LISTED: Final = 50_000_000
 """Elements of lists that are put together; beyond them bits are smaller and faster."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.format.tile_numbers import tile_numbers
@@ -18,8 +19,6 @@ from tileprof.policy.verification.awaited_tiles import wait_block
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
     from tileprof.policy.verification.verifier import Verification
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _useful(awaited: EdgeBlock, needed: list[EdgeBlock]) -> int:
     parent, child, _ = merge_blocks(needed).edges()
     waits = awaited.set_of[child] >= 0
     width = max(int(awaited.parent.max(initial=0)), int(parent.max(initial=0))) + 1
-    of_set = np.repeat(np.arange(awaited.sets), np.diff(awaited.indptr))
+    of_set = owners(awaited.indptr)
     keys = of_set * width + awaited.parent
     return int(np.isin(awaited.set_of[child[waits]].astype(np.int64) * width + parent[waits], keys).sum())
 

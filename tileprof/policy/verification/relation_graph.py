@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.graph import HAZARDS, TileGraph
 from tileprof.analysis.grouping import equal_lists
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.grids import places
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.policy.verification.awaited_tiles import wait_block
@@ -23,25 +24,14 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 Grid = tuple[int, int, int]
-I64 = NDArray[np.int64]
-
-_MANY_SMS: Final = 2**31
-"""A device of unknown size is taken as one on which all stages fit: residency is then nobody's question."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    name: str = "unknown"
-    sms: int = _MANY_SMS
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """As much of a trace as the verifier asks for."""
+    """As much of a trace as the verifier asks for; there is no device, so nothing can be said about residency (`has_device`)."""
 
     footprints: list[Footprint]
     launches: pd.DataFrame
-    device: _Device = _Device()
     manifest: dict[str, Any] = field(default_factory=dict)
     operands: None = None
     """A guard has nothing to be compared with."""
@@ -50,15 +40,14 @@ class _Trace:
         return self.footprints[number]
 
 
-def grid_tiles(grid: Grid) -> I64:
-    """Coordinates ``[tiles, 3]`` of a grid by tile number."""
-    number = np.arange(grid[0] * grid[1] * grid[2], dtype=np.int64)
-    return np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1)
+def has_device(graph: TileGraph) -> bool:
+    """Whether the graph is of a trace, with a device and launches that need resources of it."""
+    return not isinstance(cast("object", graph.trace), _Trace)
 
 
 def graph_of_relations(grids: Sequence[Grid], relations: Mapping[tuple[int, int], EdgeBlock]) -> TileGraph:
     """A graph of one launch a grid, tiles in order of their numbers; ``relations`` are read after write."""
-    footprints = [Footprint(grid_tiles(grid).astype(np.int32), Boxes.concat([])) for grid in grids]
+    footprints = [Footprint(places(grid).astype(np.int32), Boxes.concat([])) for grid in grids]
     tiles = np.array([f.tiles for f in footprints], np.int64)
     launches = pd.DataFrame({"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles})
     trace = cast("Trace", _Trace(footprints, launches))

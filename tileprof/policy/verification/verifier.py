@@ -4,8 +4,8 @@ A dependency is covered if the producer tile has surely ended when the consumer 
 other is *missing*, and a schedule exists in which the consumer reads too early.
 
 Deadlock: blocks are taken in stage order, within a stage in its tile order, and a tile holds its slot while it waits. Then
-whoever a tile awaits was taken before it, whatever the number of slots, unless a stage may be dispatched before its
-producers (no wait kernel) and can fill the device.
+the tiles that a tile awaits were taken before it, whatever the number of slots, unless a stage may be dispatched before its
+producers (no wait kernel) and can fill the device (`tileprof.policy.verification.residency`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tileprof.analysis.ranges import ragged
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.policy.format import Policy, PolicyError
 from tileprof.policy.format.lowering import Waits, lower
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.verification.guarantees import Guarantees
 from tileprof.policy.verification.operand_guard import check_operands
 from tileprof.policy.verification.overtaken import overtaken_launches
+from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.residency import blocked_producers
 
 if TYPE_CHECKING:
     from tileprof.analysis import EdgeBlock, TileGraph
-
-I64 = NDArray[np.int64]
 
 _MISSING = ["producer", "producer_tile", "consumer", "consumer_tile", "hazard", "reuse", "bytes"]
 
@@ -85,7 +84,11 @@ def verify(
     recycled = found["reuse"].astype(bool)
     renamed = bool(policy.guard.get("renamed", False))
     missing = found[~recycled] if renamed else found
-    never = (*_endless(policy, lowered), *_early(policy, graph), *_overtaken(graph, bound, renamed=renamed))
+    never = (
+        *_endless(policy, lowered),
+        *_early(policy, graph, bound, lowered),
+        *_overtaken(graph, bound, renamed=renamed),
+    )
     return Verification(
         missing.reset_index(drop=True),
         found[recycled].reset_index(drop=True),
@@ -160,8 +163,20 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
     return said
 
 
-def _early(policy: Policy, graph: TileGraph) -> tuple[str, ...]:
-    return () if policy.options.wait_kernel else blocked_producers(policy, graph.trace.device.sms)
+def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
+    """Without a wait kernel the policy relies on which blocks reside together, and is for one device alone."""
+    if policy.options.wait_kernel or not has_device(graph):
+        return ()
+    device = graph.trace.device
+    for name, here in (("device", device.name), ("architecture", device.architecture)):
+        named = policy.guard.get(name, here)
+        if named != here:
+            sentence = (
+                f"the policy does without a wait kernel because of what resides on {named!r:.80}; this trace is of {here}, "
+                "for which `tileprof export` makes another"
+            )
+            return (sentence,)
+    return blocked_producers(policy, graph, bound, lowered)
 
 
 def _overtaken(graph: TileGraph, bound: list[int], *, renamed: bool) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.intervals import grouped_union
 from tileprof.record.cuda import bind, raw, runs, writes
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
@@ -14,10 +15,8 @@ from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tiles import Geometry
 from tileprof.trace import ATOMIC, READ, WRITE
 
-Ints = NDArray[np.int64]
 
-
-def touched(entries: raw.Entries, granule: int) -> Ints:
+def touched(entries: raw.Entries, granule: int) -> I64:
     """Addresses of which one lies in every buffer of 512 bytes and more that a launch touches."""
     kind = raw.kinds(entries)
     accesses, bulk, maps = (entries[kind == k] for k in (raw.ACCESS, raw.RANGE, raw.MAP))
@@ -81,22 +80,18 @@ def all_seen(entries: raw.Entries, geometry: Geometry) -> bool:
     return np.array_equal(blocks, np.arange(geometry.grid[0] * geometry.grid[1] * geometry.grid[2]))
 
 
-def _tiles(entries: raw.Entries, geometry: Geometry) -> Ints:
+def _tiles(entries: raw.Entries, geometry: Geometry) -> I64:
     return np.minimum(geometry.tile_of(entries["block"].astype(np.int64)), geometry.tiles - 1)
 
 
-def united(tile: Ints, start: Ints, end: Ints, first: Ints) -> Runs:
+def united(tile: I64, start: I64, end: I64, first: I64) -> Runs:
     """Ranges that may overlap as runs that do not."""
     if not len(tile):
         return Runs(tile, start, end, first)
     order = np.lexsort((start, tile))
     tile, start, end, first = tile[order], start[order], end[order], first[order]
-    # Ends of earlier ranges of the same tile: tiles are kept apart by adding more than any address.
-    apart = tile << 50
-    reach = np.maximum.accumulate(end + apart)
-    heads = np.flatnonzero(np.append(True, (start + apart)[1:] > reach[:-1]))
-    last = np.append(heads[1:], len(tile)) - 1
-    return Runs(tile[heads], start[heads], reach[last] - apart[heads], np.minimum.reduceat(first, heads))
+    row, start, end = grouped_union(tile, start, end)
+    return Runs(tile[row], start, end, np.minimum.reduceat(first, row))
 
 
 def union(parts: list[Strided]) -> Runs:
@@ -109,11 +104,11 @@ def union(parts: list[Strided]) -> Runs:
     return united(np.zeros_like(start), start, end, start)
 
 
-def outside(ranges: Ints, covered: Runs) -> int:
+def outside(ranges: I64, covered: Runs) -> int:
     """Bytes of ``ranges`` ``[n, 2]`` outside the disjoint, sorted ``covered``."""
     before = np.concatenate([[0], np.cumsum(covered.end - covered.start)])
 
-    def inside(address: Ints) -> Ints:
+    def inside(address: I64) -> I64:
         at = np.searchsorted(covered.start, address, side="right")
         into = np.where(
             at > 0, np.minimum(address, covered.end[np.maximum(at - 1, 0)]) - covered.start[np.maximum(at - 1, 0)], 0

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.boxes import runs as runs_of
 from tileprof.record.cuda import runs
 from tileprof.record.cuda.lifetimes import Leaves, Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tiles import Times
 from tileprof.trace import Boxes
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def within_buffers(given: Strided, lifetimes: Lifetimes, overhang: int = 0) -> S
     return join([take(given, fits), apart])
 
 
-def take(boxes: Strided, rows: Ints | NDArray[np.bool_]) -> Strided:
+def take(boxes: Strided, rows: I64 | NDArray[np.bool_]) -> Strided:
     """Some of the boxes."""
     return Strided(
         boxes.tile[rows],
@@ -126,7 +126,7 @@ def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:
     return np.where(known, np.clip(fraction, 0.0, 1.0), np.nan)
 
 
-def _known(address: Ints, lifetimes: Lifetimes) -> Leaves:
+def _known(address: I64, lifetimes: Lifetimes) -> Leaves:
     leaves = lifetimes.leaves()
     if len(leaves.edges):
         nobody = leaves.buffer[leaves.find(address)] < 0
@@ -141,11 +141,8 @@ def _known(address: Ints, lifetimes: Lifetimes) -> Leaves:
 
 def expanded(boxes: Strided) -> Runs:
     """Every run of the boxes, by tile and start."""
-    each = boxes.count[:, 0] * boxes.count[:, 1]
-    row = np.repeat(np.arange(len(boxes)), each)
-    index = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
-    inner = boxes.count[row, 0]
-    start = boxes.address[row] + index % inner * boxes.stride[row, 0] + index // inner * boxes.stride[row, 1]
+    count, stride = boxes.count, boxes.stride
+    row, start = runs_of(boxes.address, count[:, 0], stride[:, 0], count[:, 1], stride[:, 1])
     order = np.lexsort((start, boxes.tile[row]))
     row, start = row[order], start[order]
     return Runs(boxes.tile[row], start, start + boxes.length[row], boxes.first[row])

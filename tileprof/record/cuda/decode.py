@@ -20,8 +20,6 @@ from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
 from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
 
-Ints = NDArray[np.int64]
-
 WORST: Final = ("exact", "inferred", "conservative")
 MOST_ROWS: Final = 1 << 20
 """Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""

@@ -24,13 +24,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
 from tileprof.record.cuda import tensormap
 from tileprof.record.cuda.tensormap import Boxes, TensorMap
-
-Ints = NDArray[np.int64]
 
 _CORNER_BITS: Final = {3: 16, 4: 8, 5: 5}
 """Of one number of a corner, and of a load's offsets, by dimensions."""
@@ -42,8 +41,8 @@ _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
 class Window:
     """The bounding box: first pixel and number of positions along w, h, d (``[spatial]``), channels and pixels a load."""
 
-    first: Ints
-    positions: Ints
+    first: I64
+    positions: I64
     channels: int
     pixels: int
 
@@ -60,7 +59,7 @@ def window(map_: TensorMap) -> Window:
     return Window(lower, positions, channels, pixels)
 
 
-def boxes(map_: TensorMap, coordinates: Ints, offsets: Ints) -> Boxes:
+def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
     """What loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of pixels."""
     box, dims = window(map_), len(map_.sizes)
     step = np.array(map_.steps[1:-1])
@@ -127,7 +126,7 @@ def _compare(encode: Callable[..., int]) -> None:
             )
 
 
-def _linear(coordinates: Ints, box: Window, step: Ints, dims: int) -> Ints:
+def _linear(coordinates: I64, box: Window, step: I64, dims: int) -> I64:
     """The number of each load's first pixel among all of the bounding boxes of all images."""
     number = coordinates[:, dims - 1]
     for d in range(dims - 3, -1, -1):
@@ -135,15 +134,14 @@ def _linear(coordinates: Ints, box: Window, step: Ints, dims: int) -> Ints:
     return np.asarray(number)
 
 
-def _rows(begin: Ints, end: Ints, width: int) -> tuple[Ints, Ints, Ints]:
+def _rows(begin: I64, end: I64, width: int) -> tuple[I64, I64, I64]:
     """Ranges cut where a row of the bounding box ends: load, begin and end of each piece."""
     count = (end - 1) // width - begin // width + 1
-    load = np.repeat(np.arange(len(begin)), count)
-    index = np.arange(len(load)) - np.repeat(np.cumsum(count) - count, count)
+    load, index = ragged(count)
     row = (begin // width)[load] + index
     return load, np.maximum(begin[load], row * width), np.minimum(end[load], (row + 1) * width)
 
 
-def _signed(packed: int, bits: int, count: int) -> Ints:
+def _signed(packed: int, bits: int, count: int) -> I64:
     values = np.array([packed >> bits * d & (1 << bits) - 1 for d in range(count)])
     return np.asarray(np.where(values >> bits - 1 == 1, values - (1 << bits), values), np.int64)

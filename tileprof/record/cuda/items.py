@@ -23,12 +23,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.record.cuda import raw
 from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry, Times
-
-Ints = NDArray[np.int64]
 
 _MOST_MAPS = 4
 """More are not tried: every dimension of every map may be the depth."""
@@ -41,12 +41,12 @@ class Walk:
     ``mode`` is the API's Sanitizer_LoadMode, ``offsets`` the packed ones of im2col loads.
     """
 
-    map: Ints
-    block: Ints
-    coordinates: Ints
-    first: Ints
-    mode: Ints
-    offsets: Ints
+    map: I64
+    block: I64
+    coordinates: I64
+    first: I64
+    mode: I64
+    offsets: I64
 
     @classmethod
     def of(cls, entries: raw.Entries) -> Walk | None:
@@ -78,13 +78,13 @@ class Items:
     ``tile_of_load`` is the block or cluster; ``depth`` the dimension along which each map is walked.
     """
 
-    count: Ints
-    of_load: Ints
-    tile_of_load: Ints
+    count: I64
+    of_load: I64
+    tile_of_load: I64
     depth: dict[int, int]
 
     @property
-    def first(self) -> Ints:
+    def first(self) -> I64:
         """Number of each tile's first item, when all items are numbered tile by tile."""
         return np.cumsum(self.count) - self.count
 
@@ -93,15 +93,14 @@ class Items:
         return int(self.count.sum())
 
     @property
-    def number_of_load(self) -> Ints:
+    def number_of_load(self) -> I64:
         """The item of each load, numbered in the launch."""
         return np.asarray(self.first[self.tile_of_load] + self.of_load)
 
     def everywhere(self, boxes: Strided) -> Strided:
         """What a tile touches, nobody knows in which of its items: all of them stand for it."""
         each = self.count[boxes.tile]
-        row = np.repeat(np.arange(len(boxes)), each)
-        item = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each)
+        row, item = ragged(each)
         columns = (boxes.address, boxes.length, boxes.count, boxes.stride, boxes.first)
         return Strided(self.first[boxes.tile[row]] + item, *(c[row] for c in columns))
 
@@ -197,7 +196,7 @@ def _outer(map_: TensorMap, depth: int) -> int:
     return others[0] if len(others) == 1 else -1
 
 
-def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[Ints, Ints] | None:
+def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[I64, I64] | None:
     """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has none."""
     rows = walk.map == address
     box = map_.box[dimension]
@@ -213,7 +212,7 @@ def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMa
     return low, np.minimum(high, map_.sizes[dimension])
 
 
-def _covers_once(rows: int, columns: int, spans: list[tuple[Ints, Ints]]) -> bool:
+def _covers_once(rows: int, columns: int, spans: list[tuple[I64, I64]]) -> bool:
     """Rectangles tile the whole: their area is right, and no two of them share a cell between their edges."""
     (low, high), (left, right) = spans
     if int(((high - low) * (right - left)).sum()) != rows * columns:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from tileprof.arrays import I64
+from tileprof.arrays.boxes import fold
+from tileprof.arrays.ragged import ragged
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Contiguous bytes ``[start, end)`` that a tile touches, first at ``first`` (ns); sorted by tile and start."""
 
-    tile: Ints
-    start: Ints
-    end: Ints
-    first: Ints
+    tile: I64
+    start: I64
+    end: I64
+    first: I64
 
     def __len__(self) -> int:
         return len(self.tile)
 
 
-def from_masks(tile: Ints, window: Ints, mask: NDArray[np.uint32], first: Ints, granule: int) -> Runs:
+def from_masks(tile: I64, window: I64, mask: NDArray[np.uint32], first: I64, granule: int) -> Runs:
     """Runs of the granules whose bits are set: bit i of a mask is granule ``32 * window + i`` of the address space.
 
     Rows of the same tile and window are united. Runs continue across windows.
@@ -60,15 +61,14 @@ def from_masks(tile: Ints, window: Ints, mask: NDArray[np.uint32], first: Ints, 
     return Runs(tile[row], start, end, earliest)
 
 
-def cut(runs: Runs, edges: Ints) -> Runs:
+def cut(runs: Runs, edges: I64) -> Runs:
     """The same bytes, with runs cut at the sorted addresses ``edges``."""
     lowest = np.searchsorted(edges, runs.start, side="right")
     highest = np.searchsorted(edges, runs.end, side="left")
     pieces = highest - lowest + 1
     if (pieces == 1).all():
         return runs
-    row = np.repeat(np.arange(len(runs)), pieces)
-    index = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    row, index = ragged(pieces)
     edge = lowest[row] + index
     start = np.where(index == 0, runs.start[row], edges[np.maximum(edge - 1, 0)])
     end = np.where(index == pieces[row] - 1, runs.end[row], edges[np.minimum(edge, len(edges) - 1)])
@@ -79,49 +79,28 @@ def cut(runs: Runs, edges: Ints) -> Runs:
 class Strided:
     """Strided boxes at absolute addresses; ``count`` and ``stride`` are ``[boxes, 2]``, inner level first."""
 
-    tile: Ints
-    address: Ints
-    length: Ints
-    count: Ints
-    stride: Ints
-    first: Ints
+    tile: I64
+    address: I64
+    length: I64
+    count: I64
+    stride: I64
+    first: I64
 
     def __len__(self) -> int:
         return len(self.tile)
 
 
-def boxes(runs: Runs, group: Ints | None = None) -> Strided:
+def boxes(runs: Runs, group: I64 | None = None) -> Strided:
     """The same bytes as few strided boxes, exactly. Runs of different ``group`` (a buffer, say) do not share a box."""
     group = np.zeros(len(runs), np.int64) if group is None else group
     ones, zeros = np.ones(len(runs), np.int64), np.zeros(len(runs), np.int64)
     shape = np.stack([runs.tile, group, runs.end - runs.start, ones, zeros, ones, zeros], axis=1)
     start, first = runs.start, runs.first
     for level in (0, 1):
-        head, count, stride = _fold(shape, start)
+        head, count, stride = fold(start, *shape.T)
         if len(head):
             first = np.minimum.reduceat(first, head)
         start, shape = start[head], shape[head]
         shape[:, 3 + 2 * level] = count
         shape[:, 4 + 2 * level] = stride
     return Strided(shape[:, 0], start, shape[:, 2], shape[:, [3, 5]], shape[:, [4, 6]], first)
-
-
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _fold(shape: Ints, start: Ints) -> tuple[Ints, Ints, Ints]:
-    """Greedily, rows of equal shape at a constant distance: index of the first, how many, the distance."""
-    rows = len(start)
-    head, count, stride = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
-    out, i = 0, 0
-    while i < rows:
-        n, step = 1, 0
-        while i + n < rows and (shape[i + n] == shape[i]).all():
-            distance = start[i + n] - start[i + n - 1]
-            if n == 1:
-                step = distance
-            elif distance != step:
-                break
-            n += 1
-        head[out], count[out], stride[out] = i, n, step if n > 1 else 0
-        out += 1
-        i += n
-    return head[:out], count[:out], stride[:out]

@@ -36,6 +36,9 @@ SMALLEST: Final = 16
 
 WORDS: Final = 16
 
+ADDRESS_BITS: Final = 48
+"""Of a device address, as in the entries' keys: words that look like a higher one are something else."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
@@ -63,7 +66,7 @@ def decode(words: NDArray[np.uint32]) -> TensorMap | None:
     w = [int(x) for x in words]
     base = w[0] | w[1] << 32
     dims, type_ = (w[2] >> 4 & 7) + 1, w[2] >> 7 & 15
-    if base == 0 or base % 16 or dims > 5 or type_ >= len(ELEMENT_BYTES):
+    if base == 0 or base % 16 or base >> ADDRESS_BITS or dims > 5 or type_ >= len(ELEMENT_BYTES):
         return None
     element = ELEMENT_BYTES[type_]
     strides = [element, *(((w[7] >> 4 * d & 15) << 32 | w[3 + d]) << 4 for d in range(dims - 1))]

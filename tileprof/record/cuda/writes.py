@@ -17,14 +17,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
 from tileprof.record.cuda import bind, im2col, items, raw, runs, tensormap
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes
 from tileprof.record.cuda.runs import Runs, Strided
 from tileprof.record.cuda.tensormap import TensorMap
 from tileprof.record.cuda.tiles import Geometry
-
-Ints = NDArray[np.int64]
 
 PAGE_BYTES: Final = 4096
 """What the device copies whole when it meets a tensor map and does not find the bounds of the parameters around it."""
@@ -51,10 +50,10 @@ class Loads:
     """The loads through one map: tiles, coordinates ``[loads, 5]``, when they were first made, and im2col's offsets."""
 
     map: TensorMap
-    tile: Ints
-    coordinates: Ints
-    first: Ints
-    offsets: Ints
+    tile: I64
+    coordinates: I64
+    first: I64
+    offsets: I64
     known: bool = True
     """They are in a mode that is decoded; otherwise each stands for the whole tensor."""
 
@@ -173,7 +172,7 @@ class Owners:
                 if split is not None and by_item is not None and _same_bytes(replayed.boxes, by_item, split):
                     return Found(by_item, replayed.coverage, "", split)
                 return replayed
-        known = self._of_an_equal_launch(launch, kernel, geometry, seen)
+        known = self._of_an_equal_launch(launch, kernel, geometry, seen, lifetimes)
         if known and (complete or self._all_regions(known)):
             return self._from_replays(known, geometry, "inferred", "writes as in an equal launch outside the graph")
         if by_item is not None:
@@ -202,13 +201,14 @@ class Owners:
         return (alike, True) if shapes and {m.shape_words for m in alike} == shapes else (outputs, False)
 
     def _of_an_equal_launch(
-        self, launch: int, kernel: int, geometry: Geometry, seen: Maps
+        self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
     ) -> list[tuple[int, int, int]]:
         """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces did.
 
         Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
+        The page of the parameters may hold what is left of other launches' maps, with an address written over.
         """
-        outputs = _outputs(seen.others, seen)
+        outputs = _outputs(_inside(seen.others, lifetimes), seen)
         regions = [self._equal.get((kernel, geometry, m.shape_words), {}) for m in outputs]
         for result in sorted({r for found in regions for r in found}):
             if self._loads_alike(launch, result) and all(r.get(result, 0) >= 0 for r in regions):

@@ -93,6 +93,8 @@ class Kernel:
     tile_flops: NDArray[np.float64] | None = None
     coverage: str = "exact"
     note: str = ""
+    awaited: frozenset[int] = frozenset()
+    """Slots whose reads stand for what a block waits for inside the launch: no bytes move."""
 
 
 Model = Callable[[Call, "Device"], list[Kernel]]

@@ -90,6 +90,7 @@ def _traffic(kernel: Kernel) -> tuple[NDArray[np.float64], float]:
     """
     boxes = kernel.footprint.boxes
     volume = (boxes.length * boxes.count_0.astype(np.int64) * boxes.count_1).astype(np.float64)
+    volume[np.isin(boxes.operand, list(kernel.awaited))] = 0.0
     slot = boxes.operand * 2 + (boxes.mode != READ)
     by_slot = np.bincount(slot, weights=volume, minlength=2 * len(kernel.operands))
     sizes = np.repeat([float(o.bytes if isinstance(o, Scratch) else _bytes(o)) for o in kernel.operands], 2)

@@ -127,4 +127,6 @@ def _without_empty(kernel: Kernel) -> Kernel:
     renumbered = (np.cumsum(used) - 1).astype(np.int32)
     boxes = replace(boxes, operand=renumbered[boxes.operand])
     operands = tuple(o for o, u in zip(kernel.operands, used, strict=True) if u)
-    return replace(kernel, operands=operands, footprint=Footprint(kernel.footprint.block, boxes))
+    awaited = frozenset(int(renumbered[slot]) for slot in kernel.awaited if used[slot])
+    footprint = Footprint(kernel.footprint.block, boxes)
+    return replace(kernel, operands=operands, footprint=footprint, awaited=awaited)

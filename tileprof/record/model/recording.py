@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _NAMED = 5
 """Conservative operators named at the end; the trace's notes name all."""
 
+_STOPPED = 70
+"""EX_SOFTWARE of sysexits.h, as for every failure of tileprof's own: a script must not take the trace for a whole one."""
+
 _NO_CUDA = ("not compiled with CUDA", "not linked with support for cuda", "Found no NVIDIA driver", "No CUDA GPUs")
 
 
@@ -105,7 +108,7 @@ class Recording:
 
 
 def run(options: Options, command: Command) -> int:
-    """Run ``command`` in this process under a session; its exit code."""
+    """Run ``command`` in this process under a session; its exit code, or 70 where it ended well and the recording did not."""
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported: its kernels then need no GPU
     load_all()
     for word in options.tile:
@@ -118,7 +121,8 @@ def run(options: Options, command: Command) -> int:
     os.register_at_fork(after_in_child=session.forked, after_in_parent=_say_forked(session))
     session.start()
     triton_kernels.install(session)
-    return program.run(command, recording.ended)
+    code = program.run(command, recording.ended)
+    return _STOPPED if session.failure is not None and code == 0 else code
 
 
 def _say_forked(session: Session) -> Callable[[], None]:
@@ -129,7 +133,7 @@ def _say_forked(session: Session) -> Callable[[], None]:
 def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> list[str]:
     launches = session.writer.launches
     if not launches:
-        hint = _hints(reason) or [_nothing_seen(session)]
+        hint = _hints(reason) or [f"the recording stopped: {reason}" if session.failure else _nothing_seen(session)]
         return [*hint, f"wrote {path}, which holds no launch"]
     size = f"{launches:,} launches of {session.tiles:,} tiles"
     lines = [f"wrote {path}: {size}, {session.end_ns / 1e6:,.3f} ms modelled on {session.device.name}"]

@@ -341,6 +341,7 @@ class Buffers:
 
     def describe(self, tensor: torch.Tensor, kind: str, name: Callable[[], str]) -> None:
         """Say what a tensor is; the first name of a storage stays (tied weights)."""
+        tensor = _without_transforms(tensor)
         if not _has_storage(tensor):
             return
         self.bury()
@@ -372,6 +373,14 @@ def _address(storage: torch.UntypedStorage) -> int:
         return int(storage.data_ptr()) if storage.device.type == "cpu" else 0
     except RuntimeError:  # a tensor subclass that has no memory of its own
         return 0
+
+
+def _without_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor below the wrappers of `torch.func`: inside ``grad`` and ``vmap`` a module's parameters are wrapped."""
+    functorch = torch._C._functorch  # noqa: SLF001 - has no public name
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

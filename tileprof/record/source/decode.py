@@ -13,8 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.boxes import runs as runs_of
+from tileprof.arrays.intervals import grouped_union
 from tileprof.record.cuda import runs as strided
-from tileprof.record.runs import I64, joined
 from tileprof.record.source.layout import Blocks, Entries
 from tileprof.trace.footprint import Boxes
 
@@ -127,8 +129,9 @@ def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
     order = np.lexsort((start, *keys[::-1]))
     keys, start, end = keys[:, order], start[order], end[order]
     head = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
-    group, begin, end = _united(start, end, head)
-    found = strided.boxes(strided.Runs(group, begin, end, group))
+    group = np.repeat(np.arange(len(head)), np.diff(head, append=len(start)))
+    row, begin, end = grouped_union(group, start, end)
+    found = strided.boxes(strided.Runs(group[row], begin, end, group[row]))
     tile, operand, mode, eighth = keys[:, head[found.tile]]
     unknown = eighth < 0
     origin = np.array([s.origin for s in spans], np.int64)
@@ -149,12 +152,8 @@ def _boxes(entries: Entries, part: I64, spans: list[Span]) -> Boxes:
 
 def runs(entries: Entries) -> tuple[I64, I64, I64]:
     """Every run of every entry: its entry, begin and end."""
-    inner = entries["count_0"].astype(np.int64)
-    count = inner * entries["count_1"]
-    entry = np.repeat(np.arange(len(entries)), count)
-    nth = np.arange(len(entry)) - np.repeat(np.cumsum(count) - count, count)
-    start = entries["address"][entry].astype(np.int64)
-    start += nth % inner[entry] * entries["stride_0"][entry] + nth // inner[entry] * entries["stride_1"][entry]
+    address = entries["address"].astype(np.int64)
+    entry, start = runs_of(address, *(entries[name] for name in ("count_0", "stride_0", "count_1", "stride_1")))
     return entry, start, start + entries["length"][entry].astype(np.int64)
 
 
@@ -167,15 +166,3 @@ def _operand(start: I64, spans: list[Span]) -> I64:
     inside = at >= 0
     inside[inside] = start[inside] < high[at[inside]]
     return np.where(inside, np.asarray(order)[at], -1) if len(spans) else np.full(len(start), -1)
-
-
-def _united(start: I64, end: I64, head: I64) -> tuple[I64, I64, I64]:
-    """Runs of each group as disjoint runs with gaps between them: group, begin, end; groups begin at rows ``head``."""
-    # Lay the groups one after the other on a line, with a gap, so that one pass serves all.
-    low, high = start[head], np.maximum.reduceat(end, head)
-    place = np.cumsum(high - low + 1) - (high - low + 1)
-    shift = np.repeat(place - low, np.diff(head, append=len(start)))
-    begin, end = joined(start + shift, end + shift)
-    group = np.searchsorted(place, begin, side="right") - 1
-    back = (low - place)[group]
-    return group, begin + back, end + back

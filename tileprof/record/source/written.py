@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.runs import joined
+from tileprof.arrays.intervals import union
 from tileprof.record.source.decode import runs
 from tileprof.record.source.layout import Entries
 from tileprof.trace.footprint import READ
@@ -18,7 +18,7 @@ def unrecorded(before: NDArray[np.uint8], after: NDArray[np.uint8], base: int, e
         return 0
     _, low, high = runs(entries[entries["mode"] != READ])
     order = np.argsort(low)
-    low, high = joined(low[order], high[order])
+    low, high = union(low[order], high[order])
     if not len(low):
         return len(changed)
     at = np.searchsorted(low, changed, side="right") - 1

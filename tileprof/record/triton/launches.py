@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import grids
 from tileprof.record.model.call import Kernel, Operand
 from tileprof.record.triton.addresses import AddressRun, DependsOnValues, Pointer, named_arguments
 from tileprof.record.triton.interpreter import Watch, after_import, watching
@@ -88,11 +89,9 @@ def _whole(
     named: dict[str, Any],
 ) -> Kernel:
     """A kernel whose addresses depend on values that are not there: every program touches every argument whole."""
-    tiles = grid[0] * grid[1] * grid[2]
+    tiles = grids.size(grid)
     number = np.arange(tiles)
-    at = np.stack([number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])], axis=1).astype(
-        np.int32
-    )
+    at = grids.places(grid).astype(np.int32)
     parts = [
         Boxes.of(tile=number, operand=s.operand, mode=mode, offset=s.low - s.origin, length=s.high - s.low)
         for s in spans

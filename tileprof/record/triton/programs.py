@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.record.runs import I64, boxes, joined, runs
+from tileprof.arrays import I64
+from tileprof.arrays.intervals import union
+from tileprof.record.runs import boxes, runs
 from tileprof.trace.footprint import Boxes
 
 _CHUNKS = 8
@@ -50,7 +52,7 @@ class ProgramLog:
             end = np.concatenate([self.accesses[p][2] for p in places])
             order = np.argsort(begin, kind="stable")
             times = places[0] / total, (places[-1] + 1) / total
-            parts += _by_operand(tile, mode, joined(begin[order], end[order]), spans, times)
+            parts += _by_operand(tile, mode, union(begin[order], end[order]), spans, times)
         return Boxes.concat(parts)
 
 

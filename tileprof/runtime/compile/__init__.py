@@ -1,24 +1,29 @@
-"""``torch.compile(model, backend="tileprof")``: chains of products run by the runtime where that is faster; all else stays PyTorch's.
+"""``torch.compile(model, backend="tileprof")``: parts of whole programs by kernels of this package where that is faster; all else is Inductor's.
 
-A chain is two or more matrix products, each fed by the one before through at most one activation, or the gated form
-``(silu(x @ g) * (x @ u)) @ d``, whose intermediate results nobody else reads: while gradients are recorded somebody does, so chains are found in
-inference only. Options, given as ``torch.compile(..., options={...})``:
+In inference the graph of ATen operations is searched for regions that one kernel computes: whole decoders, encoders and convolutional networks (`finders`), then chains of
+products (two or more matrix products, each fed by the one before through at most one activation, or the gated form ``(silu(x @ g) * (x @ u)) @ d``). Each region
+becomes one operator, the rest is compiled by Inductor, and at the first call this program runs a race against Inductor's compile of the whole graph. So nothing is left eager,
+and a program is not slower than Inductor's beyond what the race can tell. Training, dynamic shapes, CPUs, GPUs other than compute capability 9.0 and machines without
+nvcc get Inductor's program, with one line in the log.
 
-``use``        ``"measured"`` (default): on a GPU both ways are timed inside CUDA graphs at the first call with a chain's shapes, their results compared,
-               and the runtime's way is kept if it is at least 2% faster and within the dtype's tolerance; results that are all zero or not finite decide
-               nothing, and the next call does. On a CPU PyTorch's own kernels are kept.
-               ``"always"``: without a race; on a CPU the chain is executed tile by tile, which is slow and meant for checking. ``"never"``.
-``scheduler``  a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with tiles for it, where the GPU and the chain are ones
+Options, given as ``torch.compile(..., options={...})``:
+
+``use``        ``"measured"`` (default): both programs run on the first call's inputs (what they update in place is put back between), their results are compared within the dtype's
+               tolerance, or with float32 where they differ, and both are timed inside CUDA graphs, in turn; ours is kept if it is at least 2% faster. Results that are all
+               zero or not finite decide nothing, and the next call does.
+               ``"always"``: without a race, compared with PyTorch's results; on a CPU chains are executed tile by tile, which is slow and meant for checking. ``"never"``.
+``scheduler``  for chains: a name of `tileprof.runtime.schedulers`, or ``"auto"`` (default): ``"persistent"``, with tiles for it, where the GPU and the chain are ones
                that it takes, otherwise ``"cusync"``.
-``policies``   policy files to prefer where the stages are the chain's; other chains get one that is made from what their tiles touch.
-``frozen``     ``True``: weights do not change while the compiled model is used (default: ``False``). On a GPU that the persistent kernel runs on, the two weights of a gate are
-               then kept side by side as one, which that kernel takes; without, such a chain gets Triton's kernels. The copy is as large as both (LLaMA-7B: 180 MB a
-               layer). It is made again when an operation of PyTorch has changed a weight or put another in its place; writes through ``.data``, or by kernels that
-               PyTorch knows nothing of, are not seen, and a captured graph keeps the copy that it was captured with. Hence a promise, and not a default.
+``policies``   for chains: policy files to prefer where the stages are the chain's; other chains get one that is made from what their tiles touch.
+``frozen``     ``True``: copies of weights may take more than 128 MB (default: ``False``). Some kernels keep weights in another form: batch norm folded into convolutions, the two weights
+               of a gate side by side (LLaMA-7B: 180 MB a layer). Each call looks whether a weight is another tensor or was changed by an operation of PyTorch, and then the copy
+               is made again. Writes through ``.data``, or by kernels that PyTorch knows nothing of, are not seen, and a captured graph keeps the copies that it was captured with.
 
-What was taken and what was not, with the reason, is logged by ``tileprof.runtime.compile`` at level INFO.
+Calls may come from several threads and streams, and may be captured in CUDA graphs: each stream and each capture has semaphores of its own. Call the program once outside of a
+capture before each capture; keep it as long as the graphs. What was taken and what was not is logged by ``tileprof.runtime.compile`` at level INFO.
 """
 
-from tileprof.runtime.compile.replace import Options, backend
+from tileprof.runtime.compile.entry import backend
+from tileprof.runtime.compile.options import Options
 
 __all__ = ["Options", "backend"]

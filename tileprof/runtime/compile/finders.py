@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
-from tileprof.runtime.compile.region import Finder
+from torch import fx
 
-FINDERS: Final[tuple[Finder, ...]] = ()
+from tileprof.runtime.compile.region import Finder, Region
+
+
+def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
+    """See `tileprof.runtime.convnet.find`, which imports this package."""
+    from tileprof.runtime.convnet.find import find  # noqa: PLC0415
+
+    yield from find(graph)
+
+
+FINDERS: Final[tuple[Finder, ...]] = (convolutional_networks,)
 """One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`."""

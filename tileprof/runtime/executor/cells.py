@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.errors import UserError
-from tileprof.runtime.executor.touches import READ, Touches, ragged
-
-I64 = NDArray[np.int64]
+from tileprof.runtime.executor.touches import READ, Touches
 
 _MOST_CELLS: Final = 20_000_000
 """Cells of a buffer."""

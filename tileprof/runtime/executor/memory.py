@@ -21,10 +21,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.runtime.executor.cells import Cells
-from tileprof.runtime.executor.touches import ATOMIC, READ, WRITE, Touches, ragged
-
-I64 = NDArray[np.int64]
+from tileprof.runtime.executor.touches import ATOMIC, READ, WRITE, Touches
 
 _NONE: Final = -1
 _HAZARD: Final = {

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Program:
 
     def stage_of(self) -> I64:
         """The stage of every node."""
-        return np.repeat(np.arange(len(self.base) - 1, dtype=np.int64), np.diff(self.base))
+        return owners(self.base)
 
 
 def _dispatch(policy: Policy, base: I64) -> I64:

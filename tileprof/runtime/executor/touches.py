@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64, grids
 from tileprof.errors import UserError
-
-I64 = NDArray[np.int64]
 
 READ, WRITE, ATOMIC = range(3)
 """Modes, numbered as in a trace."""
@@ -74,8 +73,8 @@ def recorded(footprint: _Footprint, operands: tuple[I64, I64], grid: tuple[int, 
     """
     # Tiles are counted: a tile that is a cluster stands at its first block.
     x, y, z = (np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in np.asarray(footprint.block).T)
-    number = x + grid[0] * (y + grid[1] * z)
-    if not np.array_equal(np.sort(number), np.arange(grid[0] * grid[1] * grid[2])):
+    number = grids.number(grid, x, y, z)
+    if not np.array_equal(np.sort(number), np.arange(grids.size(grid))):
         raise UserError(f"the launch has {len(number)} tiles, which do not fill the stage's grid of {grid}")
     boxes: _Boxes = footprint.boxes
     buffer, offset = operands
@@ -91,16 +90,9 @@ def recycled(touches: Touches, base: I64, size: I64) -> Touches:
     For policies whose stages use the memory that was recorded. A read of what an earlier buffer left at an address then counts as a read.
     """
     order = np.argsort(base, kind="stable")
-    reach = np.maximum.accumulate(base[order] + size[order])
-    apart = np.concatenate([[True], base[order][1:] >= reach[:-1]])
+    apart = np.ones(len(base), bool)
+    apart[1:] = base[order][1:] >= np.maximum.accumulate(base[order] + size[order])[:-1]
     owner = np.empty(len(base), np.int64)
     owner[order] = order[np.flatnonzero(apart)][np.cumsum(apart) - 1]
     shared = owner[touches.buffer]
     return replace(touches, buffer=shared, offset=touches.offset + base[touches.buffer] - base[shared])
-
-
-def ragged(counts: I64) -> tuple[I64, I64]:
-    """For row ``i`` repeated ``counts[i]`` times: the row of each element, and its place within the row."""
-    owner = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-    starts = np.cumsum(counts) - counts
-    return owner, np.arange(len(owner), dtype=np.int64) - starts[owner]

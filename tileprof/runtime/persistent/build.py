@@ -39,7 +39,7 @@ def build(source: Path, stages: str = "") -> Path:
     """The folder that holds the cubin of a source that includes ``stages`` as stages.h; see `compiled`."""
     compiler = nvcc()
     sources = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), source)}
-    parts = json.dumps([_version(compiler), FLAGS, sorted(sources.items()), source.name, stages])
+    parts = json.dumps([version(compiler), FLAGS, sorted(sources.items()), source.name, stages])
     folder = building.cache_folder("persistent") / hashlib.sha256(parts.encode()).hexdigest()[:24]
 
     def make(work: Path) -> None:
@@ -56,7 +56,8 @@ def nvcc() -> Path:
 
 
 @cache
-def _version(compiler: Path) -> str:
+def version(compiler: Path) -> str:
+    """What the compiler says of its version."""
     return _run([str(compiler), "--version"])
 
 

@@ -118,3 +118,12 @@ class Arguments:
             (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
             (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128 if swizzled else 0, _PROMOTE_256, 0,
         )  # fmt: skip
+
+
+def capture_id(stream: int) -> int:
+    """The number of the capture that a stream is in; 0 if it is in none."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    _call(
+        "cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number), None, None, None
+    )  # fmt: skip
+    return number.value if status.value == 1 else 0  # CU_STREAM_CAPTURE_STATUS_ACTIVE

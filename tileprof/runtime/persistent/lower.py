@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import owners
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import Waits, lower
@@ -18,8 +19,6 @@ from tileprof.runtime.persistent.plan import I32, K_BLOCK, SPLITS, Plan, StagePl
 from tileprof.runtime.persistent.takes import stage_plans
 from tileprof.runtime.persistent.tiles import preferred
 from tileprof.runtime.stages.gemm import Gemm
-
-I64 = NDArray[np.int64]
 
 Piece = tuple[int, int, int]
 """Stage, tile, and 1 for the early task of a tile whose k is cut."""
@@ -206,7 +205,7 @@ def _waits(
     columns: list[I64] = []
     for waits in lowered:
         consumer, array = waits.edge.consumer, waits.edge.semaphores
-        tile = np.repeat(np.arange(len(waits.indptr) - 1), np.diff(waits.indptr))
+        tile = owners(waits.indptr)
         whole = stages[consumer].k_blocks
         posts = waits.posts[waits.semaphore]
         reach = _reach(chain, waits)

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from tileprof.arrays.ragged import owners
 from tileprof.runtime.persistent.cost import LAUNCH_US, SIGNAL_US, rest_us, stage_us
 from tileprof.runtime.persistent.plan import Plan
 
@@ -27,7 +28,7 @@ def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
     tile_us = [max(us - fixed, 0.0) / n for us, n in zip(alone_us, rounds, strict=True)]
     free = np.zeros(plan.clusters)
     posted: list[list[float]] = [[] for _ in range(plan.semaphores)]
-    cluster_of = np.repeat(np.arange(plan.clusters), np.diff(plan.task_ptr))
+    cluster_of = owners(plan.task_ptr)
     for task in np.lexsort((np.arange(len(plan.tasks)), plan.tasks[:, 0])):
         stage, cluster = int(plan.tasks[task, 0]), int(cluster_of[task])
         ready = 0.0

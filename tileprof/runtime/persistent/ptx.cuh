@@ -113,6 +113,32 @@ __device__ __forceinline__ void store_global_f32x4(void* address, const float4& 
     asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
 
+__device__ __forceinline__ u32 load_global_u32(const void* address) {
+    u32 value;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ uint4 load_global_u32x4(const void* address) {
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_global_u32(void* address, u32 value) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_f32x2(u32 address, const float2& v) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+}
+
+__device__ __forceinline__ float2 load_shared_f32x2(u32 address) {
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+    return v;
+}
+
 __device__ __forceinline__ void store_shared_u32x4(u32 address, const uint4& v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
@@ -206,6 +232,14 @@ __device__ __forceinline__ bool mbarrier_try_wait_acquire_cluster(u32 barrier, u
 struct alignas(64) TensorMap {
     u64 words[16];
 };
+
+// Bytes that follow each other, sixteen at least; both addresses divide by sixteen.
+__device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
+        "r"(bytes), "r"(barrier), "l"(hint)
+        : "memory");
+}
 
 enum : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12F0000000000000 };
 

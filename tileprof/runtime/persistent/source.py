@@ -233,7 +233,7 @@ def header(plan: Plan, options: Options) -> str:
         "template <int> struct Stage;",
         "template <int> struct Multiply;",
         *(_stage(number, stage, plan, options, layout) for number, stage in enumerate(plan.stages)),
-        *(_multiply(width, dtype) for width in sorted({_width(stage) for stage in plan.stages})),
+        *(multiply(width, dtype) for width in sorted({_width(stage) for stage in plan.stages})),
     ]
     return "\n".join(lines) + "\n"
 
@@ -306,7 +306,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 
 
-def _multiply(width: int, dtype: str) -> str:
+def multiply(width: int, dtype: str) -> str:
     """``wgmma`` of 64 rows, ``width`` columns and 16 of k: sums += a * b."""
     half = {"float16": "f16", "bfloat16": "bf16"}[dtype]
     count = width // 2

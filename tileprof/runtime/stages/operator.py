@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
+from tileprof.arrays import grids
 from tileprof.errors import UserError
 from tileprof.runtime.executor.touches import READ, WRITE, Touches
 from tileprof.runtime.stages.view import Spans, View
@@ -67,8 +68,7 @@ class Operator(ABC):
 
     def place(self, tile: int) -> tuple[int, int, int]:
         """Coordinates of a tile by its number."""
-        gx, gy, _ = self.grid
-        return tile % gx, tile // gx % gy, tile // (gx * gy)
+        return grids.place(self.grid, tile)
 
     def touches(self, buffers: Mapping[str, int]) -> Touches:
         """What all tiles touch; ``buffers`` numbers the tensors."""

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays.ragged import owners
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.format.lowering import lower
@@ -59,7 +60,7 @@ class Tables:
             mine = [w for w in lowered if w.edge.consumer == number]
             rows = [
                 (
-                    np.repeat(np.arange(stage.tiles), np.diff(w.indptr)),
+                    owners(w.indptr),
                     first[w.edge.semaphores] + w.semaphore,
                     w.value,
                     w.posts[w.semaphore],

@@ -233,6 +233,20 @@ def test_replays_name_the_writer_of_every_granule(decoded, tmp_path):
         assert {g for tile, _, g in seen if tile == 0} == set(range(base // 16 + 1, (base + 0x1000) // 16))
 
 
+@pytest.mark.parametrize("left_over", [0xBF80_0000_3F80_0000, 0x7000_0000_0000], ids=["no address", "nobody's memory"])
+def test_left_overs_of_other_maps_are_no_outputs(decoded, tmp_path, left_over):
+    np.array([0] * 256 + [1] * 256, "<i4").tofile(tmp_path / "owners-0.bin")
+    found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}
+    found |= {"regions": [[112, 0x2000]], "refused": ""}
+    events = [ALLOC, STORES, launch(1), found, {"e": "owned", "launch": 1, "id": 0, "bases": [0x104000]}]
+    entries = map_entries(1, STORED, 0x104000, loaded=False)
+    entries += [ran(2, b, 1, 2) for b in (0, 1)] + map_entries(2, STORED, 0x108000, loaded=False)
+    entries += map_entries(2, STORED + 64, left_over, loaded=False)
+    trace, _ = decoded([*events, launch(2, graph=0)], entries)
+    assert trace.launches.coverage.tolist() == ["exact", "inferred"]
+    assert {g for *_, g in granules(trace, 1, 4096)} == {0x108, 0x109}
+
+
 def test_a_graph_takes_what_a_launch_outside_the_recording_taught(decoded, tmp_path):
     np.array([0] * 128 + [1] * 128, "<i4").tofile(tmp_path / "owners-0.bin")
     found = {"e": "owners", "id": 0, "launch": 1, "file": "owners-0.bin", "granule": 16, "clusters": 2}

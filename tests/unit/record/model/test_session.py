@@ -333,6 +333,29 @@ def test_a_failing_recorder_never_reaches_the_program(tmp_path, capsys, monkeypa
     assert not tileprof.load(tmp_path / "t.tileprof.partial").complete
 
 
+@pytest.mark.parametrize("vectorised", [False, True])
+def test_modules_inside_function_transforms_are_recorded_with_their_names(recorded, vectorised):
+    from torch.func import functional_call, grad, vmap
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+    def loss(parameters, x):
+        return functional_call(network, parameters, (x,)).pow(2).mean()
+
+    def program():
+        parameters = {name: p.detach() for name, p in network.named_parameters()}
+        if vectorised:
+            vmap(grad(loss), in_dims=(None, 0))(parameters, torch.rand(5, 4, 8))
+        else:
+            grad(loss)(parameters, torch.rand(4, 8))
+
+    trace = recorded(program)
+    products = [op for op in _ops(trace) if op in {"aten::addmm", "aten::mm", "aten::bmm"}]
+    assert len(products) == 5, "two forward, one for the hidden gradient, two for weights"
+    assert {"0", "2"} <= set(trace.launches.module)
+    assert {"0.weight", "2.weight"} <= set(trace.buffers.name)
+
+
 def test_tensor_subclasses_are_seen_through(recorded):
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -18,6 +18,14 @@
 #define blockIdx machine::block_index
 #define gridDim machine::grid_size
 
+struct float2 {
+    float x, y;
+};
+
+struct int2 {
+    int x, y;
+};
+
 struct float4 {
     float x, y, z, w;
 };

@@ -272,6 +272,17 @@ void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 ta
     if (one_in(options.yield_odds)) yield();
 }
 
+void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+    if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0) report("a bulk copy that 16 does not divide");
+    Block& block = block_of(*now);
+    events.emplace_back([&block, to, from, bytes, barrier] {
+        if (block.running == 0) return report("a copy into a block that has ended");
+        for (u32 at = 0; at < bytes; at += 16) std::memcpy(bytes_of(block, to + at, 16), static_cast<const unsigned char*>(from) + at, 16);
+        events.emplace_back([&block, barrier, bytes] { complete_bytes(block, barrier, bytes); });
+    });
+    if (one_in(options.yield_odds)) yield();
+}
+
 void multiply(float* sums, int width, u64 a, u64 b) {
     check_descriptor(a), check_descriptor(b);
     now->open.push_back({a, b, width, sums});

@@ -76,6 +76,9 @@ static_assert(sizeof(Map) == 128);
 
 void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 blocks, bool others_write);
 
+// Weights, which nobody else writes.
+void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier);
+
 void multiply(float* sums, int width, u64 a, u64 b);
 void commit();
 void wait_groups(u32 pending);

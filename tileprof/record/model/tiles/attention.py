@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch, models
 from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.attention_tiles import (
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.windows import Ints
+
 
 MAX_SPLITS = 128
 FEW = 0.8
@@ -169,7 +170,7 @@ def _main_kernel(
     )  # fmt: skip
 
 
-def _slices(count: Ints, slices: int) -> tuple[Ints, Ints]:
+def _slices(count: I64, slices: int) -> tuple[I64, I64]:
     """First and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off where causality ends them."""
     per_slice = -(-int(count.max(initial=0)) // slices)
     edges = np.minimum(np.arange(slices + 1)[:, None] * per_slice, count)
@@ -214,7 +215,7 @@ def _combine_kernel(
     )  # fmt: skip
 
 
-def _cut(operand: Operand, slot: int, mode: int, tile: NDArray[np.int64], start: Ints, stop: Ints, head: int) -> Boxes:
+def _cut(operand: Operand, slot: int, mode: int, tile: NDArray[np.int64], start: I64, stop: I64, head: int) -> Boxes:
     """Rectangles ``[batch, head, row]`` of an operand, all of its further dimensions; heads shifted."""
     rest = np.broadcast_to(operand.shape[3:], (len(tile), len(operand.shape) - 3))
     shift = np.array((0, head, 0))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Operand, Scratch
 from tileprof.record.model.tiles import regions
 from tileprof.record.model.tiles.gemm_tiles import rate_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from tileprof.devices import Device
     from tileprof.record.model.call import Call
-    from tileprof.record.model.tiles.windows import Ints
+
 
 HALF = ("float16", "bfloat16")
 THREADS = 128
@@ -147,13 +148,13 @@ class Grid:
 class Walk:
     """The main loops of a grid in chunks: rows and life ``[slices * across, CHUNKS]``, all heads alike; chunks may be empty."""
 
-    start: Ints
-    stop: Ints
+    start: I64
+    stop: I64
     first: NDArray[np.float64]
     last: NDArray[np.float64]
 
 
-def walk(begin: Ints, end: Ints, size: int, share: NDArray[np.float64], *, backwards: bool = False) -> Walk:
+def walk(begin: I64, end: I64, size: int, share: NDArray[np.float64], *, backwards: bool = False) -> Walk:
     """Walk blocks ``begin`` to ``end`` (``[slices * across]``) of ``size`` rows during the first ``share`` of a tile's life.
 
     ``backwards``: from the last block to the first, as FlashAttention does, so that the masked blocks come first.
@@ -167,7 +168,7 @@ def walk(begin: Ints, end: Ints, size: int, share: NDArray[np.float64], *, backw
     return Walk(edges[:, :-1] * size, edges[:, 1:] * size, first, last)
 
 
-def key_blocks(attention: Attention, blocks: Blocks) -> Ints:
+def key_blocks(attention: Attention, blocks: Blocks) -> I64:
     """How many blocks of keys each block of queries meets, ``[query blocks]``; causal means key j <= query i."""
     total = -(-attention.keys // blocks.keys)
     first = np.arange(-(-attention.queries // blocks.queries)) * blocks.queries
@@ -177,7 +178,7 @@ def key_blocks(attention: Attention, blocks: Blocks) -> Ints:
 
 
 def rows(
-    operand: Operand, slot: int, mode: int, tile: Ints, at: tuple[Ints, Ints], start: Ints, stop: Ints, **life: Any
+    operand: Operand, slot: int, mode: int, tile: I64, at: tuple[I64, I64], start: I64, stop: I64, **life: Any
 ) -> Boxes:
     """Rows of ``[batch, heads, rows, ...]`` for each entry: ``at`` is its batch and head, ``stop`` is clipped."""
     rest = operand.shape[3:]

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.look_back import LOOK_BACK, look_back
 from tileprof.record.model.tiles.pointwise import elementwise
 from tileprof.record.model.tiles.reduce import reduction
-from tileprof.record.model.tiles.scan import LOOK_BACK
 from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -74,6 +74,7 @@ def positions_of(
     tile, lo, hi = ranges(mask.numel, CHUNK)
     for operand in (mask, *also):
         sketch.span(operand, READ, tile, Span(tuple(range(rank)), lo, hi))
+    look_back(sketch, [mask], tile, lo)
     written = [c for c in columns if c.numel]
     if values is None:
         for column in written:
@@ -83,11 +84,11 @@ def positions_of(
         begin, end = _found(values, lo, hi)
         for column in written:
             sketch.span(column, WRITE, tile, Span((0,), begin, end))
-        confession = {"note": LOOK_BACK}
+        confession = {"note": LOOK_BACK if sketch.tiles > 1 else ""}
     return [*kernels, sketch.kernel("compact", threads=256, flops=mask.numel, rate=rate_of(mask), **confession)]
 
 
-def _found(values: Any, lo: Ints, hi: Ints) -> tuple[Ints, Ints]:
+def _found(values: Any, lo: I64, hi: I64) -> tuple[I64, I64]:
     before = np.concatenate([[0], np.cumsum(np.asarray(values).ravel() != 0)])
     return before[lo], before[hi]
 
@@ -137,7 +138,12 @@ def repeat_interleave(call: Call, _device: Device) -> list[Kernel]:
     if out.numel == 0:
         return []
     ends = scratch(_COUNT, repeats.numel, itemsize=8)
-    kernels = elementwise("scan<cumsum>", [repeats], [ends], threads=128, each=CHUNK // 128, note=LOOK_BACK)
+    scan = Sketch(blocks(repeats.numel, CHUNK))
+    tile, lo, hi = ranges(repeats.numel, CHUNK)
+    for operand, mode in ((repeats, READ), (ends, WRITE)):
+        scan.span(operand, mode, tile, Span((0,), lo, hi))
+    look_back(scan, [repeats], tile, lo)
+    kernels = [scan.kernel("scan<cumsum>", threads=128, flops=repeats.numel, note=LOOK_BACK if len(tile) > 1 else "")]
     sketch = Sketch(blocks(repeats.numel, 16))
     tile, lo, hi = ranges(repeats.numel, 16)
     for operand in (repeats, ends):

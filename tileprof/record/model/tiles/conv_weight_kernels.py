@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Kernel, Operand
 from tileprof.record.model.tiles import gemm_tiles, regions
 from tileprof.record.model.tiles.main_loop import Loop, chunks_for, flops, main_loop, raster
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.windows import Axis, Ints, Piece
+    from tileprof.record.model.tiles.windows import Axis, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,9 @@ def _large_reads(problem: WeightGradient, tile: gemm_tiles.Tile, loop: Loop, blo
 class _Runs:
     """Rectangles ``[image, line]`` of the loop: ``part`` is slice * chunks + chunk."""
 
-    part: Ints
-    start: Ints
-    stop: Ints
+    part: I64
+    start: I64
+    stop: I64
     first: NDArray[np.float64]
     last: NDArray[np.float64]
 
@@ -150,7 +151,7 @@ def _runs_of_lines(problem: WeightGradient, loop: Loop) -> _Runs:
     return _Runs(part, start, stop, loop.first.ravel()[part], loop.last.ravel()[part])
 
 
-def _touched(axis: Axis, lo: Ints, hi: Ints, begin: Ints, end: Ints) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
+def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
     """Positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which entries use them.
 
     Entries with all taps share merged pieces, the others take each of their taps.

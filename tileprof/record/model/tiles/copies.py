@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import regions
@@ -18,7 +19,6 @@ from tileprof.record.model.tiles.pointwise import THREADS, elementwise, short
 from tileprof.record.model.tiles.sketch import (
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -212,7 +212,7 @@ def flip(call: Call, _device: Device) -> list[Kernel]:
     source, out = call["self"], call.outputs[0]
     flipped = [d % max(len(out.shape), 1) for d in call["dims"]]
 
-    def mirror(start: Ints, stop: Ints) -> list[tuple[Ints, Ints]]:
+    def mirror(start: I64, stop: I64) -> list[tuple[I64, I64]]:
         low, high = start.copy(), stop.copy()
         for d in flipped:
             low[:, d], high[:, d] = source.shape[d] - stop[:, d], source.shape[d] - start[:, d]
@@ -229,7 +229,7 @@ def roll(call: Call, _device: Device) -> list[Kernel]:
     if not call["dims"]:
         return _roll_flat(source, out, shifts[0])
 
-    def shifted(start: Ints, stop: Ints) -> list[tuple[Ints, Ints]]:
+    def shifted(start: I64, stop: I64) -> list[tuple[I64, I64]]:
         found = [(start, stop)]
         for dim, shift in zip(call["dims"], shifts, strict=True):
             d = dim % len(source.shape)
@@ -239,7 +239,7 @@ def roll(call: Call, _device: Device) -> list[Kernel]:
     return rearranged("roll", source, out, shifted)
 
 
-def _wrap(start: Ints, stop: Ints, dim: int, shift: int, size: int) -> list[tuple[Ints, Ints]]:
+def _wrap(start: I64, stop: I64, dim: int, shift: int, size: int) -> list[tuple[I64, I64]]:
     """The rectangles that land on ``[start, stop)`` when ``dim`` is rolled by ``shift``: before and behind the seam."""
     seam = shift % size
     pieces = []
@@ -265,7 +265,7 @@ def _roll_flat(source: Operand, out: Operand, shift: int) -> list[Kernel]:
 
 
 def rearranged(
-    name: str, source: Operand, out: Operand, origin: Callable[[Ints, Ints], list[tuple[Ints, Ints]]]
+    name: str, source: Operand, out: Operand, origin: Callable[[I64, I64], list[tuple[I64, I64]]]
 ) -> list[Kernel]:
     """A copy whose output rectangle ``start, stop`` (``[rectangles, dims]``) comes from the input rectangles ``origin`` gives."""
     if out.numel == 0:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise
@@ -18,7 +19,6 @@ from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Part,
     Sketch,
     Span,
@@ -118,9 +118,9 @@ def _product(
     sketch: Sketch,
     operand: Operand,
     mode: int,
-    tile: Ints,
-    rows: tuple[tuple[int, ...], Ints],
-    columns: tuple[int, Ints, Ints],
+    tile: I64,
+    rows: tuple[tuple[int, ...], I64],
+    columns: tuple[int, I64, I64],
 ) -> None:
     """Every tile touches its range of columns in each of ``rows``, consecutive rows at once."""
     dims, wanted = rows

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.index import INDEX_CHUNK
 from tileprof.record.model.tiles.pointwise import elementwise, short
-from tileprof.record.model.tiles.sketch import ATOMIC, READ, WRITE, Ints, Sketch, Span, blocks, part, ranges
+from tileprof.record.model.tiles.sketch import ATOMIC, READ, WRITE, Sketch, Span, blocks, part, ranges
 from tileprof.record.model.tiles.values import known, not_known, wrapped
 
 
@@ -27,7 +28,7 @@ def gather(call: Call, _device: Device) -> list[Kernel]:
         return []
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
-    confession = _cells(call, sketch, source, index, call["dim"], READ)
+    confession = _cells(call, sketch, source, index, span, READ)
     sketch.span(out, WRITE, tile, span)
     return [sketch.kernel("gather", threads=128, **confession)]
 
@@ -50,18 +51,18 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
         # The source may be larger than the index; its first elements are taken along every dimension.
         sketch.span(part(given, index.shape, given.strides), READ, tile, span)
     adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
-    confession = _cells(call, sketch, out, index, call["dim"], ATOMIC if adds else WRITE)
+    confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
     return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]
 
 
-def _over(index: Operand) -> tuple[Sketch, Ints, Span]:
+def _over(index: Operand) -> tuple[Sketch, I64, Span]:
     sketch = Sketch(blocks(index.numel, INDEX_CHUNK))
     tile, lo, hi = ranges(index.numel, INDEX_CHUNK)
     return sketch, tile, Span(tuple(range(len(index.shape))), lo, hi)
 
 
-def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: int, mode: int) -> dict[str, Any]:
-    """The indexed side: element by element, neighbours joined."""
+def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, span: Span, mode: int) -> dict[str, Any]:
+    """The indexed side: element by element, neighbours joined. ``span`` holds the index elements of each tile."""
     values = known(call, index)
     if values is None:
         sketch.whole(operand, mode)
@@ -69,12 +70,12 @@ def _cells(call: Call, sketch: Sketch, operand: Operand, index: Operand, dim: in
     if not operand.shape:
         sketch.whole(operand, mode)
         return {}
-    dim %= len(operand.shape)
+    dim = call["dim"] % len(operand.shape)
     at = wrapped(values.reshape(index.shape or (1,)), operand.shape[dim]) * operand.strides[dim]
     for d, size in enumerate(index.shape):
         if d != dim:
             along = [1] * len(index.shape)
             along[d] = size
             at = at + np.arange(size).reshape(along) * operand.strides[d]
-    sketch.elements(operand, mode, np.arange(index.numel) // INDEX_CHUNK, at.ravel())
+    sketch.elements(operand, mode, np.repeat(np.arange(sketch.tiles), span.hi - span.lo), at.ravel())
     return {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.fallback import conservative
 from tileprof.record.model.tiles import gemm_tiles, regions
@@ -22,17 +23,16 @@ from tileprof.trace.footprint import READ, WRITE, Boxes, Footprint
 
 if TYPE_CHECKING:
     from tileprof.devices import Device
-    from tileprof.record.model.tiles.windows import Ints
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
     """Work items, one entry each: its group, and the ranges of m, n and k it has."""
 
-    group: Ints
-    m: tuple[Ints, Ints]
-    n: tuple[Ints, Ints]
-    k: tuple[Ints, Ints]
+    group: I64
+    m: tuple[I64, I64]
+    n: tuple[I64, I64]
+    k: tuple[I64, I64]
 
 
 @models("aten::_grouped_mm", data_dependent=True)
@@ -71,7 +71,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     footprint = Footprint(row_of_blocks(len(items.group)), _boxes(call, items, tile))
     depth = items.k[1] - items.k[0]
     work = flops(a.dtype, 1) * (items.m[1] - items.m[0]) * (items.n[1] - items.n[0]) * depth.astype(np.float64)
-    operands = (a, b, d, *((bias,) if bias is not None else ()))
+    operands = (a, b, d, call["offs"], *((bias,) if bias is not None else ()))
     return [
         Kernel(
             f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands, (len(items.group), 1, 1),
@@ -81,7 +81,7 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     ]  # fmt: skip
 
 
-def _items(ranges: dict[str, tuple[Ints, Ints]], tile: gemm_tiles.Tile) -> _Items:
+def _items(ranges: dict[str, tuple[I64, I64]], tile: gemm_tiles.Tile) -> _Items:
     """The tiles of all groups; an empty group has none, except along k, where its results are zeros."""
     (m0, m1), (n0, n1), (k0, k1) = ranges["m"], ranges["n"], ranges["k"]
     grids = [raster(x, y, 1) for x, y in zip(-(-(m1 - m0) // tile.m), -(-(n1 - n0) // tile.n), strict=True)]
@@ -114,11 +114,13 @@ def _boxes(call: Call, items: _Items, tile: gemm_tiles.Tile) -> Boxes:
         _rectangles(a, 0, READ, row, items.group[row], rows, along, **life),
         _rectangles(b, 1, READ, row, items.group[row], along, columns, **life),
         _rectangles(d, 2, WRITE, own, items.group, items.m, items.n, first=share, last=1.0),
+        # Every block searches the ends of the groups for the group of its work item before it loads anything.
+        regions.whole(call["offs"], 3, READ, own, first=0.0, last=0.0),
     ]
     if call["bias"] is not None:
         bias = call["bias"]
         start, stop = np.column_stack([items.group, items.n[0]]), np.column_stack([items.group + 1, items.n[1]])
-        parts.append(regions.boxes(bias, 3, READ, own, start, stop, first=share, last=1.0))
+        parts.append(regions.boxes(bias, 4, READ, own, start, stop, first=share, last=1.0))
     return Boxes.concat(parts)
 
 
@@ -126,10 +128,10 @@ def _rectangles(
     operand: Operand,
     slot: int,
     mode: int,
-    tile: Ints,
-    group: Ints,
-    rows: tuple[Ints, ...],
-    columns: tuple[Ints, ...],
+    tile: I64,
+    group: I64,
+    rows: tuple[I64, ...],
+    columns: tuple[I64, ...],
     **life: Any,
 ) -> Boxes:
     """Rectangles of a matrix, or of the group's own matrix where the operand has three dimensions."""

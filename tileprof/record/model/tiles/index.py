@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.compact import mask_positions
@@ -22,7 +23,6 @@ from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -51,7 +51,7 @@ class Target:
     """
 
     operand: Operand
-    offset: Ints | None
+    offset: I64 | None
     before: tuple[int, ...]
     after: tuple[int, ...]
 
@@ -295,7 +295,7 @@ def _move(
 
 
 def _indexed(
-    sketch: Sketch, target: Target, mode: int, tile: Ints, place: tuple[Ints, Ints], columns: tuple[Ints, Ints]
+    sketch: Sketch, target: Target, mode: int, tile: I64, place: tuple[I64, I64], columns: tuple[I64, I64]
 ) -> dict[str, Any]:
     """Accesses to the indexed operand; what to confess when the indices are unknown."""
     operand = target.operand

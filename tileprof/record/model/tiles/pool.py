@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import regions
@@ -20,7 +22,6 @@ from tileprof.record.model.tiles.reduce import reduction
 from tileprof.record.model.tiles.sketch import (
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -50,13 +51,13 @@ class Axis:
         """Windows of neighbouring outputs leave inputs out between them or inside."""
         return self.dilation > 1 or self.stride > self.kernel
 
-    def window(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    def window(self, start: I64, stop: I64) -> tuple[I64, I64]:
         """Inputs of outputs ``[start, stop)`` as a range, in steps of the dilation where there is one output."""
         low = start * self.stride - self.padding
         high = (stop - 1) * self.stride - self.padding + (self.kernel - 1) * self.dilation + 1
         return np.where(low < 0, low % self.dilation, low), np.minimum(high, self.size)
 
-    def seen_by(self, start: Ints, stop: Ints) -> tuple[Ints, Ints]:
+    def seen_by(self, start: I64, stop: I64) -> tuple[I64, I64]:
         """Outputs whose windows span inputs ``[start, stop)``, as the backward kernels scan them."""
         reach = (self.kernel - 1) * self.dilation + 1
         low = np.where(start + self.padding < reach, 0, (start + self.padding - reach) // self.stride + 1)
@@ -146,7 +147,7 @@ def _scanned(name: str, reads: Sequence[Operand], out: Operand, axes: Sequence[A
     return [sketch.kernel(name, threads=_MAX_THREADS, flops=out.numel, rate=rate_of(*reads))]
 
 
-def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, Ints, tuple[Ints, Ints, Ints]]:
+def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, I64, tuple[I64, I64, I64]]:
     """Blocks of ``chunk`` elements of ``out`` in memory order, as rectangles; ``units``: one index at a time."""
     order = memory_order([out])
     back = np.argsort(order)
@@ -161,28 +162,27 @@ def _walk(out: Operand, chunk: int, units: Sequence[bool]) -> tuple[Sketch, Ints
     return sketch, tile, (which, start, stop)
 
 
-def split(which: Ints, start: Ints, stop: Ints, dim: int) -> tuple[Ints, Ints, Ints]:
+def split(which: I64, start: I64, stop: I64, dim: int) -> tuple[I64, I64, I64]:
     """Rectangles cut into single indices along ``dim``."""
     count = stop[:, dim] - start[:, dim]
-    again = np.repeat(np.arange(len(which)), count)
-    turn = np.arange(len(again)) - np.repeat(np.cumsum(count) - count, count)
+    again, turn = ragged(count)
     start, stop = start[again], stop[again]
     start[:, dim] += turn
     stop[:, dim] = start[:, dim] + 1
     return which[again], start, stop
 
 
-def _spans(operand: Operand, out: Operand, chunk: int) -> tuple[Ints, Span]:
+def _spans(operand: Operand, out: Operand, chunk: int) -> tuple[I64, Span]:
     tile, lo, hi = ranges(operand.numel, chunk)
     return tile, Span(memory_order([out]), lo, hi)
 
 
 def _through(
-    start: Ints,
-    stop: Ints,
+    start: I64,
+    stop: I64,
     axes: Sequence[Axis],
-    direction: Callable[[Axis], Callable[[Ints, Ints], tuple[Ints, Ints]]],
-) -> tuple[Ints, Ints, list[int]]:
+    direction: Callable[[Axis], Callable[[I64, I64], tuple[I64, I64]]],
+) -> tuple[I64, I64, list[int]]:
     low, high = start.copy(), stop.copy()
     first = start.shape[1] - len(axes)
     for d, axis in enumerate(axes, first):

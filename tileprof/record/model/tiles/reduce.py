@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles.pointwise import elementwise, short
@@ -28,7 +29,6 @@ from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -219,7 +219,7 @@ def _read(
     operand: Operand,
     dims: tuple[tuple[int, ...], tuple[int, ...]],
     chosen: Plan,
-    owned: tuple[Ints, Ints, Ints],
+    owned: tuple[I64, I64, I64],
     inputs: int,
 ) -> None:
     """Every block reads its outputs' elements: all of them, or every ``splits``-th chunk; ``dims`` = (reduced, kept)."""

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tileprof.arrays import I64
+from tileprof.arrays.ragged import ragged
 from tileprof.trace.footprint import Boxes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tileprof.record.model.call import Operand
-
-Ints = NDArray[np.int64]
 
 _LEVELS = 3
 """A row of `Boxes` holds a run and two strides."""
@@ -81,7 +81,7 @@ def whole(
     return boxes(operand, slot, mode, tile, np.zeros(rank, np.int64), operand.shape, first=first, last=last)
 
 
-def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[Ints, Ints, Ints]:
+def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[I64, I64, I64]:
     """Cut ranges ``[lo, hi)`` of the row-major flattened ``shape`` (one dimension or more) into disjoint rectangles.
 
     ``lo`` and ``hi`` are ``[ranges]``. Returns ``range`` ``[rectangles]`` (which range it is a part of) and ``start``
@@ -90,7 +90,7 @@ def linear(shape: Sequence[int], lo: ArrayLike, hi: ArrayLike) -> tuple[Ints, In
     rank = len(shape)
     lo, hi = (np.atleast_1d(np.asarray(x, np.int64)) for x in (lo, hi))
     pending = [(np.arange(len(lo)), np.zeros((len(lo), rank), np.int64), lo, hi)]
-    done: list[tuple[Ints, Ints, Ints]] = []
+    done: list[tuple[I64, I64, I64]] = []
     for dim in range(rank):
         inner = max(int(np.prod(shape[dim + 1 :], dtype=np.int64)), 1)
         following = []
@@ -193,18 +193,18 @@ def by_tile(unsorted: Boxes) -> Boxes:
     return Boxes(**{name: getattr(unsorted, name)[order] for name in Boxes.__slots__})
 
 
-def _corners(corner: ArrayLike) -> Ints:
+def _corners(corner: ArrayLike) -> I64:
     given = np.asarray(corner, np.int64)
     return given[None] if given.ndim == 1 else given
 
 
-def _strides(operand: Operand) -> Ints:
+def _strides(operand: Operand) -> I64:
     return np.asarray(operand.strides, np.int64) * operand.itemsize
 
 
 def _slabs(
-    source: Ints, corner: Ints, shape: Sequence[int], dim: int, begin: Ints, end: Ints, chosen: NDArray[np.bool_]
-) -> tuple[Ints, Ints, Ints]:
+    source: I64, corner: I64, shape: Sequence[int], dim: int, begin: I64, end: I64, chosen: NDArray[np.bool_]
+) -> tuple[I64, I64, I64]:
     """The rectangles ``[begin, end)`` along ``dim``, whole in every later dimension, fixed in every earlier one."""
     start = corner[chosen].copy()
     stop = start + 1
@@ -213,7 +213,7 @@ def _slabs(
     return source[chosen], start, stop
 
 
-def _merge(operand: Operand, extent: Ints, strides: Ints) -> tuple[Ints, Ints]:
+def _merge(operand: Operand, extent: I64, strides: I64) -> tuple[I64, I64]:
     """Levels of nested repetition, from the run of bytes outwards: ``counts`` and ``strides`` ``[regions, levels]``.
 
     Dimensions come by rising stride; one joins the level below it when its copies of that level touch or
@@ -236,7 +236,7 @@ def _merge(operand: Operand, extent: Ints, strides: Ints) -> tuple[Ints, Ints]:
     return counts, steps
 
 
-def _unroll(offset: Ints, counts: Ints, strides: Ints) -> tuple[Ints | None, Ints, Ints, Ints]:
+def _unroll(offset: I64, counts: I64, strides: I64) -> tuple[I64 | None, I64, I64, I64]:
     """Enumerate the levels beyond three, smallest counts first; ``row`` names the region of each row (None: one each)."""
     excess = (counts[:, _LEVELS:] > 1).any(axis=1)
     if not excess.any():
@@ -251,8 +251,7 @@ def _unroll(offset: Ints, counts: Ints, strides: Ints) -> tuple[Ints | None, Int
     counts, strides = np.take_along_axis(counts, order, 1), np.take_along_axis(strides, order, 1)
     for level in range(_LEVELS, outer + 1):
         n = counts[:, level]
-        again = np.repeat(np.arange(len(row)), n)
-        turn = np.arange(len(again)) - np.repeat(np.cumsum(n) - n, n)
+        again, turn = ragged(n)
         offset = offset[again] + turn * strides[again, level]
         row, counts, strides = row[again], counts[again], strides[again]
     return row, offset, counts, strides

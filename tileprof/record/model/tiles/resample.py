@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tileprof.arrays import I64
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
 from tileprof.record.model.tiles import regions
@@ -19,7 +20,6 @@ from tileprof.record.model.tiles.sketch import (
     ATOMIC,
     READ,
     WRITE,
-    Ints,
     Sketch,
     Span,
     blocks,
@@ -38,8 +38,8 @@ _NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
 class Map:
     """Along one axis, output ``o`` reads inputs ``low[o] <= i < high[o]``; both never fall, and so do their ranges."""
 
-    low: Ints
-    high: Ints
+    low: I64
+    high: I64
 
     @property
     def gaps(self) -> bool:
@@ -137,7 +137,7 @@ def _bordered(call: Call, inside: Operand, inside_mode: int, padded: Operand, pa
     source = sum(a.reshape((-1,) + (1,) * (len(axes) - 1 - d)) for d, a in enumerate(axes))
     sketch = Sketch(blocks(padded.numel, _PAD_THREADS))
     tile, lo, hi = ranges(padded.numel, _PAD_THREADS)
-    sketch.elements(inside, inside_mode, np.arange(padded.numel) // _PAD_THREADS, np.asarray(source).ravel())
+    sketch.elements(inside, inside_mode, np.repeat(tile, hi - lo), np.asarray(source).ravel())
     sketch.span(padded, padded_mode, tile, Span(tuple(range(len(padded.shape))), lo, hi))
     return [sketch.kernel(short(call.op), threads=_PAD_THREADS)]
 

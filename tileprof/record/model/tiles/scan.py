@@ -12,6 +12,7 @@ from typing import Any
 
 from tileprof.devices import Device
 from tileprof.record.model.call import Call, Kernel, Operand, models
+from tileprof.record.model.tiles.look_back import LOOK_BACK, look_back
 from tileprof.record.model.tiles.pointwise import contiguous, elementwise, short
 from tileprof.record.model.tiles.rows import inner_size, row_blocks, strips
 from tileprof.record.model.tiles.sketch import (
@@ -83,13 +84,11 @@ def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel
         main.span(operand, mode, tile, Span(every, low, high))
     if count > 1:
         main.whole(states, ATOMIC)
-    fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source), "note": LOOK_BACK}
+        look_back(main, [source], tile, low)
+    fields: dict[str, Any] = {"flops": source.numel, "rate": rate_of(source), "note": LOOK_BACK if count > 1 else ""}
     return [
         *kernels, prepare.kernel("scan_init", threads=128), main.kernel(f"scan<{name}>", threads=128, **fields)
     ]  # fmt: skip
-
-
-LOOK_BACK = "one pass: a block waits inside the launch for the blocks before it"
 
 
 @models(

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tileprof.arrays import I64, grids
+from tileprof.arrays.ragged import ragged
 from tileprof.record.model.call import Kernel, Operand, Scratch
 from tileprof.record.model.tiles import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
-
-Ints = NDArray[np.int64]
 
 STORES_BEGIN = 0.5
 """When in its life a block that loads first begins to store: loads and stores move about as much. Only the order matters to
@@ -31,8 +31,8 @@ class Span:
     """Range ``lo[r] <= index < hi[r]`` of the dimensions ``dims``, flattened in that order; one range a row ``r``."""
 
     dims: tuple[int, ...]
-    lo: Ints
-    hi: Ints
+    lo: I64
+    hi: I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,17 @@ class Sketch:
         x, y, z = (*grid, 1, 1)[:3]
         self.grid = (int(x), int(y), int(z))
         self.tiles = int(x) * int(y) * int(z)
-        self._operands: dict[int, Operand | Scratch] = {}
-        self._slots: dict[int, int] = {}
+        self._operands: list[Operand | Scratch] = []
+        self._slots: dict[tuple[int, bool], int] = {}
         self._parts: list[Boxes] = []
 
-    def slot(self, operand: Operand) -> int:
-        """The operand's slot, a new one on first sight."""
-        if operand.ref not in self._slots:
-            self._slots[operand.ref] = len(self._slots)
-            self._operands[operand.ref] = _binding(operand)
-        return self._slots[operand.ref]
+    def slot(self, operand: Operand, *, awaited: bool = False) -> int:
+        """The operand's slot, a new one on first sight; ``awaited``: the one of `awaits`."""
+        key = operand.ref, awaited
+        if key not in self._slots:
+            self._slots[key] = len(self._operands)
+            self._operands.append(_binding(operand))
+        return self._slots[key]
 
     def region(
         self, operand: Operand, mode: int, tile: ArrayLike, start: ArrayLike, stop: ArrayLike, **more: Any
@@ -79,6 +80,16 @@ class Sketch:
         """Tiles touch the product of ``spans``; dimensions outside them whole. ``tile`` is ``[ranges]``."""
         flat, ranges, start, stop = rectangles(operand, *spans)
         self.region(flat, mode, np.asarray(tile)[ranges], start, stop)
+
+    def awaits(self, operand: Operand, tile: ArrayLike, *spans: Span) -> None:
+        """Tiles wait inside the launch for other tiles that read these elements.
+
+        A read in a slot of its own: it orders the tile behind whoever writes the elements, and moves no bytes.
+        """
+        flat, ranges, start, stop = rectangles(operand, *spans)
+        if len(start):
+            slot = self.slot(operand, awaited=True)
+            self._place(operand, regions.boxes(flat, slot, READ, np.asarray(tile)[ranges], start, stop))
 
     def whole(self, operand: Operand, mode: int, tile: ArrayLike | None = None) -> None:
         """Tiles (all of them unless given) touch the whole operand."""
@@ -117,11 +128,15 @@ class Sketch:
             boxes.first = np.where(load, 0.0, STORES_BEGIN).astype(np.float32)
             boxes.last = np.where(load, STORES_BEGIN, 1.0).astype(np.float32)
         footprint = Footprint(grid_blocks(self.grid), boxes)
-        operands = tuple(self._operands.values())
-        return Kernel(name, footprint, operands, self.grid, block, flops=int(flops), **fields)
+        awaited = frozenset(slot for (_, awaited), slot in self._slots.items() if awaited)
+        if awaited:
+            fields.setdefault("coverage", "inferred")
+        return Kernel(
+            name, footprint, tuple(self._operands), self.grid, block, flops=int(flops), awaited=awaited, **fields
+        )
 
 
-def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, Ints, Ints, Ints]:
+def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, I64, I64, I64]:
     """The operand with merged dimensions, and rectangles of it: ``range``, ``start``, ``stop``.
 
     Several spans multiply range by range: rectangle rows are the pairs of rectangles of equal range.
@@ -149,7 +164,7 @@ def rectangles(operand: Operand, *spans: Span) -> tuple[Operand, Ints, Ints, Int
     return replace(operand, shape=shape, strides=strides), ranges, start, stop
 
 
-def _pair(left: Ints, right: Ints, count: int) -> tuple[Ints, Ints]:
+def _pair(left: I64, right: I64, count: int) -> tuple[I64, I64]:
     """Row numbers of all pairs of ``left`` and ``right`` (sorted range ids below ``count``) with equal id."""
     every = np.arange(count)
     if np.array_equal(left, every) and np.array_equal(right, every):
@@ -157,23 +172,21 @@ def _pair(left: Ints, right: Ints, count: int) -> tuple[Ints, Ints]:
     many = np.bincount(right, minlength=count)
     begin = np.cumsum(many) - many
     repeats = many[left]
-    rows = np.repeat(np.arange(len(left)), repeats)
-    turn = np.arange(len(rows)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    rows, turn = ragged(repeats)
     return rows, begin[left[rows]] + turn
 
 
-def ranges(total: int, chunk: int, tiles: int | None = None) -> tuple[Ints, Ints, Ints]:
+def ranges(total: int, chunk: int, tiles: int | None = None) -> tuple[I64, I64, I64]:
     """``tile, lo, hi`` of consecutive chunks of ``total``; a grid-stride loop when ``tiles`` is fewer than chunks."""
     lo = np.arange(0, total, chunk, dtype=np.int64)
     tile = np.arange(len(lo))
     return tile if tiles is None else tile % tiles, lo, np.minimum(lo + chunk, total)
 
 
-def cut(lo: Ints, hi: Ints, size: int) -> tuple[Ints, Ints, Ints]:
+def cut(lo: I64, hi: I64, size: int) -> tuple[I64, I64, I64]:
     """Ranges cut at multiples of ``size``: range id, begin and end of each piece."""
     count = np.maximum((hi - 1) // size - lo // size + 1, 0)
-    which = np.repeat(np.arange(len(lo)), count)
-    turn = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+    which, turn = ragged(count)
     line = (lo // size)[which] + turn
     return which, np.maximum(lo[which], line * size), np.minimum(hi[which], (line + 1) * size)
 
@@ -185,8 +198,7 @@ def blocks(total: int, chunk: int) -> int:
 
 def grid_blocks(grid: tuple[int, int, int]) -> NDArray[np.int32]:
     """``[tiles, 3]`` coordinates of all thread blocks, x fastest, as the hardware dispatches them."""
-    tile = np.arange(grid[0] * grid[1] * grid[2])
-    return np.stack([tile % grid[0], tile // grid[0] % grid[1], tile // (grid[0] * grid[1])], axis=1).astype(np.int32)
+    return grids.places(grid).astype(np.int32)
 
 
 def scratch(slot: int, *shape: int, itemsize: int = 4) -> Part:

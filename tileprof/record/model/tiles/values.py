@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.arrays import I64
 from tileprof.record.model.call import Call, Operand
-
-Ints = NDArray[np.int64]
 
 
 def known(call: Call, operand: Operand) -> NDArray[Any] | None:
@@ -23,7 +22,7 @@ def not_known(what: str) -> dict[str, Any]:
     return {"coverage": "conservative", "note": f"indices without values: {what}"}
 
 
-def positions(operand: Operand) -> Ints:
+def positions(operand: Operand) -> I64:
     """Distance of each element from the first, in elements, flattened in row-major order."""
     at = np.zeros((), np.int64)
     for size, stride in zip(operand.shape, operand.strides, strict=True):
@@ -31,7 +30,7 @@ def positions(operand: Operand) -> Ints:
     return at.ravel()
 
 
-def wrapped(index: NDArray[Any], size: int) -> Ints:
+def wrapped(index: NDArray[Any], size: int) -> I64:
     """Indices with negative ones counted from the end."""
     index = index.astype(np.int64)
     return np.where(index < 0, index + size, index)

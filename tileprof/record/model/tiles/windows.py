@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Piece = tuple[Ints, Ints, int]
+from tileprof.arrays import I64
+
+Piece = tuple[I64, I64, int]
 """``start``, ``stop`` (arrays, one entry a question) and the step of positions."""
 
 
@@ -28,7 +28,7 @@ class Axis:
     dilation: int = 1
     transposed: bool = False
 
-    def sources(self, lo: Ints, hi: Ints) -> list[Piece]:
+    def sources(self, lo: I64, hi: I64) -> list[Piece]:
         """The positions in the source that results ``lo <= p < hi`` need: their union is exact, pieces may be empty.
 
         One piece when taps lie side by side and leave no holes, else one a tap.
@@ -46,7 +46,7 @@ class Axis:
             return [self._clip(lo * self.stride - self.padding, (hi - 1) * self.stride - self.padding + self.taps)]
         return [self.tap(lo, hi, tap) for tap in range(self.taps)]
 
-    def tap(self, lo: Ints, hi: Ints, tap: int) -> Piece:
+    def tap(self, lo: I64, hi: I64, tap: int) -> Piece:
         """The positions that one tap of results ``lo <= p < hi`` touches, of a window that is not transposed."""
         base = tap * self.dilation - self.padding
         low = np.maximum(lo, _ceil(np.int64(-base), self.stride))
@@ -58,14 +58,14 @@ class Axis:
             self.stride,
         )
 
-    def _tied(self, lo: Ints, hi: Ints, tap: int) -> Piece:
+    def _tied(self, lo: I64, hi: I64, tap: int) -> Piece:
         shift = self.padding - tap * self.dilation
         return self._clip(_ceil(lo + shift, self.stride), (hi - 1 + shift) // self.stride + 1)
 
-    def _clip(self, start: Ints, stop: Ints) -> Piece:
+    def _clip(self, start: I64, stop: I64) -> Piece:
         start, stop = np.clip(start, 0, self.size), np.clip(stop, 0, self.size)
         return start, np.maximum(start, stop), 1
 
 
-def _ceil(value: Ints | np.int64, divisor: int) -> Ints:
+def _ceil(value: I64 | np.int64, divisor: int) -> I64:
     return np.asarray(-(-value // divisor))

@@ -1,0 +1,290 @@
+"""A verdict on a program and the actions that are worth their effort, ranked: `guide(report, simulator) -> Guidance`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tileprof.analysis.gains import direct_and_known
+from tileprof.analysis.guidance.chains import chains
+from tileprof.analysis.guidance.ladder import APART, ladder, simulated_times
+from tileprof.analysis.guidance.shares import by_module, by_operator
+from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
+from tileprof.analysis.opportunities import pair_opportunity
+from tileprof.analysis.simulate.scheduler import program_of
+from tileprof.analysis.words import counted, duration, signed_percent
+
+if TYPE_CHECKING:
+    from tileprof.analysis.report import Report
+    from tileprof.analysis.simulate import Simulator
+
+WORTH: Final = 0.005
+"""Share of the program that an action must save to be named."""
+
+MOST_ACTIONS: Final = 8
+MOST_PAIRS: Final = 6
+"""Kinds of pairs that are simulated; `tileprof simulate --advice` tries more."""
+
+SLOW_HOST_NS: Final = 20_000
+"""Mean gap of a launch from which on the host is late: about ten times what launching takes."""
+
+_LAUNCH_BOUND, _NARROW, _FULL_RATE, _TAIL = 0.25, 0.5, 0.6, 0.25
+"""From these shares on a program is called launch-bound (no kernel runs), made of small kernels (launches that fill less
+than half of the GPU), bound by DRAM or arithmetic (time that these need at full rate), tail-bound (slots without a tile).
+"""
+
+
+def guide(report: Report, simulator: Simulator) -> Guidance:
+    """Verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph and machine."""
+    times = simulated_times(report, simulator)
+    made = _Actions(report, simulator, times)
+    ranked = sorted(made.all(), key=_rank)
+    actions = tuple(a for a in ranked if a.saves_share >= WORTH)[:MOST_ACTIONS]
+    launches = simulator.graph.launches
+    return Guidance(
+        verdict=_verdict(report, simulator.narrow, actions),
+        ladder=ladder(report, times),
+        actions=actions,
+        operators=by_operator(report, launches) if len(launches) else (),
+        modules=by_module(report, launches) if len(launches) else (),
+    )
+
+
+def _rank(action: Action) -> tuple[bool, bool, float]:
+    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out."""
+    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns
+
+
+def host_is_late(report: Report) -> bool:
+    """Whether a measured program mostly waits for its host, as first calls do while they load and compile."""
+    p = report.program
+    return "measured" in p.timing and p.gap_ns >= max(p.recorded_ns / 2, SLOW_HOST_NS * p.launches, 1.0)
+
+
+def _verdict(report: Report, narrow: float, actions: tuple[Action, ...]) -> Verdict:
+    kind, fact = _limit(report, narrow)
+    if not report.program.launches:
+        return Verdict(kind, fact, 0.0, 0.0)
+    if not actions:
+        rest = "no action here saves 0.5% of it"
+        return Verdict(kind, f"{kind}: {fact}; {rest}", 0.0, 0.0)
+    first = actions[0]
+    if first.kind == "warm-up":
+        rest = "record a warm step: call the program once before tileprof.capture()"
+        return Verdict(kind, f"{kind}: {fact}; {rest}", first.saves_ns, first.saves_share)
+    most = "at most " if first.basis == "at most" else ""
+    saves = f"{first.title} saves {most}{duration(first.saves_ns)} ({signed_percent(first.saves_share)})"
+    return Verdict(kind, f"{kind}: {fact}; {saves}", first.saves_ns, first.saves_share)
+
+
+def _limit(report: Report, narrow: float) -> tuple[str, str]:
+    """What limits the program, and the numbers that say so."""
+    p, bounds = report.program, report.bounds
+    if not p.launches:
+        return "empty", "nothing that runs on a GPU was recorded"
+    if p.recorded_ns <= 0:
+        return "untimed", "the trace holds no times"
+    gap = p.gap_ns / p.recorded_ns
+    small = f"{narrow:.0%} of the launches fill less than half of the GPU"
+    if host_is_late(report):
+        return (
+            "host-bound",
+            f"the GPU waits for the host {gap:.0%} of the time, {duration(p.gap_ns / p.launches)} a launch",
+        )
+    if gap >= _LAUNCH_BOUND:
+        more = f", and {small}" if narrow >= _NARROW else ""
+        return "launch-bound", f"for {gap:.0%} of the time no kernel runs{more}"
+    if narrow >= _NARROW:
+        return "small kernels", f"{small}, and for {gap:.0%} of the time no kernel runs"
+    for name, word in (("DRAM", "bandwidth-bound"), ("compute", "compute-bound")):
+        needed = bounds.ns.get(name, 0.0) / p.recorded_ns
+        if needed >= _FULL_RATE and report.dependencies_known:
+            rate = "moving every byte once" if name == "DRAM" else "the arithmetic"
+            return word, f"{rate} at full rate takes {needed:.0%} of the time, which no schedule shortens"
+    if p.idle >= _TAIL:
+        return "tail-bound", f"{p.idle:.0%} of the slot-time has no tile while launches run, mostly in last waves"
+    return "well filled", f"tiles fill {1 - p.idle:.0%} of the slot-time while launches run"
+
+
+class _Actions:
+    """All actions that a report and some simulated times lead to, unsorted."""
+
+    def __init__(self, report: Report, simulator: Simulator, times: dict[str, float]) -> None:
+        self._report, self._simulator, self._times = report, simulator, times
+        self._graph = simulator.graph
+        self._launches = simulator.graph.launches
+        self._recorded_ns = report.program.recorded_ns
+        self._trace = shlex.quote(report.source.path)
+        self._pytorch = bool(self._launches["op"].astype(str).str.startswith("aten::").any())
+
+    def all(self) -> Iterator[Action]:
+        if not self._report.program.launches or self._recorded_ns <= 0:
+            return
+        if host_is_late(self._report):
+            yield self._warm_up()
+        yield from self._cuda_graph()
+        if self._report.dependencies_known:
+            yield from self._dependent_launch()
+            yield from self._compile_backend()
+            yield from self._fuse()
+            yield from self._synchronise()
+        yield from self._tile_shapes()
+
+    def _action(
+        self,
+        kind: str,
+        title: str,
+        saves_ns: float,
+        basis: Basis,
+        effort: Effort,
+        reason: str,
+        command: str,
+        launches: tuple[int, ...] = (),
+    ) -> Action:
+        share = saves_ns / self._recorded_ns
+        return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches)
+
+    def _graph_ns(self) -> float:
+        """Time of the program once it is in a CUDA graph, or as recorded where that is no slower."""
+        return min(self._recorded_ns, self._times.get("graph", self._recorded_ns))
+
+    def _warm_up(self) -> Action:
+        gap_ns = self._report.program.gap_ns
+        return self._action(
+            "warm-up",
+            "recording a warm step",
+            gap_ns,
+            "at most",
+            "minutes",
+            "first calls load and compile while the GPU waits; that time counts as saved in everything below",
+            "with tileprof.capture(): model(x)  # after one call outside of it",
+        )
+
+    def _cuda_graph(self) -> Iterator[Action]:
+        p = self._report.program
+        device = self._simulator.machine.device
+        if "graph" in self._times:
+            saves_ns, basis = self._recorded_ns - self._times["graph"], "simulated"
+        else:
+            shorter = max(device.launch_gap_ns - device.graph_gap_ns, 0.0) * (p.launches - 1)
+            saves_ns, basis = min(shorter, p.gap_ns), "estimated"
+        reason = f"{counted(p.launches, 'launch')}, no kernel runs for {duration(p.gap_ns)}"
+        apart_ns = self._times.get(APART, np.inf)
+        if apart_ns < 0.98 * self._graph_ns():
+            reason += f"; captured on several streams, so that independent launches run side by side, it takes {duration(apart_ns)}"
+        code = (
+            'torch.compile(model, mode="reduce-overhead")' if self._pytorch else "cudaStreamBeginCapture(stream, mode)"
+        )
+        yield self._action(
+            "cuda-graph",
+            "a CUDA graph",
+            saves_ns,
+            "simulated" if basis == "simulated" else "estimated",
+            "minutes",
+            reason,
+            code,
+        )
+
+    def _dependent_launch(self) -> Iterator[Action]:
+        if "pdl" in self._times:
+            gap_ns = self._simulator.machine.device.graph_gap_ns
+            yield self._action(
+                "dependent-launch",
+                "programmatic dependent launch in the graph",
+                self._graph_ns() - self._times["pdl"],
+                "simulated",
+                "hours",
+                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits at "
+                "entry were slower for some",
+                f"tileprof simulate --scheduler pdl {self._trace}",
+            )
+
+    def _compile_backend(self) -> Iterator[Action]:
+        if self._pytorch and "persistent" in self._times:
+            before = min(self._graph_ns(), self._times.get("pdl", np.inf))
+            yield self._action(
+                "compile",
+                'torch.compile(model, backend="tileprof")',
+                before - self._times["persistent"],
+                "simulated",
+                "minutes",
+                "one persistent kernel whose tiles wait for tiles leaves no gaps; simulated as if the backend took every launch",
+                'torch.compile(model, backend="tileprof")',
+            )
+
+    def _fuse(self) -> Iterator[Action]:
+        for chain in chains(self._graph, self._simulator.machine.device.graph_gap_ns):
+            count = chain.last - chain.first + 1
+            yield self._action(
+                "fuse",
+                f"fusing {chain.operators} {_at(chain.first, chain.last, chain.times, chain.module)}",
+                chain.saves_ns,
+                "estimated",
+                "minutes" if self._pytorch else "hours",
+                f"each tile of these {count} launches needs the same tile before it and nothing else of the chain; fused, the "
+                "chain takes as long as its longest launch",
+                "torch.compile(model)" if self._pytorch else f"tileprof view {self._trace}",
+                tuple(range(chain.first, chain.last + 1)),
+            )
+
+    def _synchronise(self) -> Iterator[Action]:
+        groups = self._report.groups
+        rows = groups[direct_and_known(groups) & (groups["overlap_ns"].to_numpy(np.float64) > 0)]
+        program = program_of(self._graph)
+        for row in rows.head(MOST_PAIRS).to_dict("records"):
+            if self._report.program.tiles > 0 and (found := pair_opportunity(row, self._simulator, program)):
+                if found.scheduler == "pdl":
+                    continue  # the whole program's dependent launch is an action of its own
+                pair = (int(row["producers"][0]), int(row["consumers"][0]))
+                names = " → ".join(name.removeprefix("aten::") for name in found.names)
+                yield self._action(
+                    "synchronise",
+                    f"synchronising the tiles of launches {pair[0]} → {pair[1]} ({names}){_times(found.times)}",
+                    found.saves_ns,
+                    "simulated",
+                    "days",
+                    found.because,
+                    f"tileprof export --format json --pair {pair[0]}:{pair[1]} -o policy {self._trace}",
+                    pair,
+                )
+
+    def _tile_shapes(self) -> Iterator[Action]:
+        """Launches of a few waves whose last one is nearly empty; only kernels whose tile shape is a choice."""
+        waves = self._report.launch_waves
+        alone = waves["alone_ns"].to_numpy(np.float64)
+        whole = waves["waves"].to_numpy(np.float64)
+        rounded = 1.0 - waves["last_wave"].to_numpy(np.float64)
+        lost = np.where(whole >= 2, alone * rounded / np.maximum(whole, 1.0), 0.0)
+        facts = self._launches
+        names = facts["op"].astype(str).str.replace("aten::", "").where(facts["op"] != "", facts["kernel"].astype(str))
+        families = facts["module"].astype(str).str.replace(r"\d+", "*", regex=True)
+        alike: dict[tuple[int, str, str], list[int]] = {}
+        for i, key in enumerate(zip(facts["footprint"].tolist(), names.tolist(), families.tolist(), strict=True)):
+            alike.setdefault(key, []).append(i)
+        for (_, name, module), members in alike.items():
+            saves_ns, first = float(lost[members].sum()), members[0]
+            if saves_ns < WORTH * self._recorded_ns:
+                continue
+            yield self._action(
+                "tile-shape",
+                f"another tile shape for {name} {_at(first, first, len(members), module)}",
+                saves_ns,
+                "at most",
+                "minutes" if self._pytorch else "hours",
+                f"{counted(int(whole[first]), 'wave')}, the last one {1 - rounded[first]:.0%} full",
+                'torch.compile(model, mode="max-autotune")' if self._pytorch else f"tileprof view {self._trace}",
+                (first,),
+            )
+
+
+def _at(first: int, last: int, times: int, module: str) -> str:
+    launches = f"launch {first}" if first == last else f"launches {first} to {last}"
+    where = f" in {module}" if module else ""
+    return f"({launches}{where}{_times(times)})"
+
+
+def _times(times: int) -> str:
+    return f", \N{MULTIPLICATION SIGN}{times}" if times > 1 else ""

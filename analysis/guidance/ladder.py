@@ -1,0 +1,62 @@
+"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at the bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tileprof.analysis.guidance.values import Rung
+from tileprof.analysis.simulate import scheduler
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.analysis.report import Report
+    from tileprof.analysis.simulate import Simulator
+
+MOST_TILES = 4_000_000
+"""Longer programs are not simulated for guidance: one schedule takes about a second per million tiles."""
+
+APART = "graph:dependencies=1"
+
+_LABELS = {
+    "graph": "CUDA graph",
+    APART: "graph, independent launches side by side",
+    "pdl": "graph and programmatic dependent launch",
+    "persistent": "one persistent kernel, tiles synchronised",
+}
+
+
+def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
+    """Scheduler to the program's time in ns; without those that cannot be simulated, and empty for very long programs."""
+    p = report.program
+    if not p.launches or p.recorded_ns <= 0 or p.tiles > MOST_TILES:
+        return {}
+    times: dict[str, float] = {}
+    for name in _LABELS if report.dependencies_known else ("graph",):
+        try:
+            schedule = simulator.run(scheduler(name), name)
+        except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
+            continue
+        if not schedule.deadlock:
+            times[name] = schedule.time_ns
+    return times
+
+
+def ladder(report: Report, times: dict[str, float]) -> tuple[Rung, ...]:
+    """Recorded time first; schedules that gain over the rung before; the list schedule; the bound last."""
+    recorded, bounds = report.program.recorded_ns, report.bounds
+    if recorded <= 0:
+        return ()
+
+    def rung(name: str, label: str, ns: float) -> Rung:
+        return Rung(name, label, ns, 1 - ns / recorded)
+
+    rungs = [rung("recorded", "as recorded", recorded)]
+    for name, label in _LABELS.items():
+        if name in times and times[name] < 0.99 * rungs[-1].time_ns:
+            rungs.append(rung(name, label, times[name]))
+    if report.dependencies_known:
+        if bounds.listed_ns is not None and bounds.listed_ns < rungs[-1].time_ns:
+            rungs.append(rung("list", "list schedule, launches for free", bounds.listed_ns))
+        if bounds.bound_ns <= rungs[-1].time_ns:
+            rungs.append(rung("bound", f"bound ({bounds.binding}): no schedule is faster", bounds.bound_ns))
+    return tuple(rungs)

@@ -1,0 +1,92 @@
+"""What guidance consists of, with its JSON form.
+
+`Guidance.to_json`, which ``tileprof report --json`` holds under ``guidance``; times are nanoseconds, shares 0 to 1. ::
+
+    verdict    kind, sentence, saves_ns, saves_share     of the first action; 0 where there is none
+    ladder     [name, label, time_ns, saves_share]        from what is recorded down to the bound
+    actions    [kind, title, saves_ns, saves_share, basis, effort, reason, command, launches]
+    operators  [name, launches, tiles, time_ns, share, filled]
+    modules    the same, by module
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Basis = Literal["simulated", "estimated", "at most"]
+Effort = Literal["minutes", "hours", "days"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One schedule of the whole program; ``saves_share`` is against the recorded time, negative where it is slower."""
+
+    name: str
+    label: str
+    time_ns: float
+    saves_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do.
+
+    ``saves_ns``: over all repetitions, beyond what a CUDA graph saves unless the action is the graph itself; actions
+    overlap, so do not add them. ``basis``: a simulation, an estimate that ``reason`` states, or an upper bound.
+    ``launches``: an example, ascending; empty for the whole program. ``command``: to copy, shell or Python.
+    """
+
+    kind: str
+    title: str
+    saves_ns: float
+    saves_share: float
+    basis: Basis
+    effort: Effort
+    reason: str
+    command: str
+    launches: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What limits the program, in a word (``kind``) and in a sentence that ends with the first action."""
+
+    kind: str
+    sentence: str
+    saves_ns: float
+    saves_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Launches of one operator or module.
+
+    ``time_ns``: sum of their durations; ``share``: of the recorded time; ``filled``: mean share of slot-time that has a
+    tile while they run, weighed by time.
+    """
+
+    name: str
+    launches: int
+    tiles: int
+    time_ns: float
+    share: float
+    filled: float
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """The answer to "what should I do first?"; ``actions`` are sorted, the most useful first."""
+
+    verdict: Verdict
+    ladder: tuple[Rung, ...]
+    actions: tuple[Action, ...]
+    operators: tuple[Share, ...]
+    modules: tuple[Share, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as JSON types, as in the module's docstring."""
+        value = asdict(self)
+        for action in value["actions"]:
+            action["launches"] = list(action["launches"])
+        return {name: list(part) if isinstance(part, tuple) else part for name, part in value.items()}

@@ -1,0 +1,98 @@
+"""Guidance: the verdict on a program, the ladder of schedules, and which actions come first."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from tests.unit.analysis.fakes import all_to_all, footprint, graph, one_to_one, trace
+from tileprof.analysis.guidance import guide
+from tileprof.analysis.guidance.chains import chains
+from tileprof.analysis.report import build_report
+from tileprof.analysis.simulate import Simulator
+
+
+def program(*, lives=(1000.0, 1000.0, 1000.0), tiles=2, gap=100, links=None, timing="modelled", op="aten::mul"):
+    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says otherwise."""
+    rows, begin = [], 0
+    for i, ns in enumerate(lives):
+        took = int(ns) * -(-tiles // 2)
+        rows.append(
+            {"footprint": i, "timing": timing, "duration_ns": took, "begin_ns": begin, "block_x": 256, "op": op,
+             "kernel": "k", "module": f"h.{i}", "coverage": "exact", "stream": 0, "flops": 0}
+        )  # fmt: skip
+        begin += took + gap
+    t = trace(rows, {i: footprint(tiles, duration_ns=ns) for i, ns in enumerate(lives)})
+    t.tiles = pd.DataFrame({"footprint": [*range(len(lives))], "bytes_read": 1, "bytes_written": 1})
+    links = links or [(i, i + 1, one_to_one(tiles)) for i in range(len(lives) - 1)]
+    g = graph([tiles] * len(rows), links, t)
+    names = ["one_to_one" if b.count == tiles else "all_to_all" for b in g.blocks]
+    g.pairs = g.links[["producer", "consumer", "edges", "bytes"]].assign(pattern=names, map="", reuse_only=False)
+    return g
+
+
+def guidance_of(g):
+    return guide(build_report(g), Simulator(g))
+
+
+def test_short_kernels_with_long_gaps_are_launch_bound_and_a_graph_comes_first():
+    found = guidance_of(program(lives=[100.0] * 10, gap=100))
+    assert found.verdict.kind == "launch-bound"
+    assert found.actions[0].kind in {"cuda-graph", "fuse"}
+    graphed = next(a for a in found.actions if a.kind == "cuda-graph")
+    assert graphed.saves_ns == pytest.approx(9 * 50)  # the device's gaps: 100 ns from the host, 50 in a graph
+    assert found.verdict.saves_share == found.actions[0].saves_share
+
+
+def test_a_ladder_goes_down_from_what_was_recorded_to_the_bound():
+    found = guidance_of(program(lives=[100.0] * 10, gap=100))
+    times = [rung.time_ns for rung in found.ladder]
+    assert times == sorted(times, reverse=True)
+    assert (found.ladder[0].name, found.ladder[-1].name) == ("recorded", "bound")
+
+
+def test_a_program_that_fills_the_gpu_has_nothing_to_do_first():
+    found = guidance_of(program(lives=[1e6], tiles=200, links=[]))
+    assert (found.verdict.kind, found.actions) == ("well filled", ())
+    assert "no action here" in found.verdict.sentence
+
+
+def test_a_measured_program_that_waits_for_its_host_is_recorded_warm_first():
+    found = guidance_of(program(lives=[1000.0] * 4, gap=100_000, timing="measured"))
+    assert (found.verdict.kind, found.actions[0].kind) == ("host-bound", "warm-up")
+
+
+def test_chains_are_fused_where_each_tile_needs_the_same_tile_and_nothing_else():
+    tiles = 2
+    joined = program(lives=(300.0, 200.0, 100.0))
+    (chain,) = chains(joined, 50.0)
+    assert (chain.first, chain.last, chain.times) == (0, 2, 1)
+    assert chain.saves_ns == pytest.approx(200 + 100 + 2 * 50)
+    apart = program(links=[(0, 1, all_to_all(tiles, tiles)), (1, 2, one_to_one(tiles))])
+    assert [(c.first, c.last) for c in chains(apart, 50.0)] == [(1, 2)]
+
+
+def test_a_pair_is_ranked_by_what_it_gains_while_everything_else_stays_ordered():
+    """Launch 3 needs launches 0 and 2; 0 is far away, and its end is past when 2 ends."""
+    tiles = 5
+    links = [(1, 2, one_to_one(tiles)), (0, 3, one_to_one(tiles)), (2, 3, one_to_one(tiles))]
+    g = program(lives=[100_000.0] * 4, tiles=tiles, links=links)
+    groups = build_report(g).groups
+    place = {(row["producers"][0], row["consumers"][0]): row["last_producer"] for row in groups.to_dict("records")}
+    assert place[0, 3] is False or not place[0, 3]
+    assert place[2, 3]
+    assert (groups["producers"].iloc[-1][0], groups["consumers"].iloc[-1][0]) == (0, 3)
+
+
+def test_time_is_told_by_operator_and_by_module_with_layers_as_one_row():
+    found = guidance_of(program())
+    assert [(s.name, s.launches) for s in found.operators] == [("mul", 3)]
+    assert [(s.name, s.launches) for s in found.modules] == [("h.*", 3)]
+    assert found.operators[0].time_ns == pytest.approx(3000)
+
+
+def test_json_holds_every_field():
+    found = guidance_of(program(lives=[100.0] * 10))
+    value = found.to_json()
+    assert set(value) == {"verdict", "ladder", "actions", "operators", "modules"}
+    assert value["actions"][0] == dataclasses.asdict(found.actions[0]) | {"launches": list(found.actions[0].launches)}

@@ -1,0 +1,70 @@
+"""Hints of the command line: misspelt options, options that went to the program, folders of traces, help, completion."""
+
+import subprocess
+
+import pytest
+
+from tileprof.cli import VERBS, main
+from tileprof.cli.record import _hint_at_own_options
+from tileprof.cli.trace_argument import load_trace
+from tileprof.errors import UserError
+
+
+def test_a_misspelt_option_is_answered_with_the_one_that_may_be_meant(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["report", "--devise", "H100", "x.tileprof"])
+    assert ended.value.code == 2
+    assert "did you mean --device?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "hinted"),
+    [
+        (["python", "x.py", "--fake"], "--fake"),
+        (["python", "x.py", "--device=H100"], "--device=H100"),
+        (["python", "x.py", "--epochs", "3"], None),
+        (["python", "x.py", "--help"], None),
+    ],
+)
+def test_an_option_of_ours_behind_the_program_is_pointed_out(program, hinted, capsys):
+    _hint_at_own_options(program)
+    told = capsys.readouterr().err
+    assert told == "" if hinted is None else f"{hinted} goes to the program" in told
+
+
+def test_a_folder_of_traces_is_answered_with_their_names(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.tileprof").mkdir()
+        (tmp_path / f"{name}.tileprof" / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no trace, but holds a.tileprof, b.tileprof: name one"):
+        load_trace(tmp_path)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_explains_every_verb(verb, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["help", verb])
+    assert ended.value.code == 0
+    assert f"usage: tileprof {verb}" in capsys.readouterr().out
+
+
+def test_help_lists_devices_and_schedulers(capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Devices: V100," in told
+    assert "Schedulers: stream, graph, pdl" in told
+
+
+def test_completion_is_a_script_that_the_shell_takes(capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert "--fail-if" in script
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_completion_of_an_unknown_shell_says_which_are_known(capsys):
+    assert main(["completion", "fish"]) == 2
+    assert "bash|zsh|tcsh" in capsys.readouterr().err

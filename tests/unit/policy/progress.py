@@ -1,0 +1,161 @@
+"""Whether a policy without a wait kernel can hang on a device: an adversary dispatches blocks, and what it finds is run.
+
+Independent of the verifier: resources are worked out here from the launches, all sets of stages that could be kept out are tried, and
+blocks are distributed over the SMs by search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain, combinations, product
+
+import numpy as np
+
+from tileprof.analysis.graph import TileGraph
+from tileprof.policy.format import Policy
+from tileprof.policy.format.lowering import Waits, lower
+
+Vector = tuple[int, ...]
+Tile = tuple[int, int]
+
+
+def hangs(policy: Policy, graph: TileGraph) -> bool:
+    """Whether some order in which the device of ``graph`` may dispatch the blocks of all stages ends in blocks that wait for ever.
+
+    Stage n is launch n. Raises AssertionError where the search claims so and running its dispatch shows otherwise.
+    """
+    lowered = lower(policy)
+    needs, capacity = _needs(graph), _capacity(graph)
+    producers = sorted({waits.edge.producer for waits in lowered})
+    for absent in chain.from_iterable(combinations(producers, n) for n in range(1, len(producers) + 1)):
+        waiting = _waiting(policy, lowered, set(absent))
+        count = tuple(len(tiles) for tiles in waiting)
+        plan = _filled(needs, capacity, count, absent, int(graph.trace.device.sms))
+        if plan is not None:
+            supply = [iter(tiles) for tiles in waiting]
+            first = [[(stage, next(supply[stage])) for stage in sm] for sm in plan]
+            finished = _run(policy, lowered, needs, capacity, first)
+            assert not finished, f"the dispatch {first} was to hang, and ends"
+            return True
+    return False
+
+
+def _capacity(graph: TileGraph) -> Vector:
+    gpu = graph.trace.device
+    return gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm
+
+
+def _needs(graph: TileGraph) -> list[Vector]:
+    """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole groups of 128."""
+    gpu = graph.trace.device
+    found = []
+    columns = graph.launches[["block_x", "registers", "shared_bytes"]].itertuples(index=False)
+    for threads, registers, shared in columns:
+        assert threads % (4 * gpu.warp_size) == 0
+        unit, piece = gpu.register_allocation_unit, gpu.shared_allocation_bytes
+        per_warp = -(-registers * gpu.warp_size // unit) * unit
+        bytes_ = -(-(shared + gpu.shared_bytes_reserved) // piece) * piece
+        found.append((1, int(threads), int(per_warp * threads // gpu.warp_size), int(bytes_)))
+    return found
+
+
+def _waiting(policy: Policy, lowered: list[Waits], absent: set[int]) -> list[list[int]]:
+    """Tiles by stage that wait for ever where no tile of the ``absent`` stages runs and every other has all the room it wants."""
+    done = [np.zeros(stage.tiles, bool) for stage in policy.stages]
+    waiting: list[list[int]] = []
+    for number, stage in enumerate(policy.stages):
+        may = np.ones(stage.tiles, bool)
+        for waits in (w for w in lowered if w.edge.consumer == number):
+            posted = np.bincount(waits.of[done[waits.edge.producer]], minlength=len(waits.posts))
+            for tile in range(stage.tiles):
+                rows = slice(waits.indptr[tile], waits.indptr[tile + 1])
+                may[tile] &= bool((posted[waits.semaphore[rows]] >= waits.value[rows]).all())
+        waiting.append(np.flatnonzero(~may).tolist())
+        if number not in absent:
+            done[number] = may
+    return waiting
+
+
+def _filled(
+    needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...], sms: int
+) -> list[list[int]] | None:
+    """Stages of the blocks on each SM that leave no room for a block of any absent stage; None where there are too few blocks."""
+    mixtures = list(_mixtures(needs, capacity, count, absent))
+
+    @cache
+    def fill(left: tuple[int, ...], first: int, empty: int) -> tuple[int, ...] | None:
+        if empty == 0:
+            return ()
+        for number in range(first, len(mixtures)):
+            rest = tuple(a - b for a, b in zip(left, mixtures[number], strict=True))
+            if min(rest) >= 0:
+                more = fill(rest, number, empty - 1)
+                if more is not None:
+                    return number, *more
+        return None
+
+    chosen = fill(count, 0, sms) if sum(count) >= sms else None
+    if chosen is None:
+        return None
+    return [[stage for stage, blocks in enumerate(mixtures[n]) for _ in range(blocks)] for n in chosen]
+
+
+def _mixtures(
+    needs: list[Vector], capacity: Vector, count: tuple[int, ...], absent: tuple[int, ...]
+) -> Iterator[tuple[int, ...]]:
+    """Blocks by stage that fit on an SM together and leave no room there; with any one fewer there would be."""
+
+    def fits(blocks: tuple[int, ...], *more: int) -> bool:
+        together = [sum(n * need[r] for n, need in zip(blocks, needs, strict=True)) for r in range(len(capacity))]
+        return all(
+            t + sum(needs[m][r] for m in more) <= c for r, (t, c) in enumerate(zip(together, capacity, strict=True))
+        )
+
+    def shut(blocks: tuple[int, ...]) -> bool:
+        return not any(fits(blocks, stage) for stage in absent)
+
+    most = [
+        min(n, *(c // v for c, v in zip(capacity, need, strict=True) if v))
+        for n, need in zip(count, needs, strict=True)
+    ]
+    for blocks in product(*(range(m + 1) for m in most)):
+        if fits(blocks) and shut(blocks):
+            fewer = (tuple(n - (k == s) for k, n in enumerate(blocks)) for s in range(len(blocks)) if blocks[s])
+            if not any(shut(one) for one in fewer):
+                yield blocks
+
+
+def _run(policy: Policy, lowered: list[Waits], needs: list[Vector], capacity: Vector, first: list[list[Tile]]) -> bool:
+    """Whether all tiles end where the ``first`` ones are dispatched onto their SMs and then whatever finds room."""
+    room = [np.array(capacity) - sum((np.array(needs[s]) for s, _ in tiles), np.zeros(4, int)) for tiles in first]
+    assert all((left >= 0).all() for left in room)
+    resident = {tile: sm for sm, tiles in enumerate(first) for tile in tiles}
+    undispatched = [
+        (s, t) for s, stage in enumerate(policy.stages) for t in range(stage.tiles) if (s, t) not in resident
+    ]
+    posted = [np.zeros(len(waits.posts), int) for waits in lowered]
+    moved = True
+    while moved:
+        moved = False
+        for stage, tile in list(resident):
+            ready = all(
+                posted[n][waits.semaphore[k]] >= waits.value[k]
+                for n, waits in enumerate(lowered)
+                if waits.edge.consumer == stage
+                for k in range(waits.indptr[tile], waits.indptr[tile + 1])
+            )
+            if ready:
+                room[resident.pop((stage, tile))] += needs[stage]
+                for n, waits in enumerate(lowered):
+                    if waits.edge.producer == stage:
+                        posted[n][waits.of[tile]] += 1
+                moved = True
+        for one in list(undispatched):
+            place = next((sm for sm, left in enumerate(room) if (left >= needs[one[0]]).all()), None)
+            if place is not None:
+                room[place] -= needs[one[0]]
+                resident[one] = place
+                undispatched.remove(one)
+                moved = True
+    return not resident and not undispatched

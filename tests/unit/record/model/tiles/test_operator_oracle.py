@@ -1,0 +1,168 @@
+"""Every tile model against PyTorch itself: perturb one input element of OpInfo's samples, compare what changes.
+
+Samples are small, so tiles are made small, too: every model cuts its work into ranges a 128th as long as a GPU's, and
+products, convolutions and attention have tiles of two or three elements. Deterministic: seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import unittest
+import warnings
+from importlib import import_module
+from itertools import islice
+from pkgutil import walk_packages
+
+import pytest
+import torch
+
+from tests.unit.record.model.tiles import watch
+from tests.unit.record.model.tiles.oracle import call_of, run_model
+from tests.unit.record.model.tiles.reach import H200, by_tile, elements
+from tileprof.record.model import tiles
+from tileprof.record.model.tiles import compact, load_all, look_back, overrides, scan, sketch
+from tileprof.trace.footprint import READ
+
+PARTS = 16
+"""Tests that the operators are dealt out to, so that several processes can share the work."""
+
+SAMPLES = 2
+FINER = 128
+
+NOT_FOR_THE_CPU = ("jiterator",)
+NOT_STRIDED = ("to_sparse", "sparse.")
+
+
+@pytest.fixture(scope="module")
+def operators():
+    """All of OpInfo's operators. Its test base class wants ``expecttest``, which nothing here uses."""
+    sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module("torch.testing._internal.common_methods_invocations").op_db
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """Ranges of all models are `FINER` times shorter."""
+    load_all()
+    blocks, ranges = sketch.blocks, sketch.ranges
+    for info in walk_packages(tiles.__path__, f"{tiles.__name__}."):
+        module = import_module(info.name)
+        if module is sketch:
+            continue
+        if hasattr(module, "blocks"):
+            monkeypatch.setattr(module, "blocks", lambda total, chunk: blocks(total, max(1, chunk // FINER)))
+        if hasattr(module, "ranges"):
+            monkeypatch.setattr(module, "ranges", lambda n, chunk, *more: ranges(n, max(1, chunk // FINER), *more))
+    with overrides.override("gemm=2x3x2", "conv=2x3x2", "attention=2x2"):
+        yield
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_tile_model_forgets_an_input(operators, small_tiles, part):
+    tried, wrong = 0, []
+    for op in operators[part::PARTS]:
+        name = f"{op.name} {op.variant_test_name}".strip()
+        if name.startswith((*NOT_FOR_THE_CPU, *NOT_STRIDED)):
+            continue
+        for sample in _samples(op):
+            seen = watch.Watch(taints=True)
+            try:
+                with seen:
+                    op(sample.input, *sample.args, **sample.kwargs)
+            except AssertionError as error:
+                wrong.append(f"{name}: {error}")
+            tried += seen.tried
+    assert tried > 50
+    assert not wrong, "\n".join(wrong)
+
+
+def _samples(op):
+    dtype = next((d for d in (torch.float32, torch.int64, torch.bool) if d in op.dtypes), None)
+    if dtype is None:
+        return []
+    torch.manual_seed(0)
+    samples = list(islice(op.sample_inputs("cpu", dtype, requires_grad=False), 12))
+    return samples[: SAMPLES - 1] + samples[-1:] if len(samples) > SAMPLES else samples
+
+
+LOOKS_BACK = {
+    "cumsum": lambda x, _: torch.cumsum(x, 0),
+    "cumsum_": lambda x, _: x.cumsum_(0),
+    "cumprod": lambda x, _: torch.cumprod(x, 0),
+    "cummax": lambda x, _: torch.cummax(x, 0),
+    "logcumsumexp": lambda x, _: torch.logcumsumexp(x, 0),
+    "masked_select": torch.masked_select,
+    "index": lambda x, mask: x[mask],
+    "nonzero": lambda _, mask: torch.nonzero(mask),
+    "where": lambda _, mask: torch.where(mask),
+    "argwhere": lambda _, mask: torch.argwhere(mask),
+    "repeat_interleave": lambda x, mask: torch.repeat_interleave(x, 1 + mask.long()),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS_BACK)
+def test_a_block_of_one_pass_needs_all_earlier_input(name):
+    torch.manual_seed(0)
+    x = torch.rand(5000)
+    assert perturb(lambda: LOOKS_BACK[name](x.clone(), x > 0.5), times=3)
+
+
+def perturb(function, *, times):
+    """Run ``function`` with another element perturbed each time; returns how many were."""
+    seen = watch.Watch(taints=True)
+    with seen:
+        for _ in range(times):
+            function()
+            seen._checked.clear()
+    return seen.tried
+
+
+@pytest.mark.parametrize("name", ["cumsum", "masked_select", "repeat_interleave"])
+def test_the_oracle_objects_where_earlier_input_is_forgotten(name, monkeypatch):
+    for module in (scan, compact):
+        monkeypatch.setattr(module, "look_back", lambda *_: None)
+    monkeypatch.setattr(sketch.Sketch, "whole", lambda *_: None)  # the states of the blocks
+    torch.manual_seed(0)
+    x = torch.rand(5000)
+    with pytest.raises(AssertionError, match="which no tile read"):
+        perturb(lambda: LOOKS_BACK[name](x.clone(), x > 0.5), times=5)
+
+
+@pytest.mark.parametrize(("op", "source"), [("cumsum", "self"), ("nonzero", "self")])
+def test_what_a_block_waits_for_is_inferred_and_moves_no_bytes(op, source):
+    x = torch.rand(10_000)
+    call = call_of("aten::cumsum", x, 0) if op == "cumsum" else call_of("aten::nonzero", x > 0.5)
+    kernel = run_model(call, H200)[-1]
+    assert kernel.coverage == "inferred"
+    assert kernel.note == look_back.LOOK_BACK
+    [slot] = kernel.awaited
+    assert kernel.operands[slot].ref == call[source].ref
+    own = by_tile(kernel, call[source])
+    assert [len(e) for e in own] == [2048] * 4 + [10_000 - 4 * 2048]
+    b = kernel.footprint.boxes
+    for tile in range(kernel.footprint.tiles):
+        before = b.length[(b.tile == tile) & (b.operand == slot)]
+        assert before.sum() == tile * 2048 * call[source].itemsize
+
+
+def test_many_blocks_share_the_longest_prefix_of_their_group():
+    call = call_of("aten::cumsum", torch.zeros(2048 * 1000), 0)
+    kernel = run_model(call, H200)[-1]
+    b = kernel.footprint.boxes
+    [slot] = kernel.awaited
+    rows = b.operand == slot
+    assert len(set(b.length[rows])) <= look_back.GROUPS
+    assert (b.length[rows] >= b.tile[rows].astype(int) * 2048 * 4).all()
+    assert b.length[rows].max() <= 2048 * 999 * 4
+
+
+def test_every_block_of_a_grouped_product_reads_where_the_groups_end():
+    a, b = torch.zeros(64, 16, dtype=torch.bfloat16), torch.zeros(3, 16, 24, dtype=torch.bfloat16)
+    call = call_of("aten::_grouped_mm", a, b, torch.tensor([8, 24, 64], dtype=torch.int32))
+    [kernel] = run_model(call, H200)
+    for tile in range(kernel.footprint.tiles):
+        assert elements(kernel, call["offs"], tile, READ) == [0, 1, 2]

@@ -1,0 +1,103 @@
+"""The kernel of convolutional networks run on the CPU by the machine in `emulated/`; see `kernel_on_cpu`."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _aligned, _run
+
+from tileprof.runtime.convnet.build import Options, header, sources
+from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table
+from tileprof.runtime.convnet.network import Convolution, Network
+from tileprof.runtime.convnet.pack import packed
+from tileprof.runtime.convnet.plan import Plan
+
+_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
+_NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
+
+
+def compiled(folder: Path, options: Options | None = None, patch: Patch | None = None) -> Path:
+    """A library of the kernel, which runs any plan, in a new folder next to machine.o."""
+    folder.mkdir(parents=True)
+    texts = sources()
+    texts["stages.h"] = _MULTIPLY.sub("", header(options or Options())).replace("template <int> struct Multiply;\n", "")
+    texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
+    texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
+    for name, text in texts.items():
+        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
+    library = folder / "kernel.so"
+    _run(
+        "g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(EMULATED / "entry.cpp"),
+        str(folder.parent / "machine.o"), "-o", str(library),
+    )  # fmt: skip
+    return library
+
+
+class HostNetwork:
+    """A network with its tensors in memory. Runs follow each other on the same semaphores, as on a GPU."""
+
+    def __init__(self, plan: Plan, library: Path, x: Any, parameters: list[Any]) -> None:
+        self.plan, network = plan, plan.network
+        loaded = ctypes.CDLL(str(library))
+        self._run = loaded.run_kernel
+        self._run.restype = ctypes.c_char_p
+        dtype = getattr(torch, network.dtype)
+        self.x = x
+        self.results = [_room(layer.shape, dtype) for layer in network.layers]
+        weights = [
+            _kept(packed(network, layer, tiling, parameters)) if isinstance(layer, Convolution) else None
+            for layer, tiling in zip(network.layers, plan.tilings, strict=True)
+        ]
+        self._weights = weights
+        self._stages = _kept(stage_table(plan, self.results, weights, HostArguments))
+        self._tables = [_aligned(table.numpy()) for table in plan_tables(plan)]
+        flags = torch.zeros(flag_words(plan) + 32, dtype=torch.int32)
+        self.flags = flags[-(flags.data_ptr() // 4) % 32 :][: flag_words(plan)]
+        self._shared = [
+            torch.zeros(1, dtype=torch.int32),
+            self.flags,
+            *(torch.zeros(n, dtype=torch.int32) for n in (2, 8)),
+        ]
+
+    def run(self, seed: int) -> str | None:
+        """Poison what layers write, and run. None, or what went wrong."""
+        for result in self.results:
+            result.fill_(float("nan"))
+        arguments = HostArguments(ARGUMENT_WORDS)
+        pointers = (self._stages, *self._tables, self.x, self.results[-1], *self._shared)
+        arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
+        schedule = Schedule.of(seed, self.plan.blocks, 1)
+        said = self._run(
+            ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),
+            ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(4 * flag_words(self.plan)),
+        )  # fmt: skip
+        if said is None and int(self._shared[3][0]):
+            return f"a wait gave up: {self._shared[3].tolist()}"
+        return None if said is None else said.decode()
+
+
+def _room(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """Memory that begins where 128 bytes do."""
+    elements = 1
+    for side in shape:
+        elements *= side
+    flat = torch.zeros(elements + 128, dtype=dtype)
+    at = -(flat.data_ptr() // 2) % 64
+    return flat[at : at + elements].view(shape)
+
+
+def _kept(tensor: Any) -> Any:
+    """A copy that begins where 128 bytes do."""
+    room = _room(tuple(tensor.shape), tensor.dtype) if tensor.element_size() == 2 else None
+    if room is None:
+        flat = torch.zeros(tensor.numel() + 16, dtype=tensor.dtype)
+        at = -(flat.data_ptr() // 8) % 16
+        room = flat[at : at + tensor.numel()].view(tensor.shape)
+    return room.copy_(tensor)
+
+
+__all__ = ["HostNetwork", "Network", "compiled"]

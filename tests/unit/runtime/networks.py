@@ -1,0 +1,54 @@
+"""A small residual network with every kind of layer, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Maximum, Network, Norm, Windows
+
+SIDE = 32
+
+
+def parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
+    """Of `small`, some of them batch norms."""
+    made = torch.Generator().manual_seed(seed)
+
+    def some(*size: int) -> Any:
+        deep = size[1] * size[2] * size[3] if len(size) == 4 else size[1] if len(size) == 2 else 4
+        return (torch.randn(*size, generator=made) / deep**0.5).to(getattr(torch, dtype))
+
+    def norm(channels: int) -> list[Any]:
+        return [1 + some(channels), some(channels), some(channels), 1 + some(channels).abs()]
+
+    return [
+        some(64, 3, 7, 7), *norm(64), some(64, 64, 3, 3), some(128, 64, 3, 3), some(128, 64, 1, 1), some(128, 128, 3, 3), some(128),
+        some(64, 128, 1, 1), some(40, 64), some(40), some(24, 64 * 16), some(24),
+    ]  # fmt: skip
+
+
+def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Network:
+    """A stem, max pooling, a block with its residual, a block that halves with a branch, a 1x1 convolution, the mean (or all pixels), a product."""
+    n, half, quarter = images, (images, 8, 8, 64), (images, 4, 4, 128)
+    layers = (
+        Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE, 48, 4), 3, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
+        Convolution(0, (n, SIDE, SIDE, 3), (n, 16, 16, 64), 0, None, Norm(1, 2, 3, 4, 1e-5), size=(7, 7), stride=2, padding=3, relu=True),
+        Maximum(1, (n, 16, 16, 64), half, 3, 2, 1),
+        Convolution(2, half, half, 5, residual=2, size=(3, 3), padding=1, relu=True),
+        Convolution(3, half, quarter, 6, size=(3, 3), stride=2, padding=1, relu=True),
+        Convolution(3, half, quarter, 7, stride=2),
+        Convolution(4, quarter, quarter, 8, 9, residual=5, size=(3, 3), padding=1, relu=True),
+        Convolution(6, quarter, (n, 4, 4, 64), 10),
+        Average(7, (n, 4, 4, 64), (n, 1, 1, 64)),
+        Convolution(8, (1, 1, n, 64), (1, 1, n, 40), 11, 12, relu=True),
+    )  # fmt: skip
+    if flattened:
+        layers = (*layers[:8], Convolution(7, (1, 1, n, 1024), (1, 1, n, 24), 13, 14, flattened=(1, 4, 4, 64)))
+    return Network(layers, dtype)
+
+
+def image(images: int, dtype: str = "float16", seed: int = 1) -> Any:
+    """An input of `small`, channels last."""
+    made = torch.randn(images, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
+    return made.to(getattr(torch, dtype)).to(memory_format=torch.channels_last)

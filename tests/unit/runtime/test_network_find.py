@@ -1,0 +1,169 @@
+"""Convolutional networks are found in what AOTAutograd makes of modules, computed alike, and left alone where they are not the kernel's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch import nn
+
+from tileprof.runtime.compile.tracing import inference_graphs, traced
+from tileprof.runtime.convnet import find as finding
+from tileprof.runtime.convnet.network import Convolution, Network, computed
+
+
+class Block(nn.Module):
+    """A residual block as torchvision and timm write it."""
+
+    def __init__(self, narrow: int, wide: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False)
+        self.norm = nn.BatchNorm2d(wide)
+        self.second = nn.Conv2d(wide, wide, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(wide)
+        self.short = None
+        if stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(narrow, wide, 1, stride, bias=False), nn.BatchNorm2d(wide))
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm2(self.second(torch.relu(self.norm(self.first(x)))))
+        return torch.relu(y + (x if self.short is None else self.short(x)))
+
+
+class Small(nn.Module):
+    def __init__(self, last: Callable[[Any], Any] | None = None) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.pool, self.blocks = nn.MaxPool2d(3, 2, 1), nn.Sequential(Block(64, 64, 1), Block(64, 128, 2))
+        self.mean, self.head, self.last = nn.AdaptiveAvgPool2d(1), nn.Linear(128, 40), last
+
+    def forward(self, x: Any) -> Any:
+        x = self.blocks(self.pool(torch.relu(self.norm(self.stem(x)))))
+        x = self.head(torch.flatten(self.mean(x), 1))
+        return x if self.last is None else self.last(x)
+
+
+class Plain(nn.Module):
+    """Convolutions, pooling and products, as VGG."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d((16, 16))
+        )  # fmt: skip
+        self.classifier = nn.Sequential(nn.Linear(64 * 256, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 24))
+
+    def forward(self, x: Any) -> Any:
+        return self.classifier(torch.flatten(self.features(x), 1))
+
+
+def half(model: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1)
+    return model.eval().half().to(memory_format=torch.channels_last)
+
+
+def picture(images: int = 2) -> Any:
+    torch.manual_seed(1)
+    return torch.randn(images, 3, 32, 32).half().to(memory_format=torch.channels_last)
+
+
+@pytest.fixture(autouse=True)
+def no_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions build the network itself."""
+    monkeypatch.setattr(finding, "NetworkRunner", lambda network, _device, _shape: network)
+
+
+def found(model: nn.Module, x: Any) -> tuple[Any, list[Any]]:
+    (graph,) = inference_graphs(model, x)
+    return graph, list(finding.find(graph.graph))
+
+
+def network_of(region: Any) -> Network:
+    network: Network = region.build(torch.device("cpu"))
+    return network
+
+
+@pytest.mark.parametrize("model", [Small(), Small(torch.relu), Plain()], ids=["residual", "relu", "plain"])
+def test_a_network_is_found_and_is_the_model(model: nn.Module) -> None:
+    model, x = half(model), picture()
+    kept: list[Any] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        regions = list(finding.find(graph.graph))
+        names = [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+        def run(*values: Any) -> Any:
+            env = dict(zip(names, values, strict=True))
+            kept.extend((region, [env[node] for node in region.inputs]) for region in regions)
+            return graph(*values)
+
+        return make_boxed_func(run)
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(model, backend=lambda graph, inputs: traced(graph, inputs, compiler))(x)
+        ((region, (first, *values)),) = kept
+        exact = model.float()(x.float())
+        model.half()
+    network = network_of(region)
+    out = computed(network, first, values)[-1].reshape(exact.shape).float()
+    assert float((out - exact).norm() / exact.norm()) < 5e-3
+    assert region.folded == tuple(range(1, len(region.inputs)))
+
+
+def test_branches_do_not_wait_for_each_other() -> None:
+    _, (region,) = found(half(Small()), picture())
+    network = network_of(region)
+    branch = next(
+        n for n, layer in enumerate(network.layers) if isinstance(layer, Convolution) and layer.size == (1, 1)
+    )
+    layer = network.layers[branch]
+    assert isinstance(layer, Convolution)
+    assert layer.residual is None
+    assert any(isinstance(other, Convolution) and other.residual == branch for other in network.layers[branch + 1 :])
+
+
+def grouped() -> nn.Module:
+    model = Small()
+    model.blocks[0].first = nn.Conv2d(64, 64, 3, 1, 1, groups=2, bias=False)
+    return model
+
+
+def dilated() -> nn.Module:
+    model = Small()
+    model.blocks[0].second = nn.Conv2d(64, 64, 3, 1, 2, dilation=2, bias=False)
+    return model
+
+
+@pytest.mark.parametrize("model", [grouped(), dilated()], ids=["groups", "dilation"])
+def test_what_is_not_the_kernels_is_left(model: nn.Module) -> None:
+    _, regions = found(half(model), picture())
+    assert regions == []
+
+
+def test_single_precision_is_left() -> None:
+    _, regions = found(Small().eval(), torch.randn(2, 3, 32, 32))
+    assert regions == []
+
+
+def test_a_value_that_is_read_elsewhere_is_left() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.small = Small()
+
+        def forward(self, x: Any) -> Any:
+            stem = self.small.stem(x)
+            return self.small(x), stem.sum()
+
+    _, regions = found(half(Two()), picture())
+    assert all(len(region.outputs) == 1 for region in regions)
+    assert all("convolution" not in {user.name for out in region.outputs for user in out.users} for region in regions)

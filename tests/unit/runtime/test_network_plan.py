@@ -1,0 +1,100 @@
+"""Plans of convolutional networks: what tiles wait for covers what they read, and a plan that lacks something is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from networks import image, parameters, small
+
+from tileprof.errors import UserError
+from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed
+from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.convnet.tiling import candidates, k_blocks
+
+
+def elements_read(network: Network, number: int, rows: slice, images: slice) -> dict[int, np.ndarray]:
+    """Which elements of its source a part of a layer depends on, by PyTorch: those whose gradient is not zero."""
+    layer = network.layers[number]
+    assert isinstance(layer, Convolution | Maximum)
+    n, height, width, channels = layer.reads
+    x = torch.zeros(n, channels, height, width, requires_grad=True)
+    size = layer.size if isinstance(layer, Convolution) else (layer.size, layer.size)
+    kernel = torch.ones(1, channels, *size)
+    out = torch.nn.functional.conv2d(x, kernel, stride=layer.stride, padding=layer.padding)
+    out[images, :, rows].sum().backward()
+    return {layer.source: x.grad.permute(0, 2, 3, 1).numpy() != 0}
+
+
+@pytest.mark.parametrize(("images", "blocks"), [(1, 5), (2, 3), (3, 132)])
+def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -> None:
+    network = small(images)
+    plan = planned(network, blocks)
+    verify(plan)
+    posters: dict[tuple[int, int, int], set[int]] = {}
+    for number, at, y, _, _, _, _, post in plan.tasks.tolist():
+        tiling = plan.tilings[number]
+        for one in range(at, at + tiling.images):
+            for row in range(y, y + tiling.rows):
+                posters.setdefault((number, one, row), set()).add(post)
+    checked = 0
+    for number, at, y, _, _, begin, end, _ in plan.tasks.tolist():
+        layer, tiling = network.layers[number], plan.tilings[number]
+        if not isinstance(layer, Convolution | Maximum) or layer.source in {INPUT, 0}:
+            continue
+        if layer.reads != network.layers[layer.source].shape:
+            continue
+        awaited = set(plan.waits[begin:end, 0].tolist())
+        read = elements_read(network, number, slice(y, y + tiling.rows), slice(at, at + tiling.images))
+        for source, mask in read.items():
+            for one, row in {(int(i), int(r)) for i, r in np.argwhere(mask.any((2, 3)))}:
+                assert posters[source, one, row] <= awaited
+                checked += 1
+    assert checked > 50
+
+
+def broken(plan: Plan, kind: str) -> Plan:
+    tasks, waits = plan.tasks.copy(), plan.waits.copy()
+    begin, end = tasks[tasks[:, 6] > tasks[:, 5]][0, 5:7]
+    if kind == "wait":
+        waits[begin:end] = waits[-1]
+    elif kind == "count":
+        waits[begin, 1] -= 1
+    elif kind == "tile":
+        tasks[-1] = tasks[-2]
+    elif kind == "post":
+        tasks[0, 7] += 1
+    elif kind == "order":
+        head = next(h for h, e in plan.heads.tolist() if e - h > 1)
+        tasks[[head, head + 1]] = tasks[[head + 1, head]]
+    return replace(plan, tasks=tasks, waits=waits)
+
+
+@pytest.mark.parametrize("kind", ["wait", "count", "tile", "post", "order"])
+def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
+    plan = planned(small(1), 5)
+    verify(plan)
+    with pytest.raises(UserError):
+        verify(broken(plan, kind))
+
+
+def test_every_convolution_has_tiles_of_either_kind() -> None:
+    network = small(2)
+    for layer in network.layers:
+        if isinstance(layer, Convolution):
+            assert k_blocks(network, layer) > 0
+            assert {tiling.deep for tiling in candidates(network, layer)} >= {True}
+
+
+def test_a_folded_network_is_the_network() -> None:
+    """The folding of batch norms, against PyTorch's own batch norm."""
+    given = parameters()
+    network = small(2)
+    x = image(2)
+    conv = torch.nn.functional.conv2d(x.float(), given[0].float(), stride=2, padding=3)
+    scale, shift, mean, variance = (p.float() for p in given[1:5])
+    normed = torch.nn.functional.batch_norm(conv, mean, variance, scale, shift, eps=1e-5).relu()
+    out = computed(network, x, given)[1].permute(0, 3, 1, 2).float()
+    assert float((out - normed).norm() / normed.norm()) < 2e-3

@@ -1,0 +1,17 @@
+"""What `--help` adds below the options: names that an option takes."""
+
+from __future__ import annotations
+
+
+def devices() -> str:
+    """The GPUs that --device knows."""
+    from tileprof.devices import names  # noqa: PLC0415 - reads a file
+
+    return f"Devices: {', '.join(names())}; or a .json or .toml file that describes one."
+
+
+def devices_and_schedulers() -> str:
+    """The GPUs that --device knows and the schedulers that --scheduler knows."""
+    from tileprof.analysis.simulate import SCHEDULERS  # noqa: PLC0415 - heavy
+
+    return f"Schedulers: {', '.join(SCHEDULERS)}; options as in name:key=value, listed in docs/simulate.md. {devices()}"

@@ -1,0 +1,173 @@
+"""What `torch.compile` calls: regions found, the rest by Inductor, and a race of the two."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.errors import UserError
+from tileprof.policy.format import load_policy
+from tileprof.runtime.compile import aten, products
+from tileprof.runtime.compile.finders import FINDERS
+from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
+from tileprof.runtime.compile.options import Options
+from tileprof.runtime.compile.partition import proposed
+from tileprof.runtime.compile.program import Program
+from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.ways import Traced, Way
+from tileprof.runtime.persistent.build import nvcc
+
+LOG: Final = logging.getLogger("tileprof.runtime.compile")
+
+FOLDED_BYTES: Final = 128 * 2**20
+"""Copies of weights that a program may make without ``frozen=True``."""
+
+
+def backend(
+    module: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError` for options that mean nothing."""
+    chosen = Options.of(options)
+    policies = [load_policy(path) for path in chosen.policies]
+    reason = left_to_inductor(inputs, chosen)
+    if reason is not None:
+        LOG.info("left to Inductor: %s", reason)
+        return inductor(module, inputs)
+    device = _device(inputs)
+    plain = own_copy(module)
+    try:
+        graph = Traced(own_copy(module), inputs)
+        assert graph.module is not None
+        reason = _unraced(graph.module.graph)
+        finders = (*FINDERS, products.finder(chosen, policies))
+        regions = [] if reason else _without_large_copies(proposed(graph.module.graph, finders), chosen)
+        _report(graph.module.graph, regions)
+    except Exception:
+        LOG.exception("left to Inductor: looking for regions failed, which is a bug of tileprof")
+        return inductor(module, inputs)
+    if not regions:
+        LOG.info("left to Inductor: %s", reason or "no region of the graph is one that a kernel of tileprof computes")
+        return inductor(module, inputs)
+    return _program(module, inputs, plain, graph, regions, chosen, device)
+
+
+def _program(
+    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device
+) -> Callable[..., Any]:  # fmt: skip
+    compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
+    measured = options.use == "measured"
+    theirs = inductor(module, inputs) if measured else _Later(plain)
+    ways = [partial(Way, graph, each, device, compiler) for each in _selections(regions)]
+    program = Program(graph, plain, ways if measured else ways[:1], theirs, device, measured=measured)
+    made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
+    return made
+
+
+class _Later:
+    """Inductor's program of a graph, compiled when it is first called."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._made: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        if self._made is None:
+            self._made = inductor(own_copy(self._module), list(args))
+        return self._made(*args)
+
+
+def left_to_inductor(inputs: Sequence[Any], options: Options) -> str | None:
+    """Why nothing is looked for in a graph with these inputs; None where it is."""
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    on_gpu = {t.device for t in tensors if t.device.type == "cuda"}
+    if options.use == "never":
+        return 'use="never" asks for it'
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return "gradients are recorded (torch.no_grad() turns that off)"
+    if any(isinstance(i, torch.SymInt) for i in inputs) or any(
+        not isinstance(n, int) for t in tensors for n in t.shape
+    ):
+        return "shapes are dynamic"
+    if not on_gpu:
+        return None if options.use == "always" and tensors else "no tensor is on a GPU"
+    if len(on_gpu) > 1:
+        return "its tensors are on several GPUs"
+    (device,) = on_gpu
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) != (9, 0):
+        return f"kernels are for compute capability 9.0, and this GPU has {major}.{minor}"
+    try:
+        nvcc()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _device(inputs: Sequence[Any]) -> torch.device:
+    devices = [t.device for t in inputs if isinstance(t, torch.Tensor)]
+    found = next((d for d in devices if d.type == "cuda"), devices[0])
+    return torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" and found.index is None else found
+
+
+def _unraced(graph: fx.Graph) -> str | None:
+    """Why two runs of a graph cannot be compared; None where they can."""
+    for node in graph.nodes:
+        random = node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if random and aten.attention(node) is None:
+            return f"it draws random numbers ({_name(node)})"
+    return None
+
+
+def _without_large_copies(regions: list[Region], options: Options) -> list[Region]:
+    """Without regions whose copies of weights, all together, would need more memory than is taken unasked."""
+    kept: list[Region] = []
+    total = 0
+    for region in regions:
+        copied = sum(region.inputs[n].meta["val"].nbytes for n in region.folded)
+        if not options.frozen and total + copied > FOLDED_BYTES:
+            LOG.info(
+                "%s is left to Inductor: it keeps %.0f MB of copies of weights, for which frozen=True asks",
+                region.name,
+                copied / 1e6,
+            )
+            continue
+        total += copied
+        kept.append(region)
+    return kept
+
+
+def _selections(regions: list[Region]) -> list[list[Region]]:
+    """Which regions to try together: all; without chains of products, which win alone more often than inside of a model; each of a few alone."""
+    chains = [r for r in regions if r.name.startswith("a chain")]
+    others = [r for r in regions if r not in chains]
+    found = [regions]
+    if chains and others:
+        found.append(others)
+    if 1 < len(others) <= 3:
+        found += [[region] for region in others]
+    return found
+
+
+def _report(graph: fx.Graph, regions: list[Region]) -> None:
+    """Log what was taken, and by name and number the operations that are left."""
+    taken = {n for region in regions for n in region.nodes}
+    left = Counter(_name(n) for n in graph.nodes if n.op == "call_function" and n not in taken and _works(n))
+    for name, count in Counter(r.name for r in regions).items():
+        LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
+    if left:
+        LOG.info("left to Inductor: %s", ", ".join(f"{count} {name}" for name, count in left.most_common()))
+
+
+def _works(node: fx.Node) -> bool:
+    """Whether an operation computes anything: taking an item of a tuple, or a view, does not."""
+    return node.target not in aten.VIEWS and _name(node) != "getitem"
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "_opname", None) or getattr(node.target, "__name__", node.target))

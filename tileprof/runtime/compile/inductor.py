@@ -1,0 +1,40 @@
+"""Inductor, for whole graphs and for what is left of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph of Dynamo by Inductor, as ``torch.compile`` has it by default. The graph is Inductor's from then on."""
+    from torch._inductor.compile_fx import compile_fx  # noqa: PLC0415 - slow to import
+
+    made: Callable[..., Any] = compile_fx(module, inputs)
+    return made
+
+
+def rest_by_inductor(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A graph of ATen operations by Inductor, on its own: not as a part of what Dynamo or AOTAutograd may be tracing now."""
+    from torch._guards import TracingContext, detect_fake_mode, tracing  # noqa: PLC0415 - slow to import
+
+    with torch.no_grad(), torch._C._DisableAutocast(), tracing(TracingContext(detect_fake_mode(inputs))):  # noqa: SLF001 - as Inductor turns it off
+        return inductor(module, inputs)
+
+
+def rest_by_pytorch(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    """A graph of ATen operations one by one, for checking on a CPU."""
+    made: Callable[..., Any] = module.forward
+    return made
+
+
+def own_copy(module: fx.GraphModule) -> fx.GraphModule:
+    """A graph of Dynamo that may be traced while the first one is given to Inductor. Attributes are shared."""
+    graph = fx.Graph()
+    known: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        known[node] = graph.node_copy(node, known.__getitem__)
+    return fx.GraphModule(module, graph)

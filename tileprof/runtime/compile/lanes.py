@@ -1,0 +1,170 @@
+"""Runners of a program: a set per stream and per capture, since a runner's semaphores and memory are for one call at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tileprof.errors import UserError
+from tileprof.runtime.compile.region import Region, Runner
+from tileprof.runtime.persistent.driver import capture_id
+
+LOG: Final = logging.getLogger("tileprof.runtime.compile")
+
+ALIGNMENT: Final = 16
+"""Bytes that divide the address of every input of a runner."""
+
+
+class NotNowError(Exception):
+    """The regions cannot run in this call; a later call may."""
+
+
+class RegionError(UserError):
+    """A region could not be built or run."""
+
+
+class Lane:
+    """A runner per region, for one stream or one captured graph."""
+
+    def __init__(self, regions: Mapping[str, Region], runners: Mapping[str, Runner]) -> None:
+        self._regions, self._runners = regions, dict(runners)
+        self._folded: dict[str, tuple[Any, ...]] = {}
+        self._restrided: dict[str, list[int]] = {}
+
+    @classmethod
+    def built(cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None) -> Lane:
+        """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises `RegionError`."""
+        runners = {}
+        for key, region in regions.items():
+            twin = getattr(like._runners[key], "twin", None) if like else None  # noqa: SLF001 - of its own class
+            try:
+                runners[key] = twin() if twin is not None else region.build(device)
+            except (UserError, RuntimeError, OSError) as error:
+                raise RegionError(f"{region.name}: {_first_line(error)}") from error
+        return cls(regions, runners)
+
+    def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
+        """Have a runner that keeps copies of weights made anew if these are no longer the ones that it saw."""
+        if not self._runners[key].frozen:
+            return
+        if any(t.is_inference() for t in folded):
+            raise RegionError(f"{self._regions[key].name}: PyTorch counts no changes of weights made in inference mode")
+        state = tuple((t.data_ptr(), t._version) for t in folded)  # noqa: SLF001 - the counter's name
+        if self._folded.setdefault(key, state) == state:
+            return
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise NotNowError("a weight has changed since the last call outside of a capture")
+        try:
+            self._runners[key] = self._regions[key].build(device)
+        except (UserError, RuntimeError, OSError) as error:
+            raise RegionError(f"{self._regions[key].name}: {_first_line(error)}") from error
+        self._folded[key] = state
+        LOG.info("%s: a weight has changed, its copy is made anew", self._regions[key].name)
+
+    def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
+        """Run one region on what it reads and updates."""
+        region = self._regions[key]
+        inputs = list(read)
+        for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
+            inputs.insert(number, tensor)
+        self._mend(key, region, inputs)
+        try:
+            return self._runners[key](*inputs)
+        except (UserError, RuntimeError) as error:
+            raise RegionError(f"{region.name}: {_first_line(error)}") from error
+
+    def call_and_take_back(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> None:
+        """Run one region for the sake of having run: what it updates is as it was."""
+        before = [t.clone() for t in updated]
+        self.call(key, read, updated)
+        for tensor, saved in zip(updated, before, strict=True):
+            tensor.copy_(saved)
+
+    def check(self) -> None:
+        """Wait for the device; raises `RegionError` if a bounded wait gave up."""
+        for key, runner in self._runners.items():
+            try:
+                runner.check()
+            except (UserError, RuntimeError) as error:
+                raise RegionError(f"{self._regions[key].name}: {_first_line(error)}") from error
+
+    def _mend(self, key: str, region: Region, inputs: list[Any]) -> None:
+        """Copy inputs that do not lie as the region's nodes say. Strides are looked at once: Inductor's code does not change them."""
+        wrong = self._restrided.get(key)
+        if wrong is None:
+            likes = [n.meta["val"] for n in region.inputs]
+            wrong = [n for n, (t, like) in enumerate(zip(inputs, likes, strict=True)) if _strides(t) != _strides(like)]
+            self._restrided[key] = wrong
+        crooked = [n for n, t in enumerate(inputs) if t.data_ptr() % ALIGNMENT]
+        for number in {*wrong, *crooked}:
+            if number in region.mutated:
+                raise RegionError(
+                    f"{region.name}: a tensor that it updates does not lie as it did when it was compiled"
+                )
+            like = region.inputs[number].meta["val"]
+            whole = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=inputs[number].device)
+            inputs[number] = whole.copy_(inputs[number])
+
+
+def _strides(tensor: Any) -> tuple[int, ...]:
+    """Strides of the dimensions that have more than one element: those of the others say nothing."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+
+
+class Lanes:
+    """The lanes of a program on one device, made as streams and captures come. Nothing can be built during a capture, so one lane is kept ready for the next."""
+
+    def __init__(self, regions: Mapping[str, Region], device: torch.device) -> None:
+        self._regions, self._device = regions, device
+        self._lock = threading.RLock()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._spare: Lane | None = None
+        self._claimed = False
+
+    def now(self) -> Lane:
+        """The lane of the current stream or capture. Raises `RegionError`, and `NotNowError` in a capture for which no lane is ready."""
+        if self._device.type != "cuda":
+            return self._lane(("thread", threading.get_ident()))
+        stream = int(torch.cuda.current_stream(self._device).cuda_stream)
+        if not torch.cuda.is_current_stream_capturing():
+            return self._lane(("stream", stream))
+        place = ("capture", capture_id(stream))
+        with self._lock:
+            if place not in self._lanes:
+                if self._spare is None:
+                    raise NotNowError("call the program once outside of a capture before each capture")
+                self._lanes[place], self._spare = self._spare, None
+            return self._lanes[place]
+
+    def cold(self) -> Lane | None:
+        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is one, or none can be made now."""
+        if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return None
+        with self._lock:
+            if self._spare is not None or self._claimed:
+                return None
+            self._claimed = True
+            return self._build()
+
+    def ready(self, lane: Lane) -> None:
+        """Keep a lane that has run once for the next capture."""
+        with self._lock:
+            self._spare, self._claimed = lane, False
+
+    def _lane(self, place: tuple[str, int]) -> Lane:
+        with self._lock:
+            if place not in self._lanes:
+                self._lanes[place] = self._build()
+            return self._lanes[place]
+
+    def _build(self) -> Lane:
+        like = next(iter(self._lanes.values()), None)
+        return Lane.built(self._regions, self._device, like)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

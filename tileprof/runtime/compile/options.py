@@ -1,0 +1,43 @@
+"""What ``torch.compile(..., options={...})`` may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tileprof.errors import UserError
+from tileprof.runtime.schedulers import scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See `tileprof.runtime.compile`; `of` raises `UserError` for what is none."""
+
+    use: str = "measured"
+    scheduler: str = "auto"
+    policies: tuple[Path, ...] = ()
+    frozen: bool = False
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> Options:
+        given = dict(given or {})
+        known = {f.name for f in fields(cls)}
+        if strange := sorted(set(given) - known):
+            raise UserError(f"there is no option {strange[0]!r}; known: {', '.join(sorted(known))}")
+        policies = given.get("policies", ())
+        paths = [policies] if isinstance(policies, str | Path) else policies
+        if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
+            raise UserError(f"policies is {policies!r}; it is a list of policy files")
+        frozen = given.get("frozen", False)
+        if not isinstance(frozen, bool):
+            raise UserError(f"frozen is {frozen!r}; it is True or False")
+        options = cls(
+            given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths), frozen
+        )
+        if options.use not in ("measured", "always", "never"):
+            raise UserError(f"use is {options.use!r}; it is measured, always or never")
+        if options.scheduler != "auto" and not scheduler(options.scheduler).correct:
+            raise UserError(f"{options.scheduler} computes wrong results, for timing; take another scheduler")
+        return options

@@ -1,0 +1,192 @@
+"""Chains of products as regions: run by a policy's pipeline, tile by tile."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.find import Found, chains
+from tileprof.runtime.compile.gates import Pairs, joined
+from tileprof.runtime.compile.options import Options
+from tileprof.runtime.compile.region import Finder, Region, Runner
+from tileprof.runtime.persistent.build import nvcc
+from tileprof.runtime.persistent.cost import clusters_on
+from tileprof.runtime.persistent.takes import stage_plans
+from tileprof.runtime.persistent.tiles import tiled
+from tileprof.runtime.pipeline import Pipeline
+
+LOG: Final = logging.getLogger("tileprof.runtime.compile")
+
+
+def finder(options: Options, policies: Sequence[Policy] = ()) -> Finder:
+    """Who looks for chains of products; ``policies`` are preferred where their stages are a chain's."""
+
+    def regions(graph: fx.Graph) -> Iterator[Region]:
+        reasons: Counter[str] = Counter()
+        for found in list(chains(graph)):
+            chain, scheduler, pairs, reason = suited(found, options)
+            reasons.update(
+                [f"a chain of {len(found.stages)} stages is not for the persistent kernel: {reason}"] if reason else []
+            )
+            if reason and options.scheduler == "auto" and options.use == "measured":
+                continue  # Triton's products lose to cuBLAS, whatever overlaps
+            policy = next((p for p in policies if _same(p, chain)), None)
+            if policy is None and (policy := next((p for p in policies if _same(p, found.chain)), None)) is not None:
+                pairs = Pairs()
+            yield _region(found, _Plan(chain, scheduler, pairs, policy))
+        for reason, count in reasons.items():
+            LOG.info("%s%s", reason, f" ({count} times)" if count > 1 else "")
+
+    return regions
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a chain is to run: in the tiles of ``chain`` under a scheduler, with ``pairs`` of weights as one, by a policy of its own unless one was given."""
+
+    chain: Chain
+    scheduler: str
+    pairs: Pairs
+    policy: Policy | None
+
+
+def _region(found: Found, plan: _Plan) -> Region:
+    nodes = _between(found)
+    inputs = aten.inputs_of(nodes)
+    sources = {name: node.args[0] if node in nodes else node for name, node in found.inputs.items()}
+    turned = {name for name, node in found.inputs.items() if node in nodes}
+    at = {name: inputs.index(node) for name, node in sources.items()}
+    folded = tuple(sorted({at[part] for parts in plan.pairs.values() for part in parts}))
+
+    def build(device: torch.device) -> Runner:
+        policy = plan.policy or plan.chain.policy()
+        return ChainRunner(_pipeline(policy, plan.scheduler, device), at, turned, plan.pairs)
+
+    name = f"a chain of {len(found.products)} products"
+    return Region(name, nodes, inputs, (found.last,), (), build, folded)
+
+
+def _between(found: Found) -> tuple[fx.Node, ...]:
+    """The products, what stands between them, and transposed weights that nobody else reads."""
+    needed: set[fx.Node] = set()
+    waiting = [found.last]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting.extend(a for a in node.all_input_nodes if a.op == "call_function")
+    inside: set[fx.Node] = set()
+    for node in sorted(needed):
+        if node in found.products or any(a in inside for a in node.all_input_nodes):
+            inside.add(node)
+    for node in found.inputs.values():
+        turned = aten.calls(node, aten.ATEN.t.default) and aten.parameter(node.args[0])
+        if turned and all(user in inside for user in node.users):
+            inside.add(node)
+    return tuple(sorted(inside))
+
+
+def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
+    if device.type != "cuda":
+        return Pipeline(policy)
+    from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
+
+    with torch.cuda.device(device):
+        return GpuPipeline(policy, schedule=scheduler, device=str(device))
+
+
+class ChainRunner:
+    """A chain by its pipeline, whose inputs are found ``at`` some of the region's; ``turned``: names of those that are transposed first."""
+
+    def __init__(self, pipeline: Any, at: dict[str, int], turned: set[str], pairs: Pairs) -> None:
+        self.pipeline, self.frozen = pipeline, bool(pairs)
+        self._at, self._turned, self._pairs = at, turned, pairs
+        self._wholes: dict[str, Any] = {}
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        out = self.pipeline(**self._named(inputs))
+        self._refuse()
+        return (out.clone(),)  # the pipeline's own memory is overwritten by its next call
+
+    def check(self) -> None:
+        """Raises `RuntimeError` for kernels whose results are not to be used, and what a wait that gave up raises."""
+        if isinstance(self.pipeline, Pipeline):
+            return
+        self.pipeline.check()
+        self._refuse()
+
+    def twin(self) -> ChainRunner:
+        """Another runner with semaphores and memory of its own."""
+        pipeline = self.pipeline if isinstance(self.pipeline, Pipeline) else self.pipeline.twin()
+        return ChainRunner(pipeline, self._at, self._turned, self._pairs)
+
+    def _refuse(self) -> None:
+        if getattr(self.pipeline, "refused", None):
+            raise RuntimeError(self.pipeline.refused)
+
+    def _named(self, inputs: tuple[Any, ...]) -> dict[str, Any]:
+        """The pipeline's inputs by its own names, which a policy file may have chosen; they stand in the chain's order."""
+        given = {name: inputs[at].t() if name in self._turned else inputs[at] for name, at in self._at.items()}
+        for whole, (first, second) in self._pairs.items():
+            if whole not in self._wholes:
+                self._wholes[whole] = _side_by_side(given[first], given[second])
+            del given[second]
+            given[first] = self._wholes[whole]
+        return dict(zip(self.pipeline.inputs, given.values(), strict=True))
+
+
+def _side_by_side(first: Any, second: Any) -> Any:
+    """A copy of both along their last dimension, which lies outermost in memory."""
+    if first.dim() == 1:
+        return torch.cat([first.detach(), second.detach()])
+    return torch.cat([first.detach().t(), second.detach().t()]).t()
+
+
+def suited(found: Found, options: Options) -> tuple[Chain, str, Pairs, str | None]:
+    """The chain in tiles for the scheduler asked for, its name, which of its tensors are made of two, and why the persistent kernel is not what runs it on a GPU that
+    has it. Of itself the scheduler is the persistent kernel where that can compute the chain, otherwise ``cusync``.
+    """
+    chain, name, reason = found.chain, options.scheduler, None
+    device = found.last.meta["val"].device
+    fits = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    for wanted, pairs in [joined(chain), (chain, Pairs())] if options.frozen else [(chain, Pairs())]:
+        if not fits or name not in ("auto", "persistent"):
+            break
+        try:
+            made, _ = tiled(wanted, clusters_on(torch.cuda.get_device_properties(device).multi_processor_count))
+            stage_plans(made)
+            nvcc()  # these tiles are for that kernel alone, which is compiled at first use
+        except UserError as error:
+            reason = str(error)
+        else:
+            return made, "persistent", pairs, None
+    return chain, "cusync" if name == "auto" else name, Pairs(), reason
+
+
+def _same(policy: Policy, chain: Chain) -> bool:
+    """Whether the policy's stages are the chain's, whatever tensors are called."""
+    try:
+        other = Chain.of_policy(policy)
+    except UserError:
+        return False
+    return _shape(other) == _shape(chain)
+
+
+def _shape(chain: Chain) -> list[Any]:
+    numbers = {name: number for number, name in enumerate(chain.tensors())}
+    return [
+        (operator.NAME, operator.describe()["parameters"] | {
+            role: (numbers[v.tensor], v.shape, v.strides, v.dtype, v.offset) for role, v in operator.views().items()
+        })
+        for operator in chain.operators
+    ]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Compiling the kernel of convolutional networks, once per machine, dtype and sizes of rings: not per network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tileprof import building
+from tileprof.runtime.convnet.tiling import SLOT_BYTES, WEIGHT_BYTES, WIDTHS
+from tileprof.runtime.persistent.build import CUBIN, FLAGS, nvcc, version
+from tileprof.runtime.persistent.build import SOURCES as SHARED_SOURCES
+from tileprof.runtime.persistent.source import SHARED_BYTES, multiply
+
+SOURCES: Final = Path(__file__).parent
+KERNEL: Final = "kernel.cu"
+ENTRY: Final = "persistent"
+WHAT: Final = "the kernel of convolutional networks"
+
+BIAS_BYTES: Final = 1024
+"""Of a slot of weights, behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up."""
+
+    dtype: str = "float16"
+    delay_ns: int = 0
+    timeout_ns: int = 2_000_000_000
+    activation_slots: int = 3
+    weight_slots: int = 7
+
+
+def header(options: Options) -> str:
+    """stages.h: sizes, and wgmma for every width of a tile."""
+    constants = {
+        "A_SLOTS": options.activation_slots, "A_BYTES": SLOT_BYTES, "W_SLOTS": options.weight_slots,
+        "W_BYTES": WEIGHT_BYTES + BIAS_BYTES, "SHARED_BYTES": SHARED_BYTES,
+    }  # fmt: skip
+    return "\n".join([
+        "#pragma once", f"#define BFLOAT16 {int(options.dtype == 'bfloat16')}",
+        *(f"constexpr int {name} = {value};" for name, value in constants.items()),
+        f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;",
+        "template <int> struct Multiply;", *(multiply(width, options.dtype) for width in WIDTHS),
+    ]) + "\n"  # fmt: skip
+
+
+def sources() -> dict[str, str]:
+    """Texts of the kernel and of what it includes, by name."""
+    paths = (*SOURCES.glob("*.cuh"), SOURCES / KERNEL, SHARED_SOURCES / "ptx.cuh")
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+def compiled(options: Options) -> Path:
+    """The folder that holds the cubin, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words."""
+    compiler, stages = nvcc(), header(options)
+    parts = json.dumps([version(compiler), FLAGS, sorted(sources().items()), stages])
+    folder = building.cache_folder("convnet") / hashlib.sha256(parts.encode()).hexdigest()[:24]
+
+    def make(work: Path) -> None:
+        (work / "stages.h").write_text(stages, encoding="utf-8")
+        said = building.run(
+            [str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", f"-I{SHARED_SOURCES}", str(SOURCES / KERNEL), "-o", str(work / CUBIN)],
+            WHAT,
+        )  # fmt: skip
+        (work / "compiler.txt").write_text(said, encoding="utf-8")
+
+    return building.kept(folder, (CUBIN,), make, WHAT)

@@ -1,0 +1,119 @@
+// What all roles of a block share: the network's tables, shared memory, rings and their barriers.
+#pragma once
+
+#include "stages.h"  // first: ptx.cuh asks it for the type of halves
+#include "ptx.cuh"
+
+constexpr int CONSUMERS = 256;
+constexpr int CONSUMER_WARPS = CONSUMERS / 32;
+constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
+constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
+constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
+constexpr int MOST_DEEP = 32;  // columns of a tile whose k is shared by the two warpgroups
+constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
+
+enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS };
+
+// What a layer is: plan.py writes it. A tile is `columns` channels of a box of output pixels.
+struct alignas(64) Stage {
+    void* out;  // null: the network's result
+    const void* from;  // null: the network's input
+    const void* residual;  // null: none
+    const unsigned char* weights;
+    s32 kind, columns, k_blocks, weight_blocks;  // blocks of k in a slot of weights
+    s32 taps, tap_columns, slot_blocks, halo;  // blocks of k in a slot of activations; whether they are the taps of one box
+    s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of pixels to the next, from a warpgroup's first to the other's
+    s32 deep, tile_rows, tile_columns, tile_images;  // deep: both warpgroups take the same rows and share k
+    s32 stride, padding, out_rows, out_columns;
+    s32 out_images, out_channels, relu, weight_bytes;  // of a tile's columns
+    s32 in_rows, in_columns, channels, window;
+    s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
+    s32 tap_inverse;  // 65536 / tap_columns, rounded up
+    s32 unused[7];
+};
+static_assert(sizeof(Stage) == 192);
+
+// A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be read again after every wait.
+struct Row {
+    TensorMap map;  // of what a convolution reads
+    Stage stage;
+};
+static_assert(sizeof(Row) == 320);
+
+struct alignas(16) Task {
+    s32 stage, image, y, x, column, wait, waits_end, post;  // image, y, x: the tile's first output pixel
+};
+static_assert(sizeof(Task) == 32);
+
+struct Arguments {
+    const Row* rows;
+    const s32* heads;  // of each block: its first task, and the first that is not its own
+    const Task* tasks;
+    const int2* waits;  // semaphore, posts per run
+    const void* x;
+    void* out;
+    const s32* seed;
+    s32 *flags, *state, *record;
+};
+static_assert(sizeof(Arguments) == 80);
+
+// Shared memory: rings, sums that warpgroups exchange, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
+constexpr u32 W_AT = A_SLOTS * A_BYTES;
+constexpr u32 SCRATCH_AT = W_AT + W_SLOTS * W_BYTES;
+constexpr u32 SCRATCH_PART = MOST_DEEP / 4 * 128 * 4;  // of a warpgroup, in one of two tiles in turn
+constexpr u32 BARRIERS_AT = SCRATCH_AT + 4 * SCRATCH_PART;
+constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
+constexpr u32 W_FULL = A_FREE + 8 * A_SLOTS, W_FREE = W_FULL + 8 * W_SLOTS;
+constexpr u32 STORED = W_FREE + 8 * W_SLOTS, POSTED = STORED + 8 * POST_SLOTS;
+static_assert(POSTED + 8 * POST_SLOTS + 1024 <= SHARED_BYTES, "rings, sums and barriers fit");
+
+template <int SLOTS>
+struct Ring {
+    u32 slot = 0, turn = 0;
+
+    __device__ void advance() {
+        if (++slot == SLOTS) {
+            slot = 0;
+            turn ^= 1;
+        }
+    }
+};
+
+template <class Try>
+__device__ __forceinline__ void until(Try&& done) {
+    u64 start = 0;
+    for (u32 tries = 1; !done(); ++tries)
+        if (tries % 1024 == 0) {  // the clock is slow to read
+            if (start == 0) start = globaltimer();
+            if (globaltimer() - start > STUCK_NS) __trap();
+        }
+}
+
+__device__ __forceinline__ void wait_cta(u32 barrier, u32 parity) {
+    until([=] { return mbarrier_try_wait_acquire_cta(barrier, parity); });
+}
+
+// Calls work(stage, task, number) for each task of this block; tasks are read while the one before is worked on.
+template <class Work>
+__device__ __forceinline__ void for_tasks(const Arguments& arguments, Work&& work) {
+    const s32 begin = arguments.heads[2 * blockIdx.x], end = arguments.heads[2 * blockIdx.x + 1];
+    if (begin == end) return;
+    Task next = arguments.tasks[begin];
+    for (s32 number = begin; number < end; ++number) {
+        const Task task = next;
+        if (number + 1 < end) next = arguments.tasks[number + 1];
+        const Stage stage = arguments.rows[task.stage].stage;
+        work(stage, task, number);
+    }
+}
+
+// For tests: sleep up to DELAY_NS, another time for every task, run and place.
+__device__ __forceinline__ void delay(const Arguments& arguments, s32 task, u32 place) {
+    if constexpr (DELAY_NS > 0) {
+        u32 mixed = (task + 1) * 40503u + *arguments.seed * 30011u + place * 7919u;
+        mixed = (mixed ^ (mixed >> 7)) * 9973u;
+        mixed = (mixed ^ (mixed >> 11)) & 1023u;
+        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
+        while (globaltimer() - start < nap) nanosleep(100);
+    }
+}

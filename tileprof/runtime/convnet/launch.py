@@ -1,0 +1,157 @@
+"""The kernel's tables, and launches on torch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tileprof.runtime.convnet.build import ENTRY, Options, compiled
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Maximum, Windows, windowed
+from tileprof.runtime.convnet.pack import column_bytes
+from tileprof.runtime.convnet.plan import Plan
+from tileprof.runtime.convnet.tiling import K_BLOCK, ROW_BYTES, block_bytes, k_blocks, slot_blocks, weight_blocks
+from tileprof.runtime.persistent.build import CUBIN
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
+from tileprof.runtime.persistent.source import SHARED_BYTES
+from tileprof.runtime.sync.tables import FLAG_BYTES
+
+THREADS: Final = 384
+"""Of a block: one warpgroup of loaders, two that multiply."""
+
+STAGE_WORDS: Final = 40  # Row of common.cuh
+ARGUMENT_WORDS: Final = 10
+_KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3}  # Kind of common.cuh
+
+
+def stage_numbers(plan: Plan, number: int) -> list[int]:
+    """The 32-bit words of Stage of common.cuh behind its pointers."""
+    network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
+    images, rows, columns, channels = layer.shape
+    _, in_rows, in_columns, in_channels = layer.reads
+    tile = [tiling.rows, tiling.columns, tiling.images]
+    out = [rows, columns, images, channels]
+    match layer:
+        case Convolution():
+            window = windowed(network, layer)
+            step, height = tiling.step(layer), tiling.rows + (layer.size[0] - 1 if tiling.halo else 0)
+            taps = layer.size[0] * (1 if window else layer.size[1])
+            return [
+                _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
+                taps, 1 if window else layer.size[1], slot_blocks(layer, tiling), int(tiling.halo),
+                tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling), step, height * step if tiling.images > 1 else 64,
+                int(tiling.deep), *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
+                in_rows, in_columns, in_channels, int(window), 0, 0, 0, 0, -(-65536 // (1 if window else layer.size[1])),
+            ]  # fmt: skip
+        case Maximum():
+            return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size, 0, 0, 0, 0, 0]  # fmt: skip
+        case Average():
+            return [
+                _KINDS[Average],
+                *[0] * 12,
+                *tile,
+                1,
+                0,
+                *out,
+                0,
+                0,
+                in_rows,
+                in_columns,
+                channels,
+                0,
+                0,
+                0,
+                0,
+                0,
+                0,
+            ]
+        case Windows():
+            return [_KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0, in_rows, in_columns, channels, in_channels, *layer.strides, 0]  # fmt: skip
+
+
+def stage_table(
+    plan: Plan, results: Sequence[Any], weights: Sequence[Any], arguments: type[Arguments] = Arguments
+) -> Any:
+    """The kernel's table of layers, int64 on the CPU. ``results``: memory of each layer, None where the launch is given it; ``weights``: packed, None where there are none."""
+    network = plan.network
+    table = arguments(STAGE_WORDS * len(network.layers))
+    for number, layer in enumerate(network.layers):
+        at = STAGE_WORDS * number
+        source = None if layer.source == INPUT else results[layer.source]
+        if isinstance(layer, Convolution):
+            _put_map(table, at, plan, number, source)
+        residual = getattr(layer, "residual", None)
+        pointers = (results[number], source, None if residual is None else results[residual], weights[number])
+        table.words[at + MAP_WORDS : at + MAP_WORDS + 4] = [0 if p is None else p.data_ptr() for p in pointers]
+        numbers = np.array([*stage_numbers(plan, number), *[0] * 7], np.int32)
+        table.words[at + MAP_WORDS + 4 : at + STAGE_WORDS] = numbers.view(np.uint64).tolist()
+    return torch.from_numpy(np.array(table.words, np.uint64).view(np.int64))
+
+
+def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) -> None:
+    network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
+    assert isinstance(layer, Convolution)
+    step = layer.stride
+    if windowed(network, layer):
+        images, rows, columns, channels = network.layers[layer.source].shape
+        row = 2 * columns * channels
+        sizes, strides = (K_BLOCK, layer.shape[2], rows, images), (2 * channels * step, row, row * rows)
+        box, steps = (K_BLOCK, tiling.columns, (tiling.rows - 1) * step + 1, tiling.images), (1, 1, step, 1)
+    else:
+        images, rows, columns, channels = layer.reads
+        more = (layer.size[0] - 1, layer.size[1] - 1) if tiling.halo else (0, 0)
+        sizes, strides = (
+            (channels, columns, rows, images),
+            (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
+        )
+        sides = ((tiling.columns - 1) * step + 1 + more[1], (tiling.rows - 1) * step + 1 + more[0])
+        box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
+    table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
+
+
+def plan_tables(plan: Plan) -> tuple[Any, Any, Any]:
+    """Heads, tasks and waits as the kernel reads them, int32 on the CPU."""
+    heads, tasks, waits = (torch.from_numpy(table.reshape(-1).copy()) for table in (plan.heads, plan.tasks, plan.waits))
+    return heads, tasks, waits
+
+
+def flag_words(plan: Plan) -> int:
+    """Of the semaphores."""
+    return plan.semaphores * FLAG_BYTES // 4
+
+
+class Launcher:
+    """A plan's kernel with its tables on the device. Raises `UserError` where it cannot be compiled or loaded."""
+
+    def __init__(self, plan: Plan, device: Any, options: Options) -> None:
+        self.plan, self.device = plan, torch.device(device)
+        folder = compiled(options)
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
+            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        self._tables = [table.to(self.device) for table in plan_tables(plan)]
+        # seed, flags, state, record
+        self.shared = [torch.zeros(n, dtype=torch.int32, device=self.device) for n in (1, flag_words(plan), 2, 8)]
+        self._stages: Any = None
+
+    def bind(self, results: Sequence[Any], weights: Sequence[Any]) -> None:
+        """Say where the layers' results and weights lie."""
+        self._stages = stage_table(self.plan, results, weights).to(self.device)
+
+    def launch(self, x: Any, out: Any) -> None:
+        """Run on the current stream; may be captured into a graph."""
+        arguments = Arguments(ARGUMENT_WORDS)
+        pointers = (self._stages, *self._tables, x, out, *self.shared)
+        arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        self._function.launch(self.plan.blocks, THREADS, stream, arguments, programmatic=False, cooperative=True)
+
+
+@cache
+def _loaded(cubin: Path, _device: int) -> Function:
+    """The kernel on the current device, for good: a captured graph may be replayed when every runner is gone."""
+    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

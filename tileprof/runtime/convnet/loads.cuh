@@ -1,0 +1,102 @@
+// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that made them.
+#pragma once
+
+#include "common.cuh"
+
+__device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
+    Ring<W_SLOTS> ring;
+    for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
+        if (stage.kind != CONVOLUTION) return;
+        const int blocks = stage.k_blocks, most = stage.weight_blocks, block = stage.columns * ROW_BYTES;
+        const unsigned char* from = stage.weights + static_cast<u64>(task.column) * stage.weight_bytes;
+        for (int k = 0; k < blocks; k += most, ring.advance()) {
+            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + (k == 0 ? 4 * stage.columns : 0);  // biases stand behind the first slot's
+            const u32 full = shared + W_FULL + 8 * ring.slot;
+            wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
+            mbarrier_arrive_expect_release_cta(full, bytes);
+            copy_bulk(shared + W_AT + ring.slot * W_BYTES, from, bytes, full, EVICT_NORMAL);
+            from += bytes;
+        }
+    });
+}
+
+// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1 to -2^31.
+__device__ __forceinline__ bool reached(s32 seen, s32 expected) {
+    return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
+}
+
+// Return when the semaphore has all posts of this run, or too late.
+__device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32 epoch, const Task& task, s32 number) {
+    const s32* flag = arguments.flags + wait.x * FLAG_WORDS;
+    const u32 before = epoch * static_cast<u32>(wait.y);
+    const s32 expected = static_cast<s32>(before + static_cast<u32>(wait.y));
+    if (reached(load_acquire_gpu_s32(flag), expected)) return;
+    const u64 start = globaltimer();
+    while (true) {
+        const s32 seen = load_acquire_gpu_s32(flag);
+        if (reached(seen, expected)) return;
+        if (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0) {
+            if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
+                arguments.record[1] = task.stage;
+                arguments.record[2] = number;
+                arguments.record[3] = wait.x;
+                arguments.record[4] = static_cast<s32>(static_cast<u32>(seen) - before);
+                arguments.record[5] = wait.y;
+            }
+            return;
+        }
+        nanosleep(20);
+    }
+}
+
+// One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
+__device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
+    const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
+    const int y = task.y * stage.stride - stage.padding, x = stage.window ? task.x : task.x * stage.stride - stage.padding;
+    int channel = 0, tap = 0, down = 0, across = 0;
+    for (int k = 0; k < blocks; k += most, ring.advance()) {
+        const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
+        const int here = blocks - k < most ? blocks - k : most;
+        wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
+        if (halo) {
+            mbarrier_arrive_expect_release_cta(full, stage.box_bytes);
+            copy_tensor_4d(to, map, full, k / taps * 64, x, y, task.image, EVICT_NORMAL);
+            continue;
+        }
+        mbarrier_arrive_expect_release_cta(full, here * stage.box_bytes);
+        for (int block = 0; block < here; ++block) {
+            copy_tensor_4d(to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL);
+            if (++across == stage.tap_columns) across = 0, ++down;
+            if (++tap == taps) tap = across = down = 0, channel += 64;
+        }
+    }
+}
+
+// All lanes of a warp.
+__device__ __forceinline__ void load_activations(const Arguments& arguments, u32 shared) {
+    const u32 lane = threadIdx.x % 32, epoch = arguments.state[0];
+    Ring<A_SLOTS> ring;
+    for_tasks(arguments, [&](const Stage& stage, const Task& task, s32 number) {
+        const TensorMap* map = &arguments.rows[task.stage].map;
+        if (lane == 0 && stage.kind == CONVOLUTION) prefetch_tensormap(map);
+        delay(arguments, number, 0);
+        for (int wait = task.wait + lane; wait < task.waits_end; wait += 32) await(arguments, arguments.waits[wait], epoch, task, number);
+        __syncwarp();
+        if (lane == 0) {
+            if (stage.kind == CONVOLUTION) {
+                fence_proxy_async_global();
+                load_tile(stage, map, task, shared, ring);
+            } else {  // its consumers read memory themselves
+                wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
+                mbarrier_arrive_release_cta(shared + A_FULL + 8 * ring.slot);
+                ring.advance();
+            }
+        }
+        __syncwarp();
+    });
+    // The last block to have read the number of the run counts it.
+    if (lane == 0 && fetch_add_acq_rel_gpu_s32(arguments.state + 1, 1) == static_cast<s32>(gridDim.x) - 1) {
+        arguments.state[1] = 0;
+        arguments.state[0] = epoch + 1;
+    }
+}

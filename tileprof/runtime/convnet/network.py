@@ -1,0 +1,162 @@
+"""A convolutional network as a list of layers, and what it computes in plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Shape = tuple[int, int, int, int]
+"""Images, rows, columns, channels: tensors lie in memory in this order."""
+
+INPUT = -1
+"""The number that stands for the network's input where layers are numbered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A batch norm behind a convolution: indices of its tensors among the parameters, None where there is none, and its epsilon."""
+
+    weight: int | None
+    bias: int | None
+    mean: int
+    variance: int
+    epsilon: float
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution or a product with a matrix, then perhaps a batch norm, a residual addition, ReLU.
+
+    ``weight``, ``bias`` and those of ``norm`` are indices of parameters. ``reads`` is the shape in which the source is seen: a matrix is a row of as many pixels as there are images, and a
+    source of several pixels is one of all their channels. ``residual`` is a layer.
+    """
+
+    source: int
+    reads: Shape
+    shape: Shape
+    weight: int
+    bias: int | None = None
+    norm: Norm | None = None
+    residual: int | None = None
+    size: tuple[int, int] = (1, 1)
+    stride: int = 1
+    padding: int = 0
+    relu: bool = False
+    flattened: Shape | None = None
+    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no such image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maximum:
+    """Max pooling of square windows."""
+
+    source: int
+    reads: Shape
+    shape: Shape
+    size: int
+    stride: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """The mean of all pixels of an image."""
+
+    source: int
+    reads: Shape
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The input with its channels filled up to ``shape``'s and ``padding`` columns of zeros to the left, the rest to the right: what a convolution reads as windows of 64 elements.
+
+    ``strides``: of the input's images, channels, rows and columns, in elements.
+    """
+
+    source: int
+    reads: Shape
+    shape: Shape
+    padding: int
+    strides: tuple[int, int, int, int]
+
+
+Layer = Convolution | Maximum | Average | Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Layers in an order in which each comes behind those that it reads; the last one's result is the network's."""
+
+    layers: tuple[Layer, ...]
+    dtype: str = "float16"
+    names: tuple[str, ...] = field(default=())
+    """Of the layers, for reports."""
+
+    def name(self, number: int) -> str:
+        """Of a layer."""
+        return self.names[number] if number < len(self.names) else f"layer {number}"
+
+
+def windowed(network: Network, layer: Layer) -> bool:
+    """Whether a layer is a convolution that reads the input as windows."""
+    return isinstance(layer, Convolution) and isinstance(network.layers[layer.source], Windows)
+
+
+def folded(layer: Convolution, parameters: Sequence[Any]) -> tuple[Any, Any]:
+    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm in them, float32."""
+    import torch  # noqa: PLC0415 - plans need none
+
+    weight = parameters[layer.weight].detach()
+    channels = weight.shape[0]
+    if weight.dim() == 2:
+        _, rows, columns, deep = layer.flattened or (1, 1, 1, weight.shape[1])
+        weight = weight.reshape(channels, deep, rows, columns)
+    weight = weight.permute(0, 2, 3, 1).float()
+    bias = (
+        torch.zeros(channels, device=weight.device) if layer.bias is None else parameters[layer.bias].detach().float()
+    )
+    if (norm := layer.norm) is not None:
+        scale = (parameters[norm.variance].float() + norm.epsilon).rsqrt()
+        if norm.weight is not None:
+            scale = scale * parameters[norm.weight].detach().float()
+        bias = (bias - parameters[norm.mean].float()) * scale
+        if norm.bias is not None:
+            bias = bias + parameters[norm.bias].detach().float()
+        weight = weight * scale[:, None, None, None]
+    return weight, bias
+
+
+def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
+    """The results of all layers for an input (images, channels, rows, columns), by PyTorch, rounded where the kernel rounds: after each layer, and folded weights."""
+    import torch  # noqa: PLC0415
+    from torch.nn import functional  # noqa: PLC0415
+
+    dtype = getattr(torch, network.dtype)
+    results: list[Any] = []
+    for layer in network.layers:
+        image = layer.source == INPUT or windowed(network, layer)
+        source = x.permute(0, 2, 3, 1) if image else results[layer.source]
+        seen = source.reshape(layer.reads).permute(0, 3, 1, 2).float()
+        match layer:
+            case Convolution():
+                weight, bias = folded(layer, parameters)
+                if weight.shape[1:3] != layer.size:
+                    weight = weight.reshape(weight.shape[0], 1, 1, -1)
+                out = functional.conv2d(
+                    seen, weight.to(dtype).float().permute(0, 3, 1, 2), bias, layer.stride, layer.padding
+                )
+                if layer.residual is not None:
+                    out = out + results[layer.residual].float().permute(0, 3, 1, 2)
+                out = out.relu() if layer.relu else out
+            case Maximum():
+                out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
+            case Average():
+                out = seen.mean((2, 3), keepdim=True)
+            case Windows():
+                _, _, columns, channels = layer.shape
+                right = columns - seen.shape[3] - layer.padding
+                out = functional.pad(seen, (layer.padding, right, 0, 0, 0, channels - seen.shape[1]))
+        results.append(out.permute(0, 2, 3, 1).reshape(layer.shape).to(dtype).contiguous())
+    return results

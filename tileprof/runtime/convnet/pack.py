@@ -1,0 +1,40 @@
+"""Weights as the kernel streams them: for each column of tiles, blocks of k in the order of the products, swizzled as shared memory wants, biases behind the first slot's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tileprof.runtime.convnet.network import Convolution, Network, folded, windowed
+from tileprof.runtime.convnet.tiling import K_BLOCK, Tiling, k_blocks, weight_blocks
+
+
+def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:
+    """Bytes that `packed` has for each column of tiles."""
+    return tiling.width * (2 * K_BLOCK * k_blocks(network, layer) + 4)
+
+
+def packed(network: Network, layer: Convolution, tiling: Tiling, parameters: Sequence[Any]) -> Any:
+    """A layer's weights and biases, [columns of tiles, `column_bytes` / 2], of the network's dtype."""
+    weight, bias = folded(layer, parameters)
+    channels, width, blocks = weight.shape[0], tiling.width, k_blocks(network, layer)
+    dtype = getattr(torch, network.dtype)
+    if windowed(network, layer):
+        window = network.layers[layer.source].shape[3]
+        weight = functional.pad(weight, (0, window - weight.shape[3], 0, K_BLOCK // window - weight.shape[2]))
+        rows = weight.to(dtype).reshape(channels, blocks, K_BLOCK)
+    else:
+        taps = layer.size[0] * layer.size[1]
+        rows = weight.to(dtype).reshape(channels, taps, -1, K_BLOCK).transpose(1, 2).reshape(channels, blocks, K_BLOCK)
+    columns = ceil(channels / width)
+    rows = functional.pad(rows, (0, 0, 0, 0, 0, columns * width - channels))
+    chunks = rows.reshape(columns, width, blocks, 8, K_BLOCK // 8).transpose(1, 2)
+    row, chunk = torch.arange(width, device=rows.device)[:, None], torch.arange(8, device=rows.device)
+    swizzled = chunks[:, :, row, chunk ^ (row % 8)].reshape(columns, blocks, width * K_BLOCK)
+    biases = functional.pad(bias, (0, columns * width - channels)).reshape(columns, width).contiguous().view(dtype)
+    first = min(blocks, weight_blocks(tiling))
+    return torch.cat([swizzled[:, :first].flatten(1), biases, swizzled[:, first:].flatten(1)], 1).contiguous()

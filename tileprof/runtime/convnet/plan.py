@@ -1,0 +1,221 @@
+"""Who computes which tile in which order, what each tile waits for and what it posts.
+
+Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row of tiles. A tile waits until all tiles of the
+bands that it reads have posted. Every layer has memory of its own, so that nothing is overwritten within a run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tileprof.errors import UserError
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network
+from tileprof.runtime.convnet.tiling import Tiling, microseconds, tiled
+
+I32 = NDArray[np.int32]
+
+_GAP_US: Final = 2.0
+"""From the last store of a layer to the first product of the next, for dealing out tiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on, each posted ``posts`` times a run."""
+
+    first: int
+    images: int
+    """Of an image group."""
+    rows: int
+    """Of pixels of a row of tiles."""
+    per_image: int
+    count: int
+    posts: int
+
+    def of(self, image: int, row: int) -> int:
+        """The semaphore that tiles post which hold a row of an image."""
+        return self.first + image // self.images * self.per_image + row // self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile: its layer, its first pixel, and which of the layer's columns of tiles it is in."""
+
+    layer: int
+    image: int
+    y: int
+    x: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows of images that a tile reads of a layer; ends are exclusive."""
+
+    layer: int
+    images: tuple[int, int]
+    rows: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``tasks`` [n, 8]: layer, image, y, x, column, waits from, to, semaphore posted, as the kernel reads them, in order of blocks; ``heads`` [blocks, 2]; ``waits`` [m, 2]: semaphore, posts."""
+
+    network: Network
+    tilings: tuple[Tiling, ...]
+    bands: tuple[Bands, ...]
+    heads: I32
+    tasks: I32
+    waits: I32
+
+    @property
+    def semaphores(self) -> int:
+        """Of all layers."""
+        return self.bands[-1].first + self.bands[-1].count
+
+    @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        return len(self.heads)
+
+
+def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
+    """What a tile reads of other layers: the source, then the residual."""
+    layer = network.layers[tile.layer]
+    images, out_rows, _, _ = layer.shape
+    last_image, last_row = min(images, tile.image + tiling.images), min(out_rows, tile.y + tiling.rows)
+    if layer.source != INPUT:
+        source = network.layers[layer.source]
+        seen = source.shape
+        match layer:
+            case Convolution() | Maximum() if layer.reads == source.shape:
+                size = layer.size if isinstance(layer, Maximum) else layer.size[0]
+                low = tile.y * layer.stride - layer.padding
+                high = (last_row - 1) * layer.stride - layer.padding + size
+                yield Read(layer.source, (tile.image, last_image), (max(0, low), min(seen[1], high)))
+            case Average():
+                yield Read(layer.source, (tile.image, tile.image + 1), (0, seen[1]))
+            case _:
+                yield Read(layer.source, (0, seen[0]), (0, seen[1]))
+    if isinstance(layer, Convolution) and layer.residual is not None:
+        yield Read(layer.residual, (tile.image, last_image), (tile.y, last_row))
+
+
+def tiles_of(layer: Layer, number: int, tiling: Tiling) -> Iterator[Tile]:
+    """A layer's tiles, those of a band behind each other."""
+    images, rows, columns, channels = layer.shape
+    for image in range(0, images, tiling.images):
+        for y in range(0, rows, tiling.rows):
+            for x in range(0, columns, tiling.columns):
+                for column in range(ceil(channels / tiling.width)):
+                    yield Tile(number, image, y, x, column)
+
+
+def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
+    """The semaphores of a layer, from number ``first`` on."""
+    images, rows, columns, channels = layer.shape
+    down = ceil(rows / tiling.rows)
+    posts = ceil(columns / tiling.columns) * ceil(channels / tiling.width)
+    return Bands(first, tiling.images, tiling.rows, down, ceil(images / tiling.images) * down, posts)
+
+
+def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
+    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given. Raises `UserError` where a layer does not fit the kernel."""
+    if tilings is None:
+        tilings = tuple(tiled(network, layer, blocks) for layer in network.layers)
+    bands: list[Bands] = []
+    for layer, tiling in zip(network.layers, tilings, strict=True):
+        bands.append(bands_of(layer, tiling, bands[-1].first + bands[-1].count if bands else 0))
+    dealt: list[list[tuple[Tile, tuple[int, ...]]]] = [[] for _ in range(blocks)]
+    free = [(0.0, block) for block in range(blocks)]
+    ends: list[float] = []
+    for number, (layer, tiling) in enumerate(zip(network.layers, tilings, strict=True)):
+        residual = layer.residual if isinstance(layer, Convolution) else None
+        sources = [source for source in (layer.source, residual) if source is not None and source != INPUT]
+        ready = max((ends[source] + _GAP_US for source in sources), default=0.0)
+        duration, end = microseconds(network, layer, tiling), ready
+        for tile in tiles_of(layer, number, tiling):
+            at, block = heapq.heappop(free)
+            at = max(at, ready) + duration
+            heapq.heappush(free, (at, block))
+            end = max(end, at)
+            awaited = {
+                bands[read.layer].of(image, row)
+                for read in reads(network, tiling, tile)
+                for image in range(*read.images, 1)
+                for row in range(*read.rows)
+            }
+            dealt[block].append((tile, tuple(sorted(awaited))))
+        ends.append(end)
+    return Plan(network, tilings, tuple(bands), *_tables(bands, dealt))
+
+
+def _tables(bands: list[Bands], dealt: list[list[tuple[Tile, tuple[int, ...]]]]) -> tuple[I32, I32, I32]:
+    posts = np.concatenate([np.full(band.count, band.posts) for band in bands])
+    heads: list[tuple[int, int]] = []
+    tasks: list[tuple[int, ...]] = []
+    waits: list[tuple[int, int]] = []
+    for tiles in dealt:
+        heads.append((len(tasks), len(tasks) + len(tiles)))
+        for tile, awaited in tiles:
+            post = bands[tile.layer].of(tile.image, tile.y)
+            tasks.append(
+                (tile.layer, tile.image, tile.y, tile.x, tile.column, len(waits), len(waits) + len(awaited), post)
+            )
+            waits.extend((semaphore, int(posts[semaphore])) for semaphore in awaited)
+    return (
+        np.array(heads, np.int32),
+        np.array(tasks, np.int32).reshape(-1, 8),
+        np.array(waits or [(0, 0)], np.int32).reshape(-1, 2),
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Check a plan by what its tiles touch, element by element, without the bands it was made with. Raises `UserError` that names the tile and what is missing.
+
+    Every element of every layer is written once; every row that a tile reads was written by tiles all of which post semaphores that it awaits in full; every
+    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits for itself or in a circle.
+    """
+    layers = plan.network.layers
+    posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
+    written = [np.zeros(layer.shape, np.int8) for layer in layers]
+    posters: list[dict[tuple[int, int], set[int]]] = [{} for _ in layers]
+    for number, image, y, x, column, _, _, post in plan.tasks.tolist():
+        tiling = plan.tilings[number]
+        written[number][
+            image : image + tiling.images, y : y + tiling.rows, x : x + tiling.columns,
+            column * tiling.width : (column + 1) * tiling.width,
+        ] += 1  # fmt: skip
+        for one in range(image, min(layers[number].shape[0], image + tiling.images)):
+            for row in range(y, min(layers[number].shape[1], y + tiling.rows)):
+                posters[number].setdefault((one, row), set()).add(post)
+    for number, counts in enumerate(written):
+        if (counts != 1).any():
+            raise UserError(
+                f"{plan.network.name(number)}: an element is written {counts.min()} to {counts.max()} times"
+            )
+    for head, end in plan.heads.tolist():
+        if (np.diff(plan.tasks[head:end, 0]) < 0).any():
+            raise UserError("a block has tasks that are not in order of layers")
+    for number, image, y, x, column, begin, end, _ in plan.tasks.tolist():
+        awaited = dict(plan.waits[begin:end].tolist())
+        if any(posted[semaphore] != value for semaphore, value in awaited.items()):
+            raise UserError(
+                f"{plan.network.name(number)}: a tile waits for a count that a semaphore does not reach, or passes"
+            )
+        for read in reads(plan.network, plan.tilings[number], Tile(number, image, y, x, column)):
+            if read.layer >= number:
+                raise UserError(f"{plan.network.name(number)} reads a layer that comes later")
+            for one in range(*read.images):
+                for row in range(*read.rows):
+                    if not posters[read.layer][one, row] <= awaited.keys():
+                        raise UserError(
+                            f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row {row} of "
+                            f"{plan.network.name(read.layer)} and does not wait for all of it"
+                        )

@@ -1,0 +1,159 @@
+// Convolutions and products with a matrix: two warpgroups multiply what is in the rings, finish and store.
+#pragma once
+
+#include "common.cuh"
+
+// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, atoms follow each other.
+__device__ __forceinline__ u64 descriptor(u32 address) {
+    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+// Where a warpgroup stands in the rings.
+struct Reader {
+    Ring<A_SLOTS> a;
+    Ring<W_SLOTS> w;
+};
+
+// Slots that have been read once the products under way are done; -1: none.
+struct Used {
+    int a = -1, w = -1;
+
+    __device__ void release(u32 shared, u32 lane) {
+        if (lane == 0 && a >= 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * a);
+        if (lane == 0 && w >= 0) mbarrier_arrive_release_cta(shared + W_FREE + 8 * w);
+        a = w = -1;
+    }
+};
+
+// A thread's two rows of a tile: elements of the result from its beginning on; -1 where the row is no pixel.
+struct Rows {
+    s32 at[2];
+
+    __device__ Rows(const Stage& stage, const Task& task, u32 thread) {
+        const int group = thread / 128, two = stage.tile_images > 1;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * half + (stage.deep || two ? 0 : group * 64);
+            const int down = row / stage.step, across = row - down * stage.step, image = task.image + (two ? group : 0);
+            const bool pixel = down < stage.tile_rows && across < stage.tile_columns && task.y + down < stage.out_rows &&
+                               task.x + across < stage.out_columns && image < stage.out_images;
+            at[half] = pixel ? ((image * stage.out_rows + task.y + down) * stage.out_columns + task.x + across) * stage.out_channels : -1;
+        }
+    }
+};
+
+// Rows of a slot of activations from its first to the first that block k of the task multiplies.
+__device__ __forceinline__ u32 rows_before(const Stage& stage, int block) {
+    const u32 down = block * stage.tap_inverse >> 16, across = block - down * stage.tap_columns;
+    return stage.halo ? (down * stage.step + across) * ROW_BYTES : block * stage.block_bytes;
+}
+
+// Sums of all blocks of k, two groups of products under way at a time.
+template <int W>
+__device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+    const int group = thread / 128, stride = stage.deep ? 2 : 1, blocks = stage.k_blocks;
+    const int a_most = stage.slot_blocks, w_most = stage.weight_blocks;
+    const u32 a_at = shared + (stage.deep ? 0 : group * stage.group_rows * ROW_BYTES), w_at = shared + W_AT;
+    const u32 lane = thread % 32;
+    Used before;
+    for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
+        const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks, w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
+        const int end = a_end < w_end ? a_end : w_end;
+        if (k == w_begin) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
+        if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
+        const u32 a_slot = a_at + reader.a.slot * A_BYTES, w_slot = w_at + reader.w.slot * W_BYTES;
+        for (int block = k + (stage.deep ? (k + group) % 2 : 0); block < end; block += stride) {
+            const u64 a = descriptor(a_slot + rows_before(stage, block - a_begin));
+            const u64 b = descriptor(w_slot + (block - w_begin) * (W * ROW_BYTES));
+            wgmma_fence();
+#pragma unroll
+            for (int step = 0; step < 4; ++step) Multiply<W>::add(sums, a + 2 * step, b + 2 * step);
+            wgmma_commit();
+        }
+        if (end - k < stride)
+            wgmma_wait<0>();  // perhaps nothing of this was multiplied here, and what was before is under way
+        else
+            wgmma_wait<1>();
+        before.release(shared, lane);
+        if (end == a_end) before.a = reader.a.slot, reader.a.advance(), a_begin = end;
+        if (end == w_end) before.w = reader.w.slot, reader.w.advance(), w_begin = end;
+        k = end;
+    }
+    wgmma_wait<0>();
+    before.release(shared, lane);
+}
+
+// Where both warpgroups have sums of the same rows: each finishes one of a thread's two rows, and gets the other's part of it.
+template <int W>
+__device__ __forceinline__ void exchange(float (&sums)[W / 2], u32 shared, u32 thread, u32 turn) {
+    if constexpr (W <= MOST_DEEP) {
+        const u32 group = thread / 128, mine = shared + SCRATCH_AT + thread % 128 * 8 + 2 * turn * SCRATCH_PART;
+#pragma unroll
+        for (int i = 0; i < W / 8; ++i) {
+            const float2 other = {group ? sums[4 * i] : sums[4 * i + 2], group ? sums[4 * i + 1] : sums[4 * i + 3]};
+            store_shared_f32x2(mine + group * SCRATCH_PART + i * 1024, other);
+        }
+        barrier_sync<1, CONSUMERS>();
+#pragma unroll
+        for (int i = 0; i < W / 8; ++i) {
+            const float2 part = load_shared_f32x2(mine + (1 - group) * SCRATCH_PART + i * 1024);
+            if (group)
+                sums[4 * i + 2] += part.x, sums[4 * i + 3] += part.y;
+            else
+                sums[4 * i] += part.x, sums[4 * i + 1] += part.y;
+        }
+    }
+}
+
+struct Consumer {
+    const Arguments& arguments;
+    u32 shared, thread;
+    Reader reader;
+    u32 turn = 0;  // of the memory in which sums are exchanged
+
+    template <int W>
+    __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
+        const Rows rows(stage, task, thread);
+        const int first = task.column * W + thread % 4 * 2, channels = stage.out_channels;
+        const bool deep = stage.deep, adds = !deep || thread < 128;
+        float sums[W / 2];
+        wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
+        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + (stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks) * (W * ROW_BYTES);
+#pragma unroll
+        for (int i = 0; i < W / 8; ++i) {
+            const float2 bias = load_shared_f32x2(biases + i * 32 + thread % 4 * 8);
+            sums[4 * i] = sums[4 * i + 2] = adds ? bias.x : 0.0f;
+            sums[4 * i + 1] = sums[4 * i + 3] = adds ? bias.y : 0.0f;
+        }
+        u32 more[W / 4];
+        const auto* residual = static_cast<const unsigned short*>(stage.residual);
+        if (residual != nullptr) {
+            wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too
+#pragma unroll
+            for (int i = 0; i < W / 8; ++i)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const bool here = rows.at[half] >= 0 && first + 8 * i < channels && (!deep || half == static_cast<int>(thread / 128));
+                    more[2 * i + half] = here ? load_global_u32(residual + rows.at[half] + first + 8 * i) : 0;
+                }
+        }
+        multiply<W>(sums, reader, stage, shared, thread);
+        delay(arguments, number, 1);
+        if (deep) {
+            exchange<W>(sums, shared, thread, turn);
+            turn ^= 1;
+        }
+        auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            if (rows.at[half] < 0 || (deep && half != static_cast<int>(thread / 128))) continue;
+#pragma unroll
+            for (int i = 0; i < W / 8; ++i) {
+                float x = sums[4 * i + 2 * half], y = sums[4 * i + 2 * half + 1];
+                if (residual != nullptr) x += unpack(more[2 * i + half] & 0xFFFF), y += unpack(more[2 * i + half] >> 16);
+                if (stage.relu) x = x < 0.0f ? 0.0f : x, y = y < 0.0f ? 0.0f : y;  // what is no number stays so
+                if (first + 8 * i < channels) store_global_u32(out + rows.at[half] + first + 8 * i, pack(x, y));
+            }
+        }
+    }
+};

@@ -1,0 +1,81 @@
+"""A network on a device: folded and packed weights, memory for what layers hand on, one launch per call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from tileprof.errors import UserError
+from tileprof.runtime.convnet.build import Options
+from tileprof.runtime.convnet.launch import Launcher
+from tileprof.runtime.convnet.network import Convolution, Network
+from tileprof.runtime.convnet.pack import packed
+from tileprof.runtime.convnet.plan import planned, verify
+
+_CAPABILITY: Final = (9, 0)
+
+
+class NetworkRunner:
+    """Runs a network whose input comes first and whose parameters follow, as `Runner` of `tileprof.runtime.compile.region` says.
+
+    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's. Raises `UserError` where the device or the network does not fit.
+    """
+
+    frozen = True
+
+    def __init__(
+        self, network: Network, device: torch.device, shape: Sequence[int], options: Options | None = None
+    ) -> None:
+        if torch.cuda.get_device_capability(device) != _CAPABILITY:
+            raise UserError("convolutional networks in one launch need a GPU of compute capability 9.0")
+        self.network, self.device, self.shape = network, torch.device(device), tuple(shape)
+        self.plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
+        verify(self.plan)
+        self._launcher = Launcher(self.plan, device, options or Options(dtype=network.dtype))
+        self._memory: list[Any] | None = None
+        self._weights: list[Any] = []
+
+    def __call__(self, x: Any, *parameters: Any) -> tuple[Any, ...]:
+        """The network's result, in a tensor of its own."""
+        if self._memory is None:
+            self._bind(parameters)
+        out = torch.empty(self.shape, dtype=getattr(torch, self.network.dtype), device=self.device)
+        self._launcher.launch(x, out)
+        return (out,)
+
+    def check(self) -> None:
+        """Synchronise; raises `RuntimeError` that names the layer, tile and semaphore of a wait that gave up."""
+        record = self._launcher.shared[3].tolist()
+        if record[0]:
+            _, layer, task, semaphore, seen, expected = record[:6]
+            image, row, column, channels = self.plan.tasks[task, 1:5].tolist()
+            raise RuntimeError(
+                f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, column of tiles {channels} waited for semaphore "
+                f"{semaphore} in vain: {seen} posts of {expected}"
+            )
+
+    @property
+    def seed(self) -> Any:
+        """What delays of tests depend on, int32 on the device."""
+        return self._launcher.shared[0]
+
+    @property
+    def results(self) -> list[Any]:
+        """Of each layer in the last run; the network's own result is not there."""
+        return self._memory or []
+
+    def _bind(self, parameters: Sequence[Any]) -> None:
+        network = self.network
+        dtype = getattr(torch, network.dtype)
+        with torch.no_grad():
+            self._weights = [
+                packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
+                for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
+            ]
+        results: list[Any] = [
+            torch.empty(layer.shape, dtype=dtype, device=self.device) for layer in network.layers[:-1]
+        ]
+        self._launcher.bind([*results, None], self._weights)
+        self._memory = results

@@ -1,0 +1,145 @@
+"""How a layer is cut into tiles, and what a tile costs by a model of shared memory, tensor cores and the steps around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from tileprof.errors import UserError
+from tileprof.runtime.convnet.network import Average, Convolution, Layer, Maximum, Network, Windows, windowed
+
+WIDTHS: Final = (8, 16, 32, 64, 128)
+"""Columns of a tile: the kernel has code for each."""
+
+DEEP_WIDTHS: Final = (8, 16, 32)
+"""Columns where both warpgroups take the same rows: they exchange sums through shared memory, which has room for so many."""
+
+ROW_BYTES: Final = 128
+"""Of shared memory: 64 channels of a pixel."""
+
+K_BLOCK: Final = 64
+
+SLOT_BYTES: Final = 29 * 1024
+"""Of a slot of activations: four rows of 58 pixels fit."""
+
+WEIGHT_BYTES: Final = 16 * 1024
+"""Of a slot of weights, biases not counted."""
+
+_MOST_BLOCKS: Final = 16
+_CYCLE_US: Final = 1 / 1700
+_BYTES_PER_CYCLE: Final = 128
+_LOADED_PER_CYCLE: Final = 48
+_FIRST_US: Final = 3.0
+_NEXT_US: Final = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Tiles of ``images`` x ``rows`` x ``columns`` pixels and ``width`` channels. ``deep``: the warpgroups take the same rows and share k; else half of the rows each.
+    ``halo``: all taps of 64 channels are loaded as one box.
+    """
+
+    width: int
+    rows: int
+    columns: int
+    images: int = 1
+    deep: bool = False
+    halo: bool = False
+
+    def step(self, layer: Layer) -> int:
+        """Rows of shared memory from a row of pixels to the next."""
+        return self.columns + (layer.size[1] - 1 if self.halo and isinstance(layer, Convolution) else 0)
+
+    def box_rows(self, layer: Layer) -> int:
+        """Rows of shared memory that one load fills."""
+        down = layer.size[0] - 1 if self.halo and isinstance(layer, Convolution) else 0
+        return self.images * (self.rows + down) * self.step(layer)
+
+
+def k_blocks(network: Network, layer: Convolution) -> int:
+    """Blocks of 64 along k."""
+    if windowed(network, layer):
+        return layer.size[0]
+    return layer.size[0] * layer.size[1] * (layer.reads[3] // K_BLOCK)
+
+
+def tiles(layer: Layer, tiling: Tiling) -> int:
+    """Tiles of a layer."""
+    images, rows, columns, channels = layer.shape
+    return (
+        ceil(images / tiling.images) * ceil(rows / tiling.rows) * ceil(columns / tiling.columns) * ceil(channels / tiling.width)
+    )  # fmt: skip
+
+
+def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
+    """Of one tile in a row of tiles, modelled."""
+    if not isinstance(layer, Convolution):
+        return 1.0
+    blocks = k_blocks(network, layer)
+    groups = 1 if tiling.deep else 2
+    shared = groups * 4 * (64 * 32 + tiling.width * 32) / _BYTES_PER_CYCLE
+    rows = tiling.box_rows(layer) / (layer.size[0] * layer.size[1] if tiling.halo else 1)
+    loaded = (rows + tiling.width) * ROW_BYTES / _LOADED_PER_CYCLE
+    return blocks * max(shared, loaded) * _CYCLE_US + _NEXT_US
+
+
+def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
+    """The tiling that ends first on so many blocks, by the model. Raises `UserError` where there is none."""
+    images, rows, columns, channels = layer.shape
+    match layer:
+        case Windows():
+            return Tiling(channels, max(1, ceil(rows * images / blocks)), columns)
+        case Average():
+            return Tiling(K_BLOCK, 1, 1)
+        case Maximum():
+            across = next(n for n in (4, 2, 1) if columns % n == 0 and (images * rows * n <= blocks or n == 1))
+            return Tiling(channels, 1, columns // across)
+    choices = list(candidates(network, layer))
+    if not choices:
+        raise UserError(f"no tile holds a convolution of {layer.reads} to {layer.shape}")
+
+    def cost(tiling: Tiling) -> float:
+        return ceil(tiles(layer, tiling) / blocks) * microseconds(network, layer, tiling) + _FIRST_US
+
+    return min(choices, key=lambda t: (cost(t), tiles(layer, t)))
+
+
+def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
+    """Tilings that the kernel can run."""
+    images, rows, columns, channels = layer.shape
+    halo = layer.size != (1, 1) and layer.stride == 1 and not windowed(network, layer)
+    for deep in (False, True):
+        for across in (n for n in range(1, columns + 1) if columns % n == 0):
+            wide = columns // across
+            step = wide + (layer.size[1] - 1 if halo else 0)
+            most = ((64 if deep else 128) - wide) // step + 1
+            if wide > (64 if deep else 128) or wide < min(7, columns):
+                continue
+            high = min(most, rows)
+            shapes = [(high, 1)] if deep or (high - 1) * step + wide > 64 else []
+            if not deep and across == 1 and images > 1 and (rows - 1) * step + wide <= 64:
+                shapes.append((rows, 2))
+            for high, together in shapes:
+                for width in DEEP_WIDTHS if deep else WIDTHS:
+                    tiling = Tiling(width, high, wide, together, deep, halo)
+                    if width < 2 * channels and tiling.box_rows(layer) * ROW_BYTES <= SLOT_BYTES:
+                        yield tiling
+
+
+def slot_blocks(layer: Convolution, tiling: Tiling) -> int:
+    """Blocks of k in a slot of activations."""
+    if tiling.halo:
+        return layer.size[0] * layer.size[1]
+    return max(1, min(_MOST_BLOCKS, SLOT_BYTES // block_bytes(layer, tiling)))
+
+
+def block_bytes(layer: Layer, tiling: Tiling) -> int:
+    """From a block of k in a slot to the next, where they are loaded by themselves."""
+    return ceil(tiling.box_rows(layer) * ROW_BYTES / 1024) * 1024
+
+
+def weight_blocks(tiling: Tiling) -> int:
+    """Blocks of k in a slot of weights."""
+    return min(_MOST_BLOCKS, WEIGHT_BYTES // (tiling.width * ROW_BYTES))
