@@ -10,10 +10,9 @@ CUB = Path(os.environ.get("CUB", "tests/cubins"))
 def key(h): return hashlib.sha256(h.encode()).hexdigest()[:16]
 PROGS = {"gpt2": lambda n=12: pre_norm(128, 768, n), "bert": lambda n=12: post_norm(128, 768, n), "bertm": lambda n=2: post_norm(128, 768, n, masked=True),
          "vit": lambda n=12: pre_norm(197, 768, n, k_major=True, causal=False, epilogue="gelu")}
-CASES = [("gpt2", 2, None, False, ""), ("gpt2", 2, None, True, ""), ("gpt2", 2, None, True, "-DDIRECT"), ("gpt2", 2, None, True, "-DRELEASE"), ("gpt2", 4, None, False, "-DDIRECT"), ("gpt2", 1, None, False, "-DDIRECT"), ("gpt2",2,1,False,"-DDIRECT"),
-         ("bert", 2, None, True, "-DDIRECT"), ("vit", 2, None, True, "-DDIRECT"), ("vit",2,None,False, "-DRELEASE")]
+CASES = [("gpt2", 2, None, True, ""), ("gpt2", 2, None, False, ""), ("bert", 2, None, False, ""), ("vit", 2, None, False, "")]
 BL = {1: 132, 2: 132, 4: 120}
-def plan(c): return plan_of(PROGS[c[0]](), BL[c[1]], c[1], c[2])
+def plan(c): return plan_of(PROGS[c[0]](), BL[c[1]], c[1])
 if len(sys.argv) > 1 and sys.argv[1] == "compile":
     import subprocess
     from tileprof.runtime.encoder.build import *
@@ -46,7 +45,7 @@ for c in CASES:
         rel = lambda a, b: ((a.float() - b.float()).norm() / b.float().norm()).item()
         print("   out err", rel(o, ref["out"]), flush=True)
         if not rel(o, ref["out"]) < 1e-2:
-            for s in p.program.buffers():
+            for s in p.sizes.keys() & ref.keys():
                 e = rel(L.buffer(s), ref[s])
                 if not e < 1e-2: print("   first wrong", s, e); break
         same = all(torch.equal(L(inp)[0], o) for _ in range(20))
@@ -60,7 +59,7 @@ for c in CASES:
             import numpy as np
             for s in sorted(rows)[:60]:
                 a = np.array(rows[s]); stg = p.stages[s]
-                nm = type(stg).__name__ + (f" {stg.product.name} w{stg.width} s{stg.splits}" if isinstance(stg, Tiled) else "")
+                nm = type(stg).__name__ + (f" {stg.name} w{stg.width} s{stg.splits}" if isinstance(stg, Tiled) else " "+stg.name)
                 if s < 14 or s in (30,31,32,33,34,35): print(f"   {nm:34s} n={len(a):4d} first ready {a[:,0].min():7d} awaited {a[:,1].min():7d}..{a[:,1].max():7d} multiplied med {int(np.median(a[:,2])):7d} max {a[:,2].max():7d} done {int(np.median(a[:,3])):7d}..{a[:,3].max():7d}  phases med {np.median(np.diff(a,axis=1),axis=0).astype(int).tolist()}")
     except Exception:
         traceback.print_exc()

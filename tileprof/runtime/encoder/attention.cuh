@@ -113,8 +113,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
     const int keys_end = causal ? queries_end : length;
     const int last_query = length - 1, query = first + side * 16 + lane / 4;
 
-    await(arguments, record, runs, gave_up);
-    stamp(arguments, number, 1);
+    delay(arguments, number, 0);
     Online online = {};
     online.peak[0] = online.peak[1] = minus_infinity();
     u32 queries[HEAD / 16][4];
@@ -156,6 +155,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
                 if (key >= first && key < queries_end) store_relaxed_gpu_u32x4(reinterpret_cast<void*>((j < 4 ? keys_out : values_out) + 2 * place), loaded[j]);
             }
         meet_consumers();
+        if (from == 0) stamp(arguments, number, 1);
         if (from == 0)
 #pragma unroll
             for (int step = 0; step < HEAD / 16; ++step)

@@ -95,6 +95,7 @@ class _Block:
         up = self._reader(middle)
         inner, epilogue = self._activation(up)
         self._product(up, self._entry_of(up), inner, epilogue)
+        stack.known.update(self._kept_norms)
         end = self._with_residual(self._only_product(inner), inner)
         stack.end, stack.blocks = end, stack.blocks + 1
         return stack
@@ -183,6 +184,9 @@ class _Block:
     def _behind_attention(self, heads: int, length: int) -> fx.Node:
         """The product of what attention gives, heads side by side again."""
         node = aten.only_user(self._call.out)
+        while node is not None and aten.calls(node, *_STEPS) and aten.shape(node) == aten.shape(self._call.out):
+            self._stack.nodes.add(node)
+            node = aten.only_user(node)
         swapped = aten.calls(node, ATEN.transpose.int) and {a % 4 for a in node.args[1:3]} == {1, 2} if node else False
         if node is None or not (swapped or (aten.calls(node, ATEN.permute.default) and list(node.args[1]) == [0, 2, 1, 3])):
             raise Refused(f"{self._call.out.name} is not put together again as rows")
@@ -206,7 +210,7 @@ class _Block:
         """Rows that stages compute, or that come in from outside as one dense matrix."""
         stack, found = self._stack, self._behind(node)
         sizes = aten.shape(found)
-        if sizes is None or sizes[-1] != columns or _product_of(sizes) != stack.rows * columns:
+        if sizes is None or _product_of(sizes) != stack.rows * columns or (found not in stack.known and sizes[-1] != columns):
             raise Refused(f"{getattr(found, 'name', found)} is no matrix of {stack.rows} rows of {columns} columns")
         if found not in stack.known and not (_dense(found) and aten.dtype(found) == stack.dtype):
             raise Refused(f"{found.name} is not dense, or of another dtype")
@@ -250,8 +254,7 @@ class _Block:
             Product(node.name, stack.rows, columns, depth, source, name, k_major, out, bias_name, norm, epilogue, residual)
         )  # fmt: skip
         stack.nodes |= {node, stored}
-        if result is None:
-            stack.known[node] = out
+        stack.known[stored] = out
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
         if not aten.parameter(node) or aten.shape(node) != shape or aten.dtype(node) != self._stack.dtype or not _dense(node):
@@ -352,7 +355,6 @@ class _Block:
         while (user := aten.only_user(node)) is not None and aten.calls(user, *_STEPS):
             steps.append(user)
             node = user
-        self._stack.known.update(self._kept_norms)
         self._stack.nodes.update(steps)
         if user is None:
             chain = _tanh_chain(node)

@@ -1,14 +1,15 @@
-// One launch for the layers of a transformer: products with what surrounds them, attention, and sums of products whose k is cut.
+// One launch for the layers of a transformer: products with what surrounds them, attention, and ends of rows, where parts of sums meet and norms are.
 //
 // Every block takes the tasks of its list in order. In a block
 //
-//     warps 0 to 7  await a task's semaphores, load its activations, multiply, finish, store and post.
-//     warp 8        says which slots of the ring of weights are free; it awaits nothing else: not tasks, not stages.
+//     warps 0 to 7  load a task's activations, again and again until they are there, multiply, finish and store.
+//     warp 8        says which slots of the ring of weights are free; it waits for nothing else: not tasks, not stages.
 //     warp 9        loads weights into the slots that are free in all blocks of the cluster, which share them.
 //     warp 10       has the next task's tables, bias and parameters of the norm in shared memory when it begins.
 //
 // What stages there are is in tables, so that programs of any length are the same code. "stages.h" is made by source.py: sizes, and the widths of products.
 #include "attention.cuh"
+#include "finish.cuh"
 #include "product.cuh"
 
 constexpr int THREADS = 384;
@@ -85,7 +86,7 @@ __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 s
 
 __device__ __forceinline__ void copy_table(u32 to, const void* from, int vectors, int lane) {
 #pragma unroll 1
-    for (int i = lane; i < vectors; i += 32) store_shared_u32x4(to + 16 * i, load_global_u32x4(static_cast<const uint4*>(from) + i));
+    for (int i = lane; i < vectors; i += 32) store_shared_u32x4(to + 16 * i, load_table_u32x4(static_cast<const uint4*>(from) + i));
 }
 
 // One record after the other, while consumers are at the one before.
@@ -98,23 +99,15 @@ __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shar
         wait_cta(shared + RECORD_FREE + 8 * slot, (place / RECORDS & 1) ^ 1);
         copy_table(record, arguments.stages + task.stage, sizeof(Stage) / 16, lane);
         copy_table(record + RECORD_TASK, arguments.tasks + number, sizeof(Task) / 16, lane);
-#pragma unroll 1
-        for (int i = lane; i < 2 * (task.waits_end - task.wait); i += 32)
-            store_shared_s32(record + RECORD_WAITS + 4 * i, reinterpret_cast<const s32*>(arguments.waits + task.wait)[i]);
-#pragma unroll 1
-        for (int i = lane; i < task.posts_end - task.post; i += 32) store_shared_s32(record + RECORD_POSTS + 4 * i, arguments.posts[task.post + i]);
         __syncwarp();
         const s32 runs = 0;  // parameters are in neither set
         const u64 gamma = STAGE_POINTER(record, gamma), beta = STAGE_POINTER(record, beta), bias = STAGE_POINTER(record, bias);
+        const int columns = STAGE_S32(record, columns), width = STAGE_S32(record, width), left = columns - task.column;
         if (gamma != 0) {
-            const int vectors = STAGE_S32(record, depth) / 8;
-            copy_table(record + RECORD_GAMMA, reinterpret_cast<const void*>(gamma), vectors, lane);
-            copy_table(record + RECORD_BETA, reinterpret_cast<const void*>(beta), vectors, lane);
+            copy_table(record + RECORD_GAMMA, reinterpret_cast<const void*>(gamma), columns / 8, lane);
+            copy_table(record + RECORD_BETA, reinterpret_cast<const void*>(beta), columns / 8, lane);
         }
-        if (bias != 0) {
-            const int width = STAGE_S32(record, width), left = STAGE_S32(record, columns) - task.column;
-            copy_table(record + RECORD_BIAS, reinterpret_cast<const void*>(bias + 2 * static_cast<u64>(task.column)), (left < width ? left : width) / 8, lane);
-        }
+        if (bias != 0) copy_table(record + RECORD_BIAS, reinterpret_cast<const void*>(bias + 2 * static_cast<u64>(task.column)), (left < width ? left : width) / 8, lane);
         __syncwarp();
         if (lane == 0) mbarrier_arrive_release_cta(shared + RECORD_FULL + 8 * slot);
     }
@@ -131,14 +124,13 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
         wait_cta(shared + RECORD_FULL + 8 * slot, place / RECORDS & 1);
         const int kind = STAGE_S32(record, kind), depth = STAGE_S32(record, depth);
         stamp(arguments, number, 0);
-        delay(arguments, number, 0);
         switch (kind) {
             case PRODUCT: product(arguments, shared, record, number, runs, chunk, gave_up); break;
-            case SUM: sum_parts(arguments, record, number, runs, gave_up); break;
+            case FINISH: finish(arguments, shared, record, number, runs, gave_up); break;
             default: attention(arguments, shared, record, number, runs, gave_up);
         }
         delay(arguments, number, 1);
-        post(arguments, record);
+        meet_consumers();  // shared memory is the next task's
         stamp(arguments, number, 3);
         if (kind == PRODUCT) chunk += (depth + K_CHUNK - 1) / K_CHUNK;
         __syncwarp();

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tileprof.errors import UserError
 from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
-from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, plan_of
+from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, faults, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import (
     PARAMETER,
@@ -30,11 +30,12 @@ from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
 from tileprof.runtime.persistent.launch import max_clusters
 
 THREADS: Final = 384
-_FLAG_BYTES: Final = 128
-_POINTERS: Final = 13  # of Arguments in tables.cuh, in front of its parameters
+_LINE: Final = 32
+"""Words of a cache line: state, seed and record have one each."""
+
+_POINTERS: Final = 10  # of Arguments in tables.cuh, in front of its parameters
 _WORDS: Final = _POINTERS + PARAMETERS + 2
 _MOST_KNOWN: Final = 8
-_RECORD: Final = ("", "stage", "row", "column", "semaphore", "seen", "expected", "block")
 
 
 class Launcher:
@@ -49,15 +50,11 @@ class Launcher:
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         self._offsets, size = _offsets(plan)
         self._workspace = torch.full((2, size // 4), -1, dtype=torch.int32, device=device)  # absent, says the kernel
-        tasks, ends, waits, posts = task_tables(plan)
-        streams, stream_ends = stream_tables(plan)
-        self._tables = [_upload(table, device) for table in (tasks, ends, waits, posts, streams, stream_ends)]
-        lines = _FLAG_BYTES // 4
-        self._counts = torch.zeros(plan.semaphores * lines + 3 * lines, dtype=torch.int32, device=device)
+        tasks, ends = task_tables(plan)
+        self._tables = [_upload(table, device) for table in (tasks, ends, *stream_tables(plan))]
+        self._counts = torch.zeros(3 * _LINE, dtype=torch.int32, device=device)
         self.stamps = torch.zeros((len(tasks), 4), dtype=torch.int64, device=device)
         self._moving = (*(n for n in program.inputs if n in program.activations), *(n for n, _, _ in program.outputs))
-        if strange := program.read() & {name for name, _, _ in program.outputs}:
-            raise UserError(f"{program.name} reads its own result {min(strange)}")
         if len(self._moving) > PARAMETERS:
             raise UserError(f"{program.name} has more than {PARAMETERS} activations and outputs")
         self._known: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
@@ -65,19 +62,20 @@ class Launcher:
     @property
     def seed(self) -> Tensor:
         """What delays depend on; int32 [1]."""
-        return self._counts[-64:-63]
+        return self._counts[_LINE : _LINE + 1]
 
     @property
     def record(self) -> Tensor:
-        """Of the first wait that gave up; int32 [8], zeros if none did."""
-        return self._counts[-32:-24]
+        """Of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
+        return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def buffer(self, name: str) -> Tensor:
         """A matrix between stages, as the last run left it."""
-        rows, columns = self.plan.program.buffers()[name]
-        halves = self._workspace[(int(self._counts[-96]) - 1) % 2].view(getattr(torch, self.plan.program.dtype))
-        begin = self._offsets[name] // 2
-        return halves[begin : begin + rows * columns].view(rows, columns)
+        rows, columns, size = self.plan.sizes[name]
+        dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
+        begin = self._offsets[name] // size
+        matrix = self._workspace[(int(self._counts[0]) - 1) % 2].view(dtype)
+        return matrix[begin : begin + rows * columns].view(rows, columns)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
         """New outputs of one launch on the current stream."""
@@ -118,11 +116,9 @@ class Launcher:
         put_maps(self.plan, maps, address)
         words = np.frombuffer(maps.words, np.uint64).view(np.int64)
         tables = [_upload(words, self.device), _upload(stage_table(self.plan, address), self.device)]
-        tasks, ends, waits, posts, streams, stream_ends = self._tables
-        flags = self._counts
-        lines = 4 * (len(flags) - 96)
-        pointers = [t.data_ptr() for t in (*tables, tasks, ends, waits, posts)]
-        pointers += [flags.data_ptr() + at for at in (0, lines, lines + 256, lines + 128)]
+        tasks, ends, streams, stream_ends = self._tables
+        counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1)]  # state, record, seed
+        pointers = [*(t.data_ptr() for t in (*tables, tasks, ends)), *counts]
         pointers += [self.stamps.data_ptr(), self._workspace.data_ptr(), self._workspace[0].nbytes]
         arguments = Arguments(_WORDS)
         for number, pointer in enumerate(pointers):
@@ -144,6 +140,8 @@ class Runner:
             raise UserError(f"the transformer kernel is for compute capability 9.0; this GPU has {capability}")
         with torch.cuda.device(device):
             plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
+        if found := faults(plan):
+            raise UserError(f"{program.name}: {found[0]}")
         self._launcher = Launcher(plan, device)
         self._shapes = [tuple(shape) for shape in shapes]
 
@@ -159,21 +157,18 @@ class Runner:
 
 def report(launcher: Launcher) -> None:
     """Synchronise; raise `RuntimeError` with stage, tile and semaphore if a wait gave up."""
-    words = launcher.record.tolist()
-    if words[0]:
-        stage = launcher.plan.stages[words[1]]
-        name = stage.name if hasattr(stage, "name") else stage.product.name
+    gave_up, stage, row, column, block = launcher.record.tolist()
+    if gave_up:
         launcher.record.zero_()
-        seen = ", ".join(f"{what} {value}" for what, value in zip(_RECORD[2:], words[2:], strict=True))
-        raise RuntimeError(f"{launcher.plan.program.name}: a wait of {name} gave up: {seen}")
+        name = launcher.plan.stages[stage].name
+        raise RuntimeError(
+            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at row {row}, column {column}"
+        )
 
 
 def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
     """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
-    sizes = {name: 2 * rows * columns for name, (rows, columns) in plan.program.buffers().items()}
-    for stage in plan.stages:
-        if isinstance(stage, Tiled) and stage.splits > 1:
-            sizes[stage.product.name] = 4 * stage.splits * stage.product.rows * stage.product.columns
+    sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
     offsets, end = {}, 0
     for name, size in sizes.items():
         offsets[name] = end

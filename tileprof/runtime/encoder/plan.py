@@ -1,52 +1,66 @@
-"""Tiles of a program for the blocks of one launch: tasks in order, semaphores that they post, and those that they wait for.
+"""Tiles of a program for the blocks of one launch.
 
-A semaphore stands for 32 rows of a stage's result (where k is cut, for a tile of them): every task that writes into these rows posts it once. A task waits for the semaphores of
-all rows that it reads, as `touches` says which those are, less what others of its waits imply.
+Products become tiles whose sums are stored with their epilogue, or, where a residual or a norm follows or k is cut, in parts that an end of rows adds up and normalises.
+Each block has a list of tasks in order of stages. `faults` says whether a plan can be run: every element that a task reads of a matrix is written, once, by tasks of earlier stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
+import numpy as np
+
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.program import HEAD, Attention, Product, Program
+from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Norm, Product, Program
 
 ROWS: Final = 32
 K_CHUNK: Final = 64
-MOST_WAITS: Final = 64
-MOST_POSTS: Final = 4
 MOST_SPLITS: Final = 4
+MOST_ROW_COLUMNS: Final = 1024
+"""Columns of rows that are ended or normalised: four per thread of a block."""
+
 WIDTHS: Final = (16, 32, 48, 64, 80, 96, 112)
 """Columns of a product's tile that the kernel can be compiled for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """What a product left in parts of k, added up: ``width`` columns and ``part_rows`` rows per task."""
+class Tiled:
+    """A product of ``source`` in tiles of ``width`` columns and ``splits`` parts of k. ``parts``: sums are stored in float32, for a `Finish`."""
 
     product: Product
-    splits: int
+    source: Matrix
     width: int
-    part_rows: int
+    splits: int
+    parts: bool
+
+    @property
+    def name(self) -> str:
+        return self.product.name
 
 
 @dataclass(frozen=True, slots=True)
-class Tiled:
-    """A product with its tile's columns and in how many parts k is cut."""
+class Finish:
+    """Ends of rows: epilogue(the sum of a product's parts + bias) + residual, stored in ``out``; its norm in ``normed``, if any."""
 
-    product: Product
-    width: int
-    splits: int = 1
+    name: str
+    rows: int
+    columns: int
+    splits: int
+    rows_of_task: int
+    bias: str | None
+    epilogue: Epilogue
+    residual: Matrix | None
+    out: Matrix | None
+    norm: Norm | None
+    normed: str | None
 
 
-Planned = Tiled | Attention | Sum
+Planned = Tiled | Attention | Finish
 
 Box = tuple[str, int, int, int, int]
-"""A tensor's name, then rows and columns: first and behind the last."""
+"""A matrix' name, then rows and columns: first and behind the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,7 @@ class Touches:
 
 @dataclass(frozen=True)
 class Plan:
-    """``blocks[b]``: numbers of the tasks of block b, in order. ``waits`` and ``posts``: of each task, semaphores' numbers."""
+    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each matrix between stages."""
 
     program: Program
     cluster: int
@@ -76,92 +90,129 @@ class Plan:
     stages: tuple[Planned, ...]
     tasks: tuple[Task, ...]
     blocks: tuple[tuple[int, ...], ...]
-    waits: tuple[tuple[int, ...], ...]
-    posts: tuple[tuple[int, ...], ...]
-    semaphores: int
-
-    @cached_property
-    def post_counts(self) -> tuple[int, ...]:
-        """How often each semaphore is posted in a run."""
-        counts = [0] * self.semaphores
-        for posted in self.posts:
-            for semaphore in posted:
-                counts[semaphore] += 1
-        return tuple(counts)
+    sizes: dict[str, tuple[int, int, int]]
 
 
-def plan_of(program: Program, blocks: int, cluster: int, splits: int | None = None, width: int | None = None) -> Plan:
-    """Tiles for so many blocks in clusters of ``cluster``. ``splits``: in how many parts products of more k than shared memory holds are cut; ``width``: of tiles.
+def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
+    """Tiles for so many blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if not the best by `_cost`.
 
     Raises `UserError` where the kernel cannot take the program.
     """
-    depth, clusters = activation_columns(program), blocks // cluster
-    chosen = width or min(WIDTHS, key=lambda w: _cost(program, clusters, cluster, depth, w, splits))
-    stages = tuple(_planned(program, depth, chosen, splits))
+    clusters, columns = blocks // cluster, activation_columns(program)
+    cut = _Cut(clusters, cluster, columns, splits)
+    chosen = width or min(WIDTHS, key=lambda w: sum(cut.cost(p, w) for p in program.products()))
+    stages = tuple(_planned(program, chosen, cut, clusters * cluster))
     tasks: list[Task] = []
     lists: list[list[int]] = [[] for _ in range(clusters * cluster)]
     at = 0
     for number, stage in enumerate(stages):
         at = _deal(number, stage, cluster, at, tasks, lists)
-    posts, names = _posts(stages, tasks)
-    waits = _waits(stages, tasks, posts, names)
-    if max(map(len, waits), default=0) > MOST_WAITS:
-        raise UserError(f"{program.name}: a tile waits for more than {MOST_WAITS} semaphores; there are too many rows")
     return Plan(
-        program, cluster, depth, chosen, stages, tuple(tasks), tuple(map(tuple, lists)), waits, posts, len(names)
-    )
+        program, cluster, columns, chosen, stages, tuple(tasks), tuple(map(tuple, lists)), _sizes(program, stages)
+    )  # fmt: skip
 
 
 def activation_columns(program: Program) -> int:
-    """Columns of activations that shared memory holds at a time: rows that are normalised must fit."""
-    normed = [s.depth for s in program.stages if isinstance(s, Product) and s.norm is not None]
-    least = max(normed, default=512)
-    if least > 1024:
-        raise UserError(f"{program.name}: rows of {least} columns are normalised, and shared memory holds 1024")
-    return -(-least // K_CHUNK) * K_CHUNK
+    """Columns of activations that shared memory holds at a time."""
+    if any(product.columns > MOST_ROW_COLUMNS for product in program.products() if product.residual is not None):
+        raise UserError(f"{program.name}: rows of more than {MOST_ROW_COLUMNS} columns are normalised or added up")
+    return min(MOST_ROW_COLUMNS, *(product.depth for product in program.products()))
 
 
-def _planned(program: Program, depth: int, width: int, splits: int | None) -> Iterator[Planned]:
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and multiplications, and what each part adds behind."""
+
+    clusters: int
+    cluster: int
+    columns: int
+    asked: int | None
+
+    def splits(self, product: Product, width: int) -> int:
+        if product.residual is None:
+            return 1
+        fitting = [s for s in range(1, MOST_SPLITS + 1) if product.depth % (s * K_CHUNK) == 0]
+        if self.asked is not None:
+            return max(s for s in fitting if s <= self.asked)
+        return min(fitting, key=lambda s: self._time(product, width, s))
+
+    def cost(self, product: Product, width: int) -> float:
+        return self._time(product, width, self.splits(product, width))
+
+    def _time(self, product: Product, width: int, splits: int) -> float:
+        tiles = -(-product.rows // (ROWS * self.cluster)) * -(-product.columns // width) * splits
+        conflicts = 1.0 if product.k_major or width // 16 % 2 else 1.1
+        passes = product.depth / splits / 768
+        return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width * conflicts)) + 0.1 * splits
+
+
+def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[Planned]:
+    norms = _norms(program)
+    plain = program.read_plain()
+    ended: set[str] = set()
     for stage in program.stages:
         if isinstance(stage, Attention):
             yield stage
             continue
-        cut = _splits(stage, depth, splits)
-        yield Tiled(stage, width, cut)
-        if cut > 1:
-            yield Sum(stage, cut, width, -(-ROWS // cut // 8) * 8)
+        source = stage.activations
+        if stage.norm is not None:
+            norm, normed = norms[source.tensor]
+            if source.tensor not in ended:
+                ended.add(source.tensor)
+                yield Finish(
+                    f"norm of {source.tensor}", stage.rows, stage.depth, 0, -(-stage.rows // blocks), None, "none", source, None, norm, normed
+                )  # fmt: skip
+            source = Matrix(normed, stage.depth)
+        norm, normed = norms.get(stage.out.tensor, (None, None))
+        parts = norm is not None or stage.residual is not None
+        splits = cut.splits(stage, width) if parts else 1
+        yield Tiled(stage, source, width, splits, parts)
+        if parts:
+            ended.add(stage.out.tensor)
+            out = stage.out if stage.out.tensor in plain else None
+            yield Finish(
+                stage.name, stage.rows, stage.columns, splits, -(-stage.rows // blocks), stage.bias, stage.epilogue, stage.residual, out, norm, normed
+            )  # fmt: skip
 
 
-def _cost(program: Program, clusters: int, cluster: int, depth: int, width: int, splits: int | None) -> float:
-    """Microseconds of the products, roughly: rounds of loads and multiplications, as measured at 768 columns. Weights that are not K-major meet bank conflicts in every second width."""
-    total = 0.0
-    for stage in program.stages:
-        if isinstance(stage, Product):
-            cut = _splits(stage, depth, splits)
-            tiles = -(-stage.rows // (ROWS * cluster)) * -(-stage.columns // width) * cut * _siblings(program, stage)
-            conflicts = 1.0 if stage.k_major or width // 16 % 2 else 1.1
-            each = stage.depth / cut / 768 * (1.3 + 0.019 * width * conflicts) + 1.0
-            total += -(-tiles // clusters) * each / _siblings(program, stage)
-    return total
+def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
+    """Of each matrix that is normalised, how, and the name of the result. Raises `UserError` where it is normalised in two ways."""
+    found: dict[str, tuple[Norm, str]] = {}
+    for product in program.products():
+        if (norm := product.norm) is None:
+            continue
+        name = product.activations.tensor
+        known = found.get(name)
+        if product.activations.column or (known and replace(known[0], kept=None) != replace(norm, kept=None)):
+            raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
+        kept = norm.kept or (known[0].kept if known else None)
+        found[name] = replace(norm, kept=kept), kept or f"{name} normed"
+    return found
 
 
-def _siblings(program: Program, stage: Product) -> int:
-    """Products of the same rows, itself counted, that run at the same time: a model's three of queries, keys and values."""
-    return sum(isinstance(s, Product) and s.activations == stage.activations for s in program.stages)
-
-
-def _splits(stage: Product, depth: int, asked: int | None) -> int:
-    """In how many parts k is cut: as many as make them fit into shared memory."""
-    if stage.depth <= depth or stage.norm is not None:
-        return 1
-    most = asked if asked is not None else min(MOST_SPLITS, -(-stage.depth // depth))
-    return max((cut for cut in range(1, most + 1) if stage.depth % (cut * K_CHUNK) == 0), default=1)
+def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int, int, int]]:
+    outside = {name for name, _, _ in program.outputs}
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for stage in stages:
+        match stage:
+            case Tiled(product, _, _, splits, True):
+                sizes[parts_of(product.name)] = splits * product.rows, product.columns, 4
+            case Tiled(product):
+                sizes[product.out.tensor] = product.rows, product.out.pitch, 2
+            case Attention():
+                sizes[stage.out.tensor] = stage.rows, stage.out.pitch, 2
+            case Finish():
+                if stage.out is not None:
+                    sizes[stage.out.tensor] = stage.rows, stage.out.pitch, 2
+                if stage.normed is not None:
+                    sizes[stage.normed] = stage.rows, stage.columns, 2
+    return {name: size for name, size in sizes.items() if name not in outside}
 
 
 def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task], lists: list[list[int]]) -> int:
     """Give a stage's tasks to blocks in turn, from number ``at`` on, where the stage before has ended; returns where this one ends."""
     match stage:
-        case Tiled(product, width, splits):
+        case Tiled(product, _, width, splits):
             share = product.depth // splits
             for group in range(0, product.rows, ROWS * cluster):
                 for column in range(0, product.columns, width):
@@ -178,13 +229,9 @@ def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task],
                 for begin in range(0, stage.rows, stage.length)
                 for row in range(begin, begin + stage.length, ROWS)
             ]
-        case Sum(product, _, width, part_rows):
-            each = [
-                Task(number, row, column, min(part_rows, tile + ROWS - row))
-                for column in range(0, product.columns, width)
-                for tile in range(0, product.rows, ROWS)
-                for row in range(tile, min(tile + ROWS, product.rows), part_rows)
-            ]
+        case Finish():
+            step = stage.rows_of_task
+            each = [Task(number, row, 0, min(step, stage.rows - row)) for row in range(0, stage.rows, step)]
     for task in each:
         lists[at].append(len(tasks))
         tasks.append(task)
@@ -193,183 +240,78 @@ def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task],
 
 
 def touches(stage: Planned, task: Task) -> Touches:
-    """What a task reads of matrices and what it writes. Parameters, which no stage writes, are left out."""
+    """What a task reads of matrices and what it writes; parts of k follow each other as rows."""
     match stage:
-        case Tiled(product, width, splits):
-            return _product_touches(product, width, splits, task)
+        case Tiled(product, source, width, splits, parts):
+            rows = min(task.row, product.rows), min(task.row + ROWS, product.rows)
+            columns = task.column, min(task.column + width, product.columns)
+            share = product.depth // splits
+            read = source.tensor, *rows, source.column + task.part, source.column + task.part + share
+            if not parts:
+                return Touches((read,), (_box(product.out, rows, columns),))
+            first = task.part // share * product.rows
+            return Touches((read,), ((parts_of(product.name), first + rows[0], first + rows[1], *columns),))
         case Attention():
             rows = task.row, min(task.row + ROWS, task.part + stage.length)
             keys = task.part, rows[1] if stage.causal else task.part + stage.length
-            key_head = task.column // (stage.heads // stage.key_heads)
-            return Touches(
-                (
-                    (stage.query.tensor, *rows, *_head(stage.query.column, task.column)),
-                    (stage.key.tensor, *keys, *_head(stage.key.column, key_head)),
-                    (stage.value.tensor, *keys, *_head(stage.value.column, key_head)),
-                ),
-                ((stage.out.tensor, *rows, *_head(stage.out.column, task.column)),),
-            )
-        case Sum(product, splits, width, _):
-            rows = task.row, min(task.row + task.part, product.rows)
-            columns = task.column, min(task.column + width, product.columns)
-            parts = tuple((partials_of(product, part), *rows, *columns) for part in range(splits))
-            return Touches((*parts, *_residual(product, rows, columns)), (_moved(product, rows, columns),))
+            head, key_head = _columns(task.column), _columns(task.column // (stage.heads // stage.key_heads))
+            reads = _box(stage.query, rows, head), _box(stage.key, keys, key_head), _box(stage.value, keys, key_head)
+            return Touches(reads, (_box(stage.out, rows, head),))
+        case Finish():
+            rows, columns = (task.row, task.row + task.part), (0, stage.columns)
+            firsts = [part * stage.rows for part in range(stage.splits)]
+            parts_read = tuple((parts_of(stage.name), first + rows[0], first + rows[1], *columns) for first in firsts)
+            residual = () if stage.residual is None else (_box(stage.residual, rows, columns),)
+            out = () if stage.out is None else (_box(stage.out, rows, columns),)
+            normed = () if stage.normed is None else ((stage.normed, *rows, *columns),)
+            return Touches((*parts_read, *residual), (*out, *normed))
 
 
-def _product_touches(product: Product, width: int, splits: int, task: Task) -> Touches:
-    rows = min(task.row, product.rows), min(task.row + ROWS, product.rows)
-    columns = task.column, min(task.column + width, product.columns)
-    share, source = product.depth // splits, product.activations
-    read = source.tensor, *rows, source.column + task.part, source.column + task.part + share
-    if splits > 1:
-        return Touches((read,), ((partials_of(product, task.part // share), *rows, *columns),))
-    writes = [_moved(product, rows, columns)]
-    if product.norm is not None and product.norm.kept is not None:
-        kept = norm_share(product, width)
-        begin = task.column // width * kept
-        writes.append((product.norm.kept, *rows, min(begin, product.depth), min(begin + kept, product.depth)))
-    return Touches((read, *_residual(product, rows, columns)), tuple(writes))
+def parts_of(product: str) -> str:
+    return f"{product} parts"
 
 
-def norm_share(product: Product, width: int) -> int:
-    """Columns of the normalised rows that each tile stores."""
-    tiles = -(-product.columns // width)
-    return -(-product.depth // tiles // 8) * 8
+def _columns(head: int) -> tuple[int, int]:
+    return head * HEAD, (head + 1) * HEAD
 
 
-def partials_of(product: Product, part: int) -> str:
-    return f"{product.name} part {part}"
+def _box(matrix: Matrix, rows: tuple[int, int], columns: tuple[int, int]) -> Box:
+    return matrix.tensor, *rows, matrix.column + columns[0], matrix.column + columns[1]
 
 
-def _head(column: int, head: int) -> tuple[int, int]:
-    return column + head * HEAD, column + (head + 1) * HEAD
+def faults(plan: Plan) -> list[str]:
+    """Why a plan must not be run; empty where it may.
 
-
-def _moved(product: Product, rows: tuple[int, int], columns: tuple[int, int]) -> Box:
-    return product.out.tensor, *rows, product.out.column + columns[0], product.out.column + columns[1]
-
-
-def _residual(product: Product, rows: tuple[int, int], columns: tuple[int, int]) -> tuple[Box, ...]:
-    if (source := product.residual) is None:
-        return ()
-    return ((source.tensor, *rows, source.column + columns[0], source.column + columns[1]),)
-
-
-Name = tuple[int, int, int]
-"""Of a semaphore: stage, 32 rows, and tile of columns where k is cut."""
-
-
-def _posts(stages: tuple[Planned, ...], tasks: list[Task]) -> tuple[tuple[tuple[int, ...], ...], dict[Name, int]]:
-    names: dict[Name, int] = {}
-    posts = []
-    for task in tasks:
-        stage = stages[task.stage]
-        rows = {
-            row for _, begin, end, _, _ in touches(stage, task).writes if begin < end for row in range(begin // ROWS, -(-end // ROWS))
-        }  # fmt: skip
-        column = task.column if isinstance(stage, Tiled) and stage.splits > 1 else 0
-        posts.append(tuple(names.setdefault((task.stage, row, column), len(names)) for row in sorted(rows)))
-    if max(map(len, posts), default=0) > MOST_POSTS:
-        raise UserError(f"a tile posts more than {MOST_POSTS} semaphores")
-    return tuple(posts), names
-
-
-def _waits(
-    stages: tuple[Planned, ...], tasks: list[Task], posts: tuple[tuple[int, ...], ...], names: dict[Name, int]
-) -> tuple[tuple[int, ...], ...]:
-    """For each task the semaphores of the last stage that wrote what it reads, less those that the others imply."""
-    writers: dict[str, list[tuple[int, Name, Box]]] = {}
-    by_number = list(names)
-    for task, posted in zip(tasks, posts, strict=True):
-        for box in touches(stages[task.stage], task).writes:
-            for semaphore in posted:
-                writers.setdefault(box[0], []).append((semaphore, by_number[semaphore], box))
-    implied = [0] * len(names)  # by semaphore: all that is posted once it is, as bits
-    pending: dict[int, int] = {}
-    waits: list[tuple[int, ...]] = []
-    stage_now = 0
-    cache: dict[tuple[int, Box], frozenset[int]] = {}
-    for number, task in enumerate(tasks):
-        if task.stage != stage_now:
-            for semaphore, bits in pending.items():
-                implied[semaphore] |= bits
-            pending, stage_now = {}, task.stage
-        wanted: set[int] = set()
-        for box in touches(stages[task.stage], task).reads:
-            key = task.stage, box
-            if key not in cache:
-                cache[key] = frozenset(
-                    semaphore for semaphore, name, wrote in writers.get(box[0], ()) if name[0] < task.stage and overlap(box, wrote)
-                )  # fmt: skip
-            wanted |= cache[key]
-        kept = _least(wanted, implied)
-        waits.append(kept)
-        bits = 0
-        for semaphore in kept:
-            bits |= implied[semaphore] | 1 << semaphore
-        for semaphore in posts[number]:
-            pending[semaphore] = pending.get(semaphore, 0) | bits
-    return tuple(waits)
-
-
-def _least(wanted: set[int], implied: list[int]) -> tuple[int, ...]:
-    """Semaphores that no other of them implies; a later one never follows from an earlier one."""
-    kept, bits = [], 0
-    for semaphore in sorted(wanted, reverse=True):
-        if not bits >> semaphore & 1:
-            kept.append(semaphore)
-            bits |= implied[semaphore]
-    return tuple(sorted(kept))
-
-
-def overlap(a: Box, b: Box) -> bool:
-    """Whether two boxes have an element in common."""
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2] and a[3] < b[4] and b[3] < a[4]
-
-
-def without_wait(plan: Plan, task: int, position: int) -> Plan:
-    """The plan less one wait of a task; for tests."""
-    waits = list(plan.waits)
-    waits[task] = tuple(s for i, s in enumerate(waits[task]) if i != position)
-    return replace(plan, waits=tuple(waits))
-
-
-def hazards(plan: Plan) -> list[tuple[int, int, str]]:
-    """Pairs of tasks, earlier and later, that touch an element, one of them writing, while no wait orders them; with the tensor's name.
-
-    A task knows what its waits imply: all tasks that post these semaphores, and what those knew. Blocks' own order counts too. Computed from the touches alone.
+    Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages write, and since a block waits for each element itself, it sees
+    the one value that this run writes there. Every element of a matrix is written once, so that all of a set is absent again when its run begins.
     """
-    known = _knowledge(plan)
     found = []
-    by_tensor: dict[str, list[tuple[int, Box, bool]]] = {}
-    for number, task in enumerate(plan.tasks):
-        touched = touches(plan.stages[task.stage], task)
-        for boxes, writes in ((touched.reads, False), (touched.writes, True)):
-            for box in boxes:
-                for earlier, other, wrote in by_tensor.get(box[0], ()):
-                    if (writes or wrote) and earlier != number and overlap(box, other) and not known[number] >> earlier & 1:
-                        found.append((earlier, number, box[0]))
-        for box in touched.reads:
-            by_tensor.setdefault(box[0], []).append((number, box, False))
-        for box in touched.writes:
-            by_tensor.setdefault(box[0], []).append((number, box, True))
+    for number, block in enumerate(plan.blocks):
+        stages = [plan.tasks[task].stage for task in block]
+        if stages != sorted(stages):
+            found.append(f"block {number} does not take stages in order")
+    if sorted(task for block in plan.blocks for task in block) != list(range(len(plan.tasks))):
+        found.append("a task is not dealt to one block")
+    written = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
+    touched = [(task, touches(plan.stages[task.stage], task)) for task in plan.tasks]
+    for task, touch in touched:
+        for name, row, row_end, column, column_end in touch.writes:
+            if name in written:
+                box = written[name][row:row_end, column:column_end]
+                if box.any():
+                    found.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
+                box[:] = task.stage + 1
+    for task, touch in touched:
+        for name, row, row_end, column, column_end in touch.reads:
+            if name not in written:
+                continue
+            box = written[name][row:row_end, column:column_end]
+            if box.shape != (row_end - row, column_end - column) or (box == 0).any() or (box > task.stage).any():
+                found.append(f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
+    found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
     return found
 
 
-def _knowledge(plan: Plan) -> list[int]:
-    """Of each task, as bits, the tasks that are over when it begins to read."""
-    before = {later: earlier for tasks in plan.blocks for earlier, later in pairwise(tasks)}
-    posters: list[int] = [0] * plan.semaphores
-    told: list[int] = [0] * plan.semaphores
-    known: list[int] = []
-    for number, posted in enumerate(plan.posts):
-        bits = 0
-        for semaphore in plan.waits[number]:
-            bits |= posters[semaphore] | told[semaphore]
-        if (earlier := before.get(number)) is not None:
-            bits |= known[earlier] | 1 << earlier
-        known.append(bits)
-        for semaphore in posted:
-            posters[semaphore] |= 1 << number
-            told[semaphore] |= bits
-    return known
+def without_task(plan: Plan, number: int) -> Plan:
+    """The plan with a task that nobody takes; for tests."""
+    return replace(plan, blocks=tuple(tuple(task for task in block if task != number) for block in plan.blocks))

@@ -1,7 +1,7 @@
 // A tile of a product: 32 rows, all of the task's k, 8 * EIGHTS columns (stages.h says how many, for all products of a program: code that is small stays in the instruction cache).
 //
-// Activations are loaded, normalised where the stage asks for that, and kept in shared memory; weights come through the ring. Of the eight warps, four groups take
-// every fourth block of k, and in each group a warp half of the columns. Their sums meet where the activations were, and all threads finish the tile.
+// Activations are loaded and kept in shared memory; weights come through the ring. Of the eight warps, four groups take every fourth block of k, and in each group a warp half of
+// the columns. Their sums meet where the activations were, and all threads finish the tile.
 #pragma once
 
 #include "halves.cuh"
@@ -9,69 +9,11 @@
 constexpr int VECTORS = (ACTIVATION_COLUMNS + 255) / 256;  // of eight halves, of a row, that a lane holds
 constexpr int ROWS_AT_ONCE = VECTORS <= 4 ? 4 : 2;
 
-// Normalises rows that the warp holds.
-__device__ __forceinline__ void normalise(u32 record, uint4 (&loaded)[ROWS_AT_ONCE * VECTORS], int columns) {
-    const int lane = threadIdx.x % 32;
-    const float epsilon = STAGE_F32(record, epsilon), inverse = 1.0f / columns;
-    float mean[ROWS_AT_ONCE], scale[ROWS_AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < ROWS_AT_ONCE; ++i) {
-        mean[i] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < VECTORS; ++j) {
-            const Eight e = unpacked(loaded[i * VECTORS + j]);
-            mean[i] += ((e.v[0] + e.v[1]) + (e.v[2] + e.v[3])) + ((e.v[4] + e.v[5]) + (e.v[6] + e.v[7]));
-        }
-    }
-#pragma unroll
-    for (u32 mask = 16; mask > 0; mask /= 2)
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; ++i) mean[i] += exchange_xor(mean[i], mask);
-#pragma unroll
-    for (int i = 0; i < ROWS_AT_ONCE; ++i) {
-        mean[i] *= inverse;
-        float squares[2] = {};
-#pragma unroll
-        for (int j = 0; j < VECTORS; ++j) {
-            const Eight e = unpacked(loaded[i * VECTORS + j]);
-            const float weight = 8 * (32 * j + lane) < columns ? 1.0f : 0.0f;
-#pragma unroll
-            for (int k = 0; k < 8; ++k) {
-                const float difference = (e.v[k] - mean[i]) * weight;
-                squares[k % 2] = fmaf(difference, difference, squares[k % 2]);
-            }
-        }
-        scale[i] = squares[0] + squares[1];
-    }
-#pragma unroll
-    for (u32 mask = 16; mask > 0; mask /= 2)
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; ++i) scale[i] += exchange_xor(scale[i], mask);
-#pragma unroll
-    for (int i = 0; i < ROWS_AT_ONCE; ++i) scale[i] = rsqrtf(fmaf(scale[i], inverse, epsilon));
-#pragma unroll
-    for (int j = 0; j < VECTORS; ++j) {
-        const int column = 8 * (32 * j + lane);
-        if (column >= columns) continue;
-        const Eight gamma = unpacked(load_shared_u32x4(record + RECORD_GAMMA + 2 * column));
-        const Eight beta = unpacked(load_shared_u32x4(record + RECORD_BETA + 2 * column));
-#pragma unroll
-        for (int i = 0; i < ROWS_AT_ONCE; ++i) {
-            uint4& halves = loaded[i * VECTORS + j];
-            Eight e = unpacked(halves);
-#pragma unroll
-            for (int k = 0; k < 8; ++k) e.v[k] = fmaf((e.v[k] - mean[i]) * scale[i], gamma.v[k], beta.v[k]);
-            halves = packed(e);
-        }
-    }
-}
-
 // Rows that the warp loads: four, of `columns` columns from `from` on, zeros behind the last row and, up to a whole block of k, the last column.
 __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared, u32 record, int from, int columns, s32 runs, bool& gave_up) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int rows = STAGE_S32(record, rows), pitch = STAGE_S32(record, activation_pitch), row = TASK_S32(record, row) + warp * 4;
     const Place activations = STAGE_PLACE(record, activations);
-    const bool norm = STAGE_POINTER(record, gamma) != 0;
     const int columns_stored = (columns + K_CHUNK - 1) / K_CHUNK * K_CHUNK;
 #pragma unroll
     for (int batch = 0; batch < 4; batch += ROWS_AT_ONCE) {
@@ -84,26 +26,11 @@ __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared
             if (row + batch + i / VECTORS < rows && 8 * (32 * (i % VECTORS) + lane) < columns) loaded[i] = load_matrix<uint4>(where(i));
         }
         if (activations.other != 0) complete(arguments, record, loaded, gave_up, where);
-        if (norm) normalise(record, loaded, columns);
 #pragma unroll
         for (int i = 0; i < ROWS_AT_ONCE * VECTORS; ++i) {
             const int column = 8 * (32 * (i % VECTORS) + lane);
             if (column < columns_stored) store_shared_u32x4(shared + AREA_AT + (warp * 4 + batch + i / VECTORS) * AREA_PITCH + 2 * column, loaded[i]);
         }
-    }
-}
-
-// Stores the tile's share of the rows that have been normalised, where other stages read them.
-__device__ __forceinline__ void keep_rows(const Arguments& arguments, u32 shared, u32 record, s32 runs) {
-    const Place kept = STAGE_PLACE(record, normalised);
-    if (kept.address == 0) return;
-    const int columns = STAGE_S32(record, depth), rows = STAGE_S32(record, rows), row = TASK_S32(record, row);
-    const int share = STAGE_S32(record, norm_share), begin = TASK_S32(record, column) / STAGE_S32(record, width) * share;
-#pragma unroll 1
-    for (int place = threadIdx.x; place < ROWS * (share / 8); place += CONSUMERS) {
-        const int r = place / (share / 8), column = begin + 8 * (place % (share / 8));
-        if (row + r < rows && column < columns)
-            store_matrix(kept, 2 * (static_cast<u64>(row + r) * columns + column), load_shared_u32x4(shared + AREA_AT + r * AREA_PITCH + 2 * column));
     }
 }
 
@@ -146,22 +73,8 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % K_GROUPS, side = threadIdx.x / 32 / K_GROUPS;
     const int depth = STAGE_S32(record, depth), begin = TASK_S32(record, part);
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), row = TASK_S32(record, row), column = TASK_S32(record, column);
-    const Place residual = STAGE_PLACE(record, residual);
 
-    await(arguments, record, runs, gave_up);
-    stamp(arguments, number, 1);
-    uint2 added[GROUPS];  // of the residual; under way while the tile is multiplied
-    const auto residual_at = [&](int j) {
-        const int place = threadIdx.x + CONSUMERS * j;
-        return residual.address + 2 * (static_cast<u64>(row + place / FOURS) * STAGE_S32(record, residual_pitch) + column + place % FOURS * 4);
-    };
-#pragma unroll
-    for (int j = 0; j < GROUPS; ++j) {
-        const int place = threadIdx.x + CONSUMERS * j;
-        added[j].x = added[j].y = 0;
-        if (residual.address != 0 && place < ROWS * FOURS && row + place / FOURS < rows && column + place % FOURS * 4 < columns)
-            added[j] = load_matrix<uint2>(residual_at(j));
-    }
+    delay(arguments, number, 0);
     float sums[2][HALF][4] = {};
 #pragma unroll 1
     for (int from = 0; from < depth; from += ACTIVATION_COLUMNS) {
@@ -169,7 +82,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
         if (from > 0) meet_consumers();
         load_rows(arguments, shared, record, begin + from, left, runs, gave_up);
         meet_consumers();
-        keep_rows(arguments, shared, record, runs);
+        if (from == 0) stamp(arguments, number, 1);
         const int chunks = (left + K_CHUNK - 1) / K_CHUNK;
 #pragma unroll 1
         for (int c = group; c < chunks; c += K_GROUPS) {
@@ -192,7 +105,6 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
             store_shared_f32x2(to + 4 * 8 * PITCH, sums[i][eight][2], sums[i][eight][3]);
         }
     meet_consumers();
-    if (residual.other != 0) complete(arguments, record, added, gave_up, residual_at);
     const Place out = STAGE_PLACE(record, out), partials = STAGE_PLACE(record, partials);
     const bool bias = STAGE_POINTER(record, bias) != 0;
     const int out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
@@ -209,49 +121,6 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
         }
         if (bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * four)));
         if (epilogue) v = activated<EPILOGUE>(v);
-        uint2 mine = added[0];
-#pragma unroll
-        for (int k = 1; k < GROUPS; ++k)
-            if (j == k) mine = added[k];
-        v = sum(v, unpacked(mine));
         store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + c), packed(v));
     }
-}
-
-constexpr int MOST_SPLITS = 4;
-
-// What products left in parts of k, added up in their order: `part` rows of a tile's columns, a warp a row.
-__device__ __forceinline__ void sum_parts(const Arguments& arguments, u32 record, int number, s32 runs, bool& gave_up) {
-    const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits), width = STAGE_S32(record, width);
-    const int row = TASK_S32(record, row), end = row + TASK_S32(record, part), four = threadIdx.x % 32 * 4, column = TASK_S32(record, column) + four;
-    const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual), out = STAGE_PLACE(record, out);
-    const bool bias = STAGE_POINTER(record, bias) != 0;
-    const int residual_pitch = STAGE_S32(record, residual_pitch), out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
-    await(arguments, record, runs, gave_up);
-    stamp(arguments, number, 1);
-#pragma unroll 1
-    for (int r = row + threadIdx.x / 32; r < end && r < rows; r += CONSUMERS / 32) {
-        if (four >= width || column >= columns) continue;
-        const auto part_at = [&](int split) { return partials.address + 4 * ((static_cast<u64>(split) * rows + r) * columns + column); };
-        const auto residual_at = [&](int) { return residual.address + 2 * (static_cast<u64>(r) * residual_pitch + column); };
-        uint2 added[1];
-        added[0].x = added[0].y = 0;
-        if (residual.address != 0) added[0] = load_matrix<uint2>(residual_at(0));
-        uint4 parts[MOST_SPLITS];
-#pragma unroll
-        for (int split = 0; split < MOST_SPLITS; ++split) {
-            parts[split].x = parts[split].y = parts[split].z = parts[split].w = 0;
-            if (split < splits) parts[split] = load_matrix<uint4>(part_at(split));
-        }
-        complete(arguments, record, parts, gave_up, part_at);
-        if (residual.other != 0) complete(arguments, record, added, gave_up, residual_at);
-        float4 v = floats(parts[0]);
-#pragma unroll
-        for (int split = 1; split < MOST_SPLITS; ++split)
-            if (split < splits) v = sum(v, floats(parts[split]));
-        if (bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * four)));
-        if (epilogue) v = activated<EPILOGUE>(v);
-        store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + column), packed(sum(v, unpacked(added[0]))));
-    }
-    stamp(arguments, number, 2);
 }

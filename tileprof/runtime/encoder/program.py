@@ -98,22 +98,19 @@ class Program:
     """Inputs whose address may differ from call to call; the others are parameters."""
     outputs: tuple[tuple[str, int, int], ...]
 
-    def read(self) -> frozenset[str]:
-        """Tensors that stages read as matrices."""
-        found: set[str] = set()
-        for stage in self.stages:
-            if isinstance(stage, Product):
-                found |= {stage.activations.tensor, *(() if stage.residual is None else (stage.residual.tensor,))}
-            else:
-                found |= {stage.query.tensor, stage.key.tensor, stage.value.tensor}
-        return frozenset(found)
+    def products(self) -> tuple[Product, ...]:
+        """The stages that are products."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Product))
 
-    def buffers(self) -> dict[str, tuple[int, int]]:
-        """Rows and columns of every matrix that stages write and the caller does not get."""
-        given = {name for name, _, _ in self.outputs}
-        made: dict[str, tuple[int, int]] = {}
+    def read_plain(self) -> frozenset[str]:
+        """Tensors that stages read as they are, not normalised, or that the caller gets."""
+        found = {name for name, _, _ in self.outputs}
         for stage in self.stages:
-            made[stage.out.tensor] = stage.rows, stage.out.pitch
-            if isinstance(stage, Product) and stage.norm is not None and stage.norm.kept is not None:
-                made[stage.norm.kept] = stage.rows, stage.depth
-        return {name: size for name, size in made.items() if name not in given}
+            if isinstance(stage, Attention):
+                found |= {stage.query.tensor, stage.key.tensor, stage.value.tensor}
+                continue
+            if stage.norm is None:
+                found.add(stage.activations.tensor)
+            if stage.residual is not None:
+                found.add(stage.residual.tensor)
+        return frozenset(found)

@@ -25,8 +25,8 @@ def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     dtype: torch.dtype = getattr(torch, program.dtype)
     device = next(iter(inputs.values())).device
     tensors = dict(inputs)
-    for name, (rows, columns) in program.buffers().items():
-        tensors[name] = torch.full((rows, columns), float("nan"), dtype=dtype, device=device)
+    for stage in program.stages:
+        tensors[stage.out.tensor] = torch.full((stage.rows, stage.out.pitch), float("nan"), dtype=dtype, device=device)
     for name, rows, columns in program.outputs:
         tensors[name] = torch.full((rows, columns), float("nan"), dtype=dtype, device=device)
     for stage in program.stages:
@@ -49,7 +49,7 @@ def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
         gamma, beta = tensors[norm.gamma].float(), tensors[norm.beta].float()
         rows = functional.layer_norm(rows.float(), (stage.depth,), gamma, beta, norm.epsilon).to(dtype)
         if norm.kept is not None:
-            tensors[norm.kept].copy_(rows)
+            tensors[norm.kept] = rows
     weight = tensors[stage.weight].float()
     result = rows.float() @ (weight.t() if stage.k_major else weight)
     if stage.bias is not None:

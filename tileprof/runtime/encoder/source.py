@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.plan import K_CHUNK, ROWS, Plan, Planned, Sum, Task, Tiled, norm_share
-from tileprof.runtime.encoder.program import Attention, Matrix, Product
+from tileprof.runtime.encoder.plan import K_CHUNK, ROWS, Finish, Plan, Planned, Tiled, parts_of
+from tileprof.runtime.encoder.program import Attention, Matrix
 
 SHARED_BYTES: Final = 227 * 1024
 ATTENTION_BYTES: Final = (ROWS + 2 * 128) * 144
 _EPILOGUES: Final = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4}
 _PRODUCT: Final = 0
 _ATTENTION: Final = 1
-_SUM: Final = 2
+_FINISH: Final = 2
 PARAMETERS: Final = 128
 PARAMETER: Final = 1 << 63
 """Set in an address that is a parameter's number; bytes behind it are counted from bit 8 on."""
@@ -35,7 +35,7 @@ STAGE: Final = np.dtype(
         )),
         ("epsilon", np.float32), ("scale", np.float32), ("masked", np.float32),
         *((name, np.int32) for name in (
-            "norm_share", "mask_batch", "mask_head", "mask_row", "unused_word", "keys", "causal", "splits", "width",
+            "causal", "mask_batch", "mask_head", "mask_row", "keys", "splits", "width", "unused_2", "unused_3",
         )),
     ]
 )  # fmt: skip
@@ -59,42 +59,35 @@ class Options:
 
 
 def header(plan: Plan, options: Options) -> str:
-    """stages.h: sizes, and the widths of products."""
+    """stages.h: sizes, and what all products of the program have in common."""
     program = plan.program
-    products = [s for s in program.stages if isinstance(s, Product)]
-    epilogues = {s.epilogue for s in products} - {"none"}
+    products = program.products()
+    epilogues = {product.epilogue for product in products} - {"none"}
     masks = {0 if s.mask is None else 1 if s.mask.boolean else 2 for s in program.stages if isinstance(s, Attention)}
-    layouts = {s.k_major for s in products}
+    layouts = {product.k_major for product in products}
     if len(epilogues) > 1 or len(masks) > 1 or len(layouts) > 1:
         raise UserError(f"{program.name} mixes epilogues, masks or layouts of weights")
     slot = 2 * K_CHUNK * plan.width
     area = max(ROWS * (2 * plan.activation_columns + 16), 4 * ROWS * (plan.width + 8) * 4, ATTENTION_BYTES)
-    record = 176 + 32 + 8 * 64 + 16 + 4 * plan.activation_columns + 256
+    row = max(128, *(stage.columns for stage in plan.stages if isinstance(stage, Finish)), 128)
+    record = STAGE.itemsize + 16 + 6 * row
     free = SHARED_BYTES - 1024 - area - RECORDS * record - 64
     slots = free // (slot + 24) // plan.cluster * plan.cluster
     return f"""// Made by source.py.
 #define BFLOAT16 {int(program.dtype == "bfloat16")}
 constexpr bool K_MAJOR = {str(layouts.pop()).lower()};
 constexpr int EIGHTS = {plan.width // 8}, EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
-constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns}, STAMPS = {int(options.stamps)};
+constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns}, ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
 constexpr unsigned SLOT_BYTES = {slot}, AREA_BYTES = {area}, SHARED_BYTES = {SHARED_BYTES};
 constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;
 """
 
 
-def task_tables(plan: Plan) -> tuple[Table, Table, Table, Table]:
-    """Tasks, block by block; where each block's end; waits; posts."""
-    order = [number for tasks in plan.blocks for number in tasks]
-    tasks, waits, posts = np.zeros((len(order), 8), np.int32), [], []
-    counts = plan.post_counts
-    for place, number in enumerate(order):
-        task: Task = plan.tasks[number]
-        wait, post = len(waits), len(posts)
-        waits += [(semaphore, counts[semaphore]) for semaphore in plan.waits[number]]
-        posts += plan.posts[number]
-        tasks[place] = task.stage, task.row, task.column, task.part, wait, len(waits), post, len(posts)
-    ends = np.cumsum([0, *map(len, plan.blocks)]).astype(np.int32)
-    return tasks, ends, np.array(waits or [(0, 0)], np.int32), np.array(posts or [0], np.int32)
+def task_tables(plan: Plan) -> tuple[Table, Table]:
+    """Tasks, block by block, and where each block's end."""
+    tasks = [plan.tasks[number] for block in plan.blocks for number in block]
+    rows = [(task.stage, task.row, task.column, task.part) for task in tasks]
+    return np.array(rows, np.int32).reshape(-1, 4), np.cumsum([0, *map(len, plan.blocks)]).astype(np.int32)
 
 
 def stream_tables(plan: Plan) -> tuple[Table, Table]:
@@ -127,27 +120,32 @@ def _at(matrix: Matrix, address: Address) -> int:
 
 
 def _put(row: Any, stage: Planned, address: Address) -> None:
+    row["rows"] = stage.product.rows if isinstance(stage, Tiled) else stage.rows
     match stage:
-        case Tiled(product, width, splits):
-            row["kind"] = _PRODUCT
-            row["activations"], row["activation_pitch"] = (
-                _at(product.activations, address),
-                product.activations.pitch,
-            )
+        case Tiled(product, source, width, splits, parts):
+            row["kind"], row["columns"] = _PRODUCT, product.columns
+            row["activations"], row["activation_pitch"] = _at(source, address), source.pitch
             row["depth"], row["width"], row["splits"] = product.depth // splits, width, splits
-            if (norm := product.norm) is not None:
-                row["gamma"], row["beta"] = address(norm.gamma), address(norm.beta)
-                row["epsilon"], row["norm_share"] = norm.epsilon, norm_share(product, width)
-                row["normalised"] = 0 if norm.kept is None else address(norm.kept)
-            if splits > 1:
-                row["rows"], row["columns"], row["partials"] = product.rows, product.columns, address(product.name)
+            if parts:
+                row["partials"] = address(parts_of(product.name))
             else:
-                _put_end(row, stage, address)
-        case Sum(product, splits, width, _):
-            row["kind"], row["partials"], row["splits"], row["width"] = _SUM, address(product.name), splits, width
-            _put_end(row, stage, address)
+                row["out"], row["out_pitch"] = _at(product.out, address), product.out.pitch
+                row["bias"] = 0 if product.bias is None else address(product.bias)
+                row["epilogue"] = _EPILOGUES[product.epilogue]
+        case Finish():
+            row["kind"], row["columns"], row["width"], row["splits"] = _FINISH, stage.columns, stage.columns, stage.splits
+            row["partials"] = address(parts_of(stage.name)) if stage.splits else 0
+            row["bias"] = 0 if stage.bias is None else address(stage.bias)
+            row["epilogue"] = _EPILOGUES[stage.epilogue]
+            if stage.residual is not None:
+                row["residual"], row["residual_pitch"] = _at(stage.residual, address), stage.residual.pitch
+            if stage.out is not None:
+                row["out"], row["out_pitch"] = _at(stage.out, address), stage.out.pitch
+            if stage.norm is not None and stage.normed is not None:
+                row["gamma"], row["beta"] = address(stage.norm.gamma), address(stage.norm.beta)
+                row["epsilon"], row["normalised"] = stage.norm.epsilon, address(stage.normed)
         case Attention():
-            row["kind"], row["rows"], row["columns"] = _ATTENTION, stage.rows, stage.heads
+            row["kind"], row["columns"] = _ATTENTION, stage.heads
             row["activations"], row["activation_pitch"] = _at(stage.query, address), stage.query.pitch
             row["key"], row["value"] = _at(stage.key, address), _at(stage.value, address)
             row["residual_pitch"] = stage.key.pitch
@@ -159,13 +157,3 @@ def _put(row: Any, stage: Planned, address: Address) -> None:
             if (mask := stage.mask) is not None:
                 row["mask"], row["masked"] = address(mask.tensor), mask.false
                 row["mask_batch"], row["mask_head"], row["mask_row"] = mask.strides
-
-
-def _put_end(row: Any, stage: Tiled | Sum, address: Address) -> None:
-    product = stage.product
-    row["rows"], row["columns"] = product.rows, product.columns
-    row["out"], row["out_pitch"] = _at(product.out, address), product.out.pitch
-    row["epilogue"] = _EPILOGUES[product.epilogue]
-    row["bias"] = 0 if product.bias is None else address(product.bias)
-    if product.residual is not None:
-        row["residual"], row["residual_pitch"] = _at(product.residual, address), product.residual.pitch

@@ -1,7 +1,7 @@
-// What a block reads of the tables that the host makes: stages, tasks, waits and posts; how they lie in shared memory; and how blocks hand over matrices.
+// What a block reads of the tables that the host makes: stages and tasks; how they lie in shared memory; and how blocks hand over matrices.
 //
 // A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written them, which no arithmetic results in, and readers
-// load again what is absent. There are two sets of this memory. A run uses one and makes the other absent again. Semaphores only say when it is worth to look.
+// load again what is absent. There are two sets of this memory. A run uses one and makes the other absent again.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
@@ -11,51 +11,46 @@ constexpr int CONSUMERS = 256;
 constexpr int ROWS = 32;          // of a tile
 constexpr int K_CHUNK = 64;       // rows of weights that a slot of the ring holds
 constexpr int K_GROUPS = 4;       // of warps, that share k
-constexpr int FLAG_WORDS = 32;    // semaphores stand one a cache line
-constexpr int MOST_WAITS = 64, MOST_POSTS = 4;
 constexpr int RECORDS = 2;        // tasks whose tables are in shared memory
 constexpr int PARAMETERS = 128;   // addresses that differ from call to call
-enum : int { PRODUCT = 0, ATTENTION = 1, SUM = 2 };
+enum : int { PRODUCT = 0, ATTENTION = 1, FINISH = 2 };
+constexpr int MOST_SPLITS = 4;
 
 enum : int { NO_EPILOGUE = 0, GELU = 1, GELU_TANH = 2, SILU = 3, RELU = 4 };
 enum : int { NO_MASK = 0, BOOL_MASK = 1, ADDED_MASK = 2 };
 
 constexpr u32 ABSENT = 0xFFFFFFFF;  // of halves and floats no number that is a result: those are 0x7FFF and 0x7FFFFFFF
 
-// One product, attention or sum of the program. An address is 0 for none; with bit 63 set a parameter's number and, from bit 8 on, bytes behind it; with bit 62 set an offset
-// in the memory between stages. Pitches in elements.
+// One product, attention or end of rows of the program. An address is 0 for none; with bit 63 set a parameter's number and, from bit 8 on, bytes behind it; with bit 62 set an
+// offset in the memory between stages. Pitches in elements.
 struct alignas(16) Stage {
     u64 activations, gamma, beta, normalised;
     u64 bias, residual, out, partials;
     u64 key, value, mask, unused;
     s32 kind, rows, columns, depth;  // depth: of k that one task multiplies
     s32 activation_pitch, residual_pitch, out_pitch, epilogue;
-    float epsilon, scale, masked;
-    s32 norm_share;  // columns of the normalised rows that a tile stores
-    s32 mask_batch, mask_head, mask_row, unused_word;
-    s32 keys, causal, splits, width;  // width: columns of a tile; splits: parts of k, or query heads that share a key head
+    float epsilon, scale;
+    float masked;  // what is added where a mask is false
+    s32 causal;
+    s32 mask_batch, mask_head, mask_row;
+    s32 keys;
+    s32 splits, width;  // splits: parts of k, or query heads that share a key head; width: columns of a tile
+    s32 unused_words[2];
 };
 static_assert(sizeof(Stage) == 176);
 
-// A tile of a stage. `part`: products: first of k; attention: first row of the sequence; sums: rows.
+// A tile of a stage. `part`: products: first of k; attention: first row of the sequence; ends of rows: rows.
 struct alignas(16) Task {
-    s32 stage, row, column, part, wait, waits_end, post, posts_end;
+    s32 stage, row, column, part;
 };
-static_assert(sizeof(Task) == 32);
-
-// At least `posts` by now; how often a semaphore is posted in one run.
-struct Wait {
-    s32 semaphore, posts;
-};
+static_assert(sizeof(Task) == 16);
 
 struct Arguments {
     const TensorMap* maps;  // of each stage's weights
     const Stage* stages;
     const Task* tasks;
     const s32* task_ends;  // where each block's tasks begin, and one more
-    const Wait* waits;
-    const s32* posts;
-    s32 *flags, *state, *record;  // state: runs so far, blocks that are done
+    s32 *state, *record;  // state: runs so far, blocks that are done
     const s32* seed;
     u64* stamps;
     u64 workspace, workspace_bytes;  // two sets
@@ -66,9 +61,8 @@ struct Arguments {
 constexpr u32 AREA_AT = SLOTS * SLOT_BYTES;  // activations, then sums
 constexpr u32 AREA_PITCH = 2 * ACTIVATION_COLUMNS + 16;  // bytes: rows begin in different banks
 constexpr u32 RECORDS_AT = AREA_AT + AREA_BYTES;
-constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_WAITS = RECORD_TASK + sizeof(Task), RECORD_POSTS = RECORD_WAITS + 8 * MOST_WAITS;
-constexpr u32 RECORD_GAMMA = RECORD_POSTS + 16, RECORD_BETA = RECORD_GAMMA + 2 * ACTIVATION_COLUMNS, RECORD_BIAS = RECORD_BETA + 2 * ACTIVATION_COLUMNS;
-constexpr u32 RECORD_BYTES = RECORD_BIAS + 256;
+constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_BIAS = RECORD_TASK + sizeof(Task), RECORD_GAMMA = RECORD_BIAS + 2 * ROW_COLUMNS;
+constexpr u32 RECORD_BETA = RECORD_GAMMA + 2 * ROW_COLUMNS, RECORD_BYTES = RECORD_BETA + 2 * ROW_COLUMNS;
 constexpr u32 BARRIERS_AT = RECORDS_AT + RECORDS * RECORD_BYTES;
 constexpr u32 WEIGHTS_FULL = BARRIERS_AT, WEIGHTS_FREE = WEIGHTS_FULL + 8 * SLOTS, WEIGHTS_READY = WEIGHTS_FREE + 8 * SLOTS;
 constexpr u32 RECORD_FULL = WEIGHTS_READY + 8 * SLOTS, RECORD_FREE = RECORD_FULL + 8 * RECORDS;
@@ -135,16 +129,13 @@ __device__ __forceinline__ void stamp(const Arguments& arguments, int number, u3
         if (threadIdx.x == 0) arguments.stamps[4 * number + place] = globaltimer();
 }
 
-// Who waits, for what, and what was seen, of the first wait that gives up.
-__device__ __noinline__ void give_up(const Arguments& arguments, u32 record, s32 semaphore, s32 seen, s32 expected) {
+// Who waits, of the first wait that gives up.
+__device__ __noinline__ void give_up(const Arguments& arguments, u32 record) {
     if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) != 0) return;
     arguments.record[1] = TASK_S32(record, stage);
     arguments.record[2] = TASK_S32(record, row);
     arguments.record[3] = TASK_S32(record, column);
-    arguments.record[4] = semaphore;
-    arguments.record[5] = seen;
-    arguments.record[6] = expected;
-    arguments.record[7] = blockIdx.x;
+    arguments.record[4] = blockIdx.x;
 }
 
 // Whether to try again. A wait that lasts too long is recorded, and later ones do not wait.
@@ -155,52 +146,18 @@ struct Patience {
     u64 start = 0;
     u32 tries = 0;
 
-    __device__ bool more(s32 semaphore, s32 seen, s32 expected) {
+    __device__ bool more() {
         if (++tries % 256 == 0) {  // the clock is slow to read
             if (start == 0) start = globaltimer();
             gave_up = gave_up || load_relaxed_gpu_s32(arguments.record) != 0;
             if (!gave_up && globaltimer() - start > TIMEOUT_NS) {
-                give_up(arguments, record, semaphore, seen, expected);
+                give_up(arguments, record);
                 gave_up = true;
             }
         }
         return !gave_up;
     }
 };
-
-// Until what the task reads is likely to be there.
-__device__ __forceinline__ void await(const Arguments& arguments, u32 record, s32 runs, bool& gave_up) {
-#ifndef DIRECT
-    if (threadIdx.x < 32) {
-        const s32 waits = TASK_S32(record, waits_end) - TASK_S32(record, wait);
-        for (s32 number = threadIdx.x; number < waits; number += 32) {
-            const u32 wait = record + RECORD_WAITS + 8 * number;
-            const s32 semaphore = load_shared_s32(wait), expected = (runs + 1) * load_shared_s32(wait + 4);
-            Patience patience{arguments, record, gave_up};
-            for (;;) {
-                const s32 seen = poll_relaxed_gpu_s32(arguments.flags + FLAG_WORDS * semaphore);
-                if (seen - expected >= 0 || !patience.more(semaphore, seen, expected)) break;
-            }
-        }
-        __syncwarp();
-    }
-#endif
-    meet_consumers();
-}
-
-// Says that all consumers have stored. It orders nothing: what they stored says itself whether it is there.
-__device__ __forceinline__ void post(const Arguments& arguments, u32 record) {
-    meet_consumers();
-    if (threadIdx.x == 0) {
-        const s32 posts = TASK_S32(record, posts_end) - TASK_S32(record, post);
-        for (s32 number = 0; number < posts; ++number)
-#ifdef RELEASE
-            add_release_gpu_s32(arguments.flags + FLAG_WORDS * load_shared_s32(record + RECORD_POSTS + 4 * number), 1);
-#else
-            add_relaxed_gpu_s32(arguments.flags + FLAG_WORDS * load_shared_s32(record + RECORD_POSTS + 4 * number), 1);
-#endif
-    }
-}
 
 __device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
 __device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
@@ -225,7 +182,7 @@ __device__ __forceinline__ void complete(const Arguments& arguments, u32 record,
                 values[i] = poll_matrix(where(i), values[i]);
                 missing = true;
             }
-        if (!missing || !patience.more(-1, 0, 0)) return;
+        if (!missing || !patience.more()) return;
     }
 }
 

@@ -36,7 +36,7 @@ __device__ __forceinline__ void multiply_m16n8k16(float (&sums)[4], const u32 (&
 __device__ __forceinline__ float exchange_xor(float value, u32 mask) { return __shfl_xor_sync(0xFFFFFFFF, value, mask); }
 
 // Tables and what else no block writes.
-__device__ __forceinline__ uint4 load_global_u32x4(const void* address) {
+__device__ __forceinline__ uint4 load_table_u32x4(const void* address) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(address) : "memory");
     return v;
@@ -64,13 +64,8 @@ __device__ __forceinline__ void store_relaxed_gpu_u32x2(void* address, const uin
     asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 
-__device__ __forceinline__ void add_relaxed_gpu_s32(s32* address, s32 value) {
-    asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
+// What is read until it is there.
 
-// What is read until it changes.
-
-__device__ __forceinline__ s32 poll_relaxed_gpu_s32(const s32* address) { return load_relaxed_gpu_s32(address); }
 __device__ __forceinline__ uint4 poll_matrix(u64 address, const uint4&) { return load_relaxed_gpu_u32x4(reinterpret_cast<const void*>(address)); }
 __device__ __forceinline__ uint2 poll_matrix(u64 address, const uint2&) { return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address)); }
 

@@ -237,14 +237,6 @@ int add_release(int* address, int value) {
     return before;
 }
 
-int add_relaxed(int* address, int value) {
-    const int before = *address;
-    *address += value;
-    changed(address);
-    if (one_in(options.yield_odds)) yield();
-    return before;
-}
-
 void nap() {
     now->napped = true;
     yield();

@@ -61,7 +61,6 @@ bool is_global(const void* address);
 void hold(void* to, const void* value, u32 bytes);
 int load_acquire(const int* address);
 int add_release(int* address, int value);
-int add_relaxed(int* address, int value);
 void nap();
 void fence_proxy();
 

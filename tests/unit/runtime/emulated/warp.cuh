@@ -22,13 +22,11 @@ T load_global(const void* address) {
     std::memcpy(static_cast<void*>(&v), address, sizeof v);
     return v;
 }
-inline uint4 load_global_u32x4(const void* address) { return load_global<uint4>(address); }
+inline uint4 load_table_u32x4(const void* address) { return load_global<uint4>(address); }
 inline uint4 load_relaxed_gpu_u32x4(const void* address) { return load_global<uint4>(address); }
 inline uint2 load_relaxed_gpu_u32x2(const void* address) { return load_global<uint2>(address); }
 inline void store_relaxed_gpu_u32x4(void* address, const uint4& v) { machine::hold(address, &v, sizeof v); }
 inline void store_relaxed_gpu_u32x2(void* address, const uint2& v) { machine::hold(address, &v, sizeof v); }
-inline void add_relaxed_gpu_s32(s32* address, s32 value) { machine::add_relaxed(address, value); }
-inline s32 poll_relaxed_gpu_s32(const s32* address) { return machine::load_acquire(address); }
 
 // Until something has happened, where a word is still absent.
 template <class V>
@@ -36,8 +34,9 @@ V poll_matrix(u64 address, const V&) {
     for (u32 word = 0; word < sizeof(V) / 4; ++word) {
         const s32* at = reinterpret_cast<const s32*>(address) + word;
         if (*at == -1) {
-            machine::nap();
             machine::load_acquire(at);
+            machine::nap();
+            machine::load_acquire(at);  // the second look at the same sleeps
             break;
         }
     }
