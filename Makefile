@@ -9,9 +9,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO := build/demo
 PYTEST_ARGS ?=
+SECONDS ?= 600
 SEARCH_ROUNDS ?= 10
 
-.PHONY: help install demo test search browser lint bench notebooks format typing-links clean
+.PHONY: help install demo smoke docs types test search fuzz browser lint bench notebooks format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +26,10 @@ demo: $(INSTALLED) ## record a GPT-2 on the CPU, print the report, write the pag
 	$(BIN)/tileprof view --force -o $(DEMO)/gpt2.html $(DEMO)/gpt2.tileprof
 	@echo "The page: $(abspath $(DEMO)/gpt2.html)"
 
+smoke: $(INSTALLED) ## five seconds: the parts import, the layers hold, a small trace is read and analysed
+	$(BIN)/python -m pytest -q -n 0 tests/unit/test_layers.py tests/unit/cli/test_conditions.py tests/unit/trace/test_worked_example.py
+	$(BIN)/tileprof diff tests/golden/gemm_pair.tileprof tests/golden/gemm_pair.tileprof >/dev/null
+
 # Left out by marker: what needs an NVIDIA GPU, and what measures.
 test: $(INSTALLED) browser ## the whole suite
 	$(BIN)/python -m pytest -n 2 -m "not gpu and not benchmark" $(PYTEST_ARGS)
@@ -36,6 +41,10 @@ search: $(INSTALLED) ## the property tests with new random examples, SEARCH_ROUN
 			$(PYTEST_ARGS) || status=1; \
 	done; exit $$status
 
+# Each failure is printed as a line for tests/fuzz/corpus.jsonl, which the suite replays.
+fuzz: $(INSTALLED) ## damaged traces, policies, devices and dependencies through every verb, for SECONDS
+	$(BIN)/python -m tests.fuzz.search $(SECONDS)
+
 # The page is tested in a real browser; without one these tests are skipped, and say so.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
@@ -46,6 +55,12 @@ lint: $(INSTALLED) typing-links ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+types: typing-links
+	$(BIN)/mypy
+
+docs: $(INSTALLED) typing-links ## the documentation as a site, in build/site; a broken page or reference fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on two quiet cores
 	@for script in tests/benchmarks/bench_*.py; do $(BIN)/python $$script; done

@@ -46,6 +46,12 @@ class TileGraph:
     links: pd.DataFrame
     blocks: list[EdgeBlock] = field(repr=False)
 
+    def __repr__(self) -> str:
+        edges = int(self.links["edges"].sum())
+        return (
+            f"<TileGraph: {len(self.launches):,} launches, {int(self.tile_base[-1]):,} tiles, {edges:,} dependencies>"
+        )
+
     @property
     def launches(self) -> pd.DataFrame:
         return self.trace.launches

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -49,12 +50,13 @@ def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what:
 
     Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make`` leaves a file out.
     """
+    _refuse_foreign(folder)
     if _holds(folder, files):
         return folder
     if folder.exists():
         raise UserError(f"The build in {folder} is broken. Delete that folder and try again.")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as name:
             work = Path(name) / "built"
             work.mkdir()
@@ -82,6 +84,22 @@ def run(command: Sequence[str], what: str) -> str:
         said = (done.stderr or done.stdout).strip() or "it said nothing"
         raise UserError(f"Building {what} failed in `{command[0]}` (exit code {done.returncode}):\n{said}")
     return done.stdout + done.stderr
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise `UserError` where someone else could put code into a build, which is then loaded: another owner, or written by everyone."""
+    if not hasattr(os, "geteuid"):
+        return
+    for place in (folder.parent, folder):
+        try:
+            info = place.stat()
+        except OSError:
+            continue  # not there yet, or it cannot be read, which is said later
+        if info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH:
+            raise UserError(
+                f"{place} belongs to another user or can be written by everyone, and code is loaded from it. Make it yours alone "
+                "(chown, chmod 700), or set TILEPROF_CACHE to another folder."
+            )
 
 
 def _holds(folder: Path, files: Sequence[str]) -> bool:

@@ -2,18 +2,20 @@
 
 Only a browser here that was given the address gets an answer: the server listens on the loopback interface, the path begins with a
 secret, and requests whose Host names anything else than the loopback are refused, because a name of a foreign site may be made
-to point here (DNS rebinding).
+to point here (DNS rebinding). At most `MOST_REQUESTS` requests are answered at the same time.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -38,6 +40,10 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _LONGEST_QUERY = 2_000
 MOST_SMS, MOST_BLOCKS = 4_096, 64
+MOST_REQUESTS = 16
+"""At the same time; what comes beyond is refused with 503. A page asks for a few things at once."""
+_SLOWEST_S = 30.0
+"""A connection that sends nothing for so long is closed."""
 
 
 class Answers:
@@ -129,7 +135,28 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, answers: Answers, port: int = 0) -> None:
         self.answers = answers
         self.secret = secrets.token_urlsafe(12)
+        self._free = BoundedSemaphore(MOST_REQUESTS)
         super().__init__((LOOPBACK, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, while fewer than `MOST_REQUESTS` are; else it is refused."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.sendall(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that closes its tab is no error; anything else is a bug, and its traceback is shown."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -140,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: PageServer
     server_version = "tileprof"
     sys_version = ""
+    timeout = _SLOWEST_S
 
     def do_GET(self) -> None:
         hosts = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
@@ -147,7 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", "This server answers to the loopback address only.")
         address = urlsplit(self.path)
         prefix = f"/{self.server.secret}/"
-        if not address.path.startswith(prefix) or len(address.query) > _LONGEST_QUERY:
+        given = address.path[: len(prefix)].encode("utf-8", "replace")
+        if not secrets.compare_digest(given, prefix.encode()) or len(address.query) > _LONGEST_QUERY:
             return self._send(HTTPStatus.NOT_FOUND, "text/plain", "Not here.")
         name = address.path.removeprefix(prefix)
         if not name:

@@ -35,8 +35,8 @@ ASSUMPTIONS: Final = {
     "ready-gated path": "schedules that dispatch a tile only when all its parents have ended; memory is renamed",
     "head and tail": "schedules as for the ready-gated path: work that cannot begin early, or that much must follow, still "
     "needs its area",
-    "host issue": "schedules that launch every kernel by itself, one after another: the time of an empty kernel in a CUDA "
-    "graph, each",
+    "host issue": "schedules that launch every kernel by itself: the least time between two kernels of the fastest way to "
+    "launch them, a CUDA graph of many branches",
     "list schedule": "achievable with free launches: greedy, in issue order, a tile is dispatched when its parents have "
     "ended, slots are one pool over the GPU",
 }
@@ -181,7 +181,7 @@ class Bounder:
                 "DRAM": dram_ns,
                 "ready-gated path": longest.ready_ns,
                 "head and tail": head_and_tail(areas, longest.head_ns, longest.tail_ns),
-                "host issue": len(chosen) * self.machine.device.graph_gap_ns,
+                "host issue": max(len(chosen) - 1, 0) * self.machine.device.graph_issue_ns,
             },
             resources_ns=resources,
             dram_bytes=dram_bytes,

@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.compiled import compiled, internal, without_allocation
+from tileprof.analysis.bounds.compiled import compiled, without_allocation
 from tileprof.analysis.bounds.problem import Problem, Successors, successors
+from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
 
 def list_schedule(p: Problem, units: NDArray[np.int64], capacity: int) -> NDArray[np.float64]:
@@ -61,69 +62,6 @@ def alone(ns: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
     return ends
 
 
-@internal
-def _push(keys: NDArray[np.float64], items: NDArray[np.int64], size: int, key: float, item: int) -> None:
-    """Into a heap of (key, item), least first; ties by item."""
-    at = size
-    while at > 0:
-        above = (at - 1) // 2
-        if keys[above] < key or (keys[above] == key and items[above] < item):
-            break
-        keys[at], items[at] = keys[above], items[above]
-        at = above
-    keys[at], items[at] = key, item
-
-
-@internal
-def _pop(keys: NDArray[np.float64], items: NDArray[np.int64], size: int) -> None:
-    """Drop the least of a heap of ``size``; its last element takes the hole."""
-    key, item = keys[size - 1], items[size - 1]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size - 1:
-            break
-        other = child + 1
-        if other < size - 1 and (
-            keys[other] < keys[child] or (keys[other] == keys[child] and items[other] < items[child])
-        ):
-            child = other
-        if key < keys[child] or (key == keys[child] and item < items[child]):
-            break
-        keys[at], items[at] = keys[child], items[child]
-        at = child
-    keys[at], items[at] = key, item
-
-
-@internal
-def _push_tile(heap: NDArray[np.int64], size: int, tile: int) -> None:
-    at = size
-    while at > 0:
-        above = (at - 1) // 2
-        if heap[above] < tile:
-            break
-        heap[at] = heap[above]
-        at = above
-    heap[at] = tile
-
-
-@internal
-def _pop_tile(heap: NDArray[np.int64], size: int) -> None:
-    tile = heap[size - 1]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= size - 1:
-            break
-        if child + 1 < size - 1 and heap[child + 1] < heap[child]:
-            child += 1
-        if tile < heap[child]:
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = tile
-
-
 @compiled
 def _counters(p: Problem, s: Successors) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Unfinished parents of every link's sets, and unfinished sets of every tile."""
@@ -163,7 +101,7 @@ def _loop(
     for t in range(tiles):
         if waits[t] == 0:
             k = size_of[launch_of[t]]
-            _push_tile(ready[heap_at[k] : heap_at[k + 1]], waiting[k], t)
+            push_tile(ready[heap_at[k] : heap_at[k + 1]], waiting[k], t)
             waiting[k] += 1
     while True:
         while True:  # dispatch
@@ -173,19 +111,19 @@ def _loop(
                     best, of = ready[heap_at[k]], k
             if of < 0:
                 break
-            _pop_tile(ready[heap_at[of] : heap_at[of + 1]], waiting[of])
+            pop_tile(ready[heap_at[of] : heap_at[of + 1]], waiting[of])
             waiting[of] -= 1
             free -= sizes[of]
             i = launch_of[best]
             ends[best] = now + p.ns[p.ns_at[i] + best - p.tile_base[i]]
-            _push(keys, items, busy, ends[best], best)
+            push(keys, items, busy, ends[best], best)
             busy += 1
         if busy == 0:
             return
         now = keys[0]
         while busy > 0 and keys[0] == now:
             t = items[0]
-            _pop(keys, items, busy)
+            pop(keys, items, busy)
             busy -= 1
             i = launch_of[t]
             free += sizes[size_of[i]]
@@ -205,5 +143,5 @@ def _loop(
                         waits[child] -= 1
                         if waits[child] == 0:
                             size = size_of[c]
-                            _push_tile(ready[heap_at[size] : heap_at[size + 1]], waiting[size], child)
+                            push_tile(ready[heap_at[size] : heap_at[size + 1]], waiting[size], child)
                             waiting[size] += 1

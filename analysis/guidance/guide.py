@@ -10,7 +10,7 @@ import numpy as np
 
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.guidance.chains import chains
-from tileprof.analysis.guidance.ladder import APART, ladder, simulated_times
+from tileprof.analysis.guidance.ladder import APART, in_a_graph, ladder, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
 from tileprof.analysis.opportunities import pair_opportunity
@@ -27,6 +27,9 @@ WORTH: Final = 0.005
 MOST_ACTIONS: Final = 8
 MOST_PAIRS: Final = 6
 """Kinds of pairs that are simulated; `tileprof simulate --advice` tries more."""
+
+_AFTER_WORK: Final[dict[Effort, float]] = {"minutes": 1.0, "hours": 0.9, "days": 0.75}
+"""By what a saving counts less for the work that it takes, when actions are ranked."""
 
 SLOW_HOST_NS: Final = 20_000
 """Mean gap of a launch from which on the host is late: about ten times what launching takes."""
@@ -54,8 +57,8 @@ def guide(report: Report, simulator: Simulator) -> Guidance:
 
 
 def _rank(action: Action) -> tuple[bool, bool, float]:
-    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out."""
-    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns
+    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out; work counts."""
+    return action.kind != "warm-up", action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
 
 
 def host_is_late(report: Report) -> bool:
@@ -199,7 +202,7 @@ class _Actions:
                 "hours",
                 f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits at "
                 "entry were slower for some",
-                f"tileprof simulate --scheduler pdl {self._trace}",
+                f"tileprof simulate --scheduler {in_a_graph(self._simulator)} {self._trace}",
             )
 
     def _compile_backend(self) -> Iterator[Action]:

@@ -25,6 +25,11 @@ _LABELS = {
 }
 
 
+def in_a_graph(simulator: Simulator) -> str:
+    """Programmatic dependent launch of captured kernels: the GPU issues them, not the host."""
+    return f"pdl:issue_ns={simulator.machine.device.graph_issue_ns:g}"
+
+
 def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
     """Scheduler to the program's time in ns; without those that cannot be simulated, and empty for very long programs."""
     p = report.program
@@ -33,7 +38,7 @@ def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
     times: dict[str, float] = {}
     for name in _LABELS if report.dependencies_known else ("graph",):
         try:
-            schedule = simulator.run(scheduler(name), name)
+            schedule = simulator.run(scheduler(in_a_graph(simulator) if name == "pdl" else name), name)
         except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
             continue
         if not schedule.deadlock:

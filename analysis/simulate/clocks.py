@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal
-from tileprof.analysis.bounds.listing import _pop, _push
+from tileprof.analysis.heaps import pop, push
 from tileprof.arrays import F64, I64
 
 FULL = 1 << 30
@@ -129,7 +129,7 @@ def start(c: Clocks, clock: int, now: float, until: float, tile: int) -> None:
     key = until
     if c.state[clock, RATE] != 1.0 or c.state[clock, SHOWN] != c.state[clock, AT]:
         key = c.state[clock, SHOWN] + c.state[clock, RATE] * (now - c.state[clock, AT]) + (until - now)
-    _push(c.keys[clock], c.items[clock], c.size[clock], key, tile)
+    push(c.keys[clock], c.items[clock], c.size[clock], key, tile)
     c.size[clock] += 1
     _look(c, clock)
 
@@ -137,6 +137,6 @@ def start(c: Clocks, clock: int, now: float, until: float, tile: int) -> None:
 @internal
 def stop(c: Clocks, clock: int) -> None:
     """The first tile of a clock stops."""
-    _pop(c.keys[clock], c.items[clock], c.size[clock])
+    pop(c.keys[clock], c.items[clock], c.size[clock])
     c.size[clock] -= 1
     _look(c, clock)

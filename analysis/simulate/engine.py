@@ -1,11 +1,9 @@
-"""The discrete-event engine, compiled; `tileprof.analysis.simulate.reference` is the same in plain Python.
+"""The discrete-event engine, compiled; the tests hold it to the same in plain Python (`tests/unit/analysis/plain_engine.py`).
 
 Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time; other events are
-ordered by time, then by number: launches that open (tiles + launch), tiles that learn that they are ready (tiles + launches + tile),
-decisions that arrive (2 tiles + launches + tile), servers that become free (3 tiles + launches + server), the end of a quantum (3 tiles
-+ launches + servers), tiles whose last wait is over (one more + tile). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A block goes
-to the SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks of a cluster are placed one
-by one, all or none.
+ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and those beside it). All events of one
+instant happen before servers take tiles, and these before tiles are dispatched. A block goes to the SM with the most free block
+slots among those that it fits; ties go to the lowest number. The blocks of a cluster are placed one by one, all or none.
 """
 
 from __future__ import annotations
@@ -13,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from tileprof.analysis.bounds.compiled import apart, in_cache, internal, without_allocation
-from tileprof.analysis.bounds.listing import _pop, _pop_tile, _push, _push_tile
 from tileprof.analysis.bounds.problem import Problem, Successors
+from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 from tileprof.analysis.simulate.clocks import (
     UPCOMING,
     Sharing,
@@ -31,18 +29,29 @@ from tileprof.analysis.simulate.queues import goes_on, has_ended, map_next, may_
 from tileprof.analysis.simulate.state import (
     ASKED,
     DECIDED,
+    DECISION_ARRIVES,
     DISPATCHABLE,
     ENDED,
     ENTERED,
     EVENTS,
+    FOR_LANE,
+    HELD_BACK,
+    KIND_SHIFT,
     KNOWN,
+    LANE_FREE,
+    LANES,
+    LAUNCH_OPENS,
     LEFT,
     OPENED,
     PENDING,
+    QUANTUM_ENDS,
     RESIDENT,
     ROWS,
+    SERVER_FREE,
     SPILLED,
+    TILE_KNOWS,
     UNDER_WAY,
+    WAIT_IS_OVER,
     Outcome,
     Room,
     State,
@@ -95,6 +104,7 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
         int(z.n[SPILLED]),
         int(z.mapping.n[-1]),
         float(z.working[0]),
+        float(z.launcher[1]),
     )
 
 
@@ -105,7 +115,7 @@ def is_compiled() -> bool:
 
 @without_allocation
 def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z: State) -> None:
-    tiles, launches = p.tile_base[-1], len(p.launch)
+    tiles = p.tile_base[-1]
     now = 0.0
     if goes_on(z.mapping, plan):
         _next_quantum(plan, z, now)
@@ -133,21 +143,22 @@ def _loop(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing, z
         if z.n[EVENTS] == 0:
             return
         now, item = z.keys[0], z.items[0]
-        _pop(z.keys, z.items, z.n[EVENTS])
+        pop(z.keys, z.items, z.n[EVENTS])
         z.n[EVENTS] -= 1
-        if item > 3 * tiles + launches + plan.deciding.servers:
-            tile = item - 3 * tiles - launches - plan.deciding.servers - 1
-            _work(room, sharing, z, now, z.known[tile], z.launch_of[tile], tile)
-        elif item == 3 * tiles + launches + plan.deciding.servers:
+        kind, number = item >> KIND_SHIFT, item & ((1 << KIND_SHIFT) - 1)
+        if kind == WAIT_IS_OVER:
+            _work(room, sharing, z, now, z.known[number], z.launch_of[number], number)
+        elif kind == QUANTUM_ENDS:
             _quantum_ends(plan, z, now)
-        elif item >= 3 * tiles + launches:
-            pass  # a server is free: it looks at the queue when this instant's events are over
-        elif item >= 2 * tiles + launches:
-            _decision_arrives(p, plan, z, now, item - 2 * tiles - launches)
-        elif item >= tiles + launches:
-            _tile_knows(p, plan, z, item - tiles - launches)
-        else:
-            _launch_opens(p, plan, room, sharing, z, now, item - tiles)
+        elif kind == LANE_FREE:
+            _lane_is_free(z, now)
+        elif kind == DECISION_ARRIVES:
+            _decision_arrives(p, plan, z, now, number)
+        elif kind == TILE_KNOWS:
+            _tile_knows(p, plan, z, number)
+        elif kind == LAUNCH_OPENS and _has_its_turn(plan, z, now, number):
+            _launch_opens(p, plan, room, sharing, z, now, number)
+        # A server that is free (SERVER_FREE) looks at the queue when this instant's events are over.
 
 
 @internal
@@ -159,15 +170,15 @@ def _more_now(z: State, now: float) -> bool:
 
 
 @internal
-def _schedule(z: State, when: float, item: int) -> None:
-    _push(z.keys, z.items, z.n[EVENTS], when, item)
+def _schedule(z: State, when: float, kind: int, number: int) -> None:
+    push(z.keys, z.items, z.n[EVENTS], when, kind << KIND_SHIFT | number)
     z.n[EVENTS] += 1
 
 
 @internal
 def _make_ready(p: Problem, z: State, tile: int) -> None:
     i = z.launch_of[tile]
-    _push_tile(z.ready, z.n[DISPATCHABLE], z.first_key[i] + tile - p.tile_base[i])
+    push_tile(z.ready, z.n[DISPATCHABLE], z.first_key[i] + tile - p.tile_base[i])
     z.n[DISPATCHABLE] += 1
 
 
@@ -190,7 +201,7 @@ def _waits_are_over(p: Problem, plan: Plan, z: State, now: float, tile: int) -> 
     if z.known[tile] <= now and not undecided:
         _make_ready(p, z, tile)
     else:
-        _schedule(z, max(z.known[tile], now), len(z.begin) + len(z.gates) + tile)
+        _schedule(z, max(z.known[tile], now), TILE_KNOWS, tile)
 
 
 @internal
@@ -210,18 +221,18 @@ def _ask(z: State, tile: int) -> None:
 @apart
 def _serve(plan: Plan, z: State, now: float) -> None:
     """Servers that are free take tiles from the queue."""
-    d, tiles, launches = plan.deciding, len(z.begin), len(z.gates)
+    d = plan.deciding
     for k in range(d.servers):
         while z.n[DECIDED] < z.n[ASKED] and z.server_free[k] <= now:
             taken = min(d.batch, z.n[ASKED] - z.n[DECIDED])
             done = now + taken * d.decide_ns + d.commit_ns
             for _ in range(taken):
-                _schedule(z, done + d.deliver_ns, 2 * tiles + launches + z.queue[z.n[DECIDED]])
+                _schedule(z, done + d.deliver_ns, DECISION_ARRIVES, z.queue[z.n[DECIDED]])
                 z.n[DECIDED] += 1
             z.server_free[k] = done
             z.deciding[0] += done - now
             if done > now:
-                _schedule(z, done, 3 * tiles + launches + k)
+                _schedule(z, done, SERVER_FREE, k)
 
 
 @apart
@@ -260,7 +271,40 @@ def _enter_and_open(p: Problem, plan: Plan, z: State, now: float, tiles: int) ->
         z.n[OPENED] -= 1
         i = z.opened[z.n[OPENED]]
         if may_start(z.mapping, plan, i):
-            _schedule(z, max(max(now, z.held_ns[i]) + plan.gap_ns[i], plan.issue_ns[i]), tiles + i)
+            may_open = max(now, z.held_ns[i]) + plan.gap_ns[i]
+            z.launcher[1] += max(0.0, plan.issue_ns[i] - may_open)
+            _schedule(z, max(may_open, plan.issue_ns[i]), LAUNCH_OPENS, i)
+
+
+@apart
+def _has_its_turn(plan: Plan, z: State, now: float, launch: int) -> bool:
+    """Whether a launch may open now: it has a lane, and the launcher is free. Else it comes again."""
+    if z.launched[launch] == 2:
+        return True
+    if plan.lanes > 0:
+        if z.n[LANES] == plan.lanes:
+            push_tile(z.for_lane, z.n[FOR_LANE], launch)
+            z.n[FOR_LANE] += 1
+            return False
+        z.n[LANES] += 1
+    z.launched[launch] = 2
+    if plan.period_ns > 0:
+        turn = max(now, z.launcher[0])
+        z.launcher[0] = turn + plan.period_ns
+        z.launcher[1] += turn - now
+        if turn > now:
+            _schedule(z, turn, LAUNCH_OPENS, launch)
+            return False
+    return True
+
+
+@internal
+def _lane_is_free(z: State, now: float) -> None:
+    z.n[LANES] -= 1
+    if z.n[FOR_LANE] > 0:
+        _schedule(z, now, LAUNCH_OPENS, z.for_lane[0])
+        pop_tile(z.for_lane, z.n[FOR_LANE])
+        z.n[FOR_LANE] -= 1
 
 
 @internal
@@ -280,7 +324,7 @@ def _quantum_ends(plan: Plan, z: State, now: float) -> None:
 
 @internal
 def _next_quantum(plan: Plan, z: State, now: float) -> None:
-    _schedule(z, now + plan.queues.quantum_ns, 3 * len(z.begin) + len(z.gates) + plan.deciding.servers)
+    _schedule(z, now + plan.queues.quantum_ns, QUANTUM_ENDS, 0)
 
 
 @internal
@@ -293,20 +337,27 @@ def _life(p: Problem, plan: Plan, launch: int, tile: int) -> float:
 def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float) -> None:
     while z.n[DISPATCHABLE] > 0:
         i = z.launch_of_key[z.ready[0]]
-        if z.running[i] >= room.at_most[i]:
+        if z.running[i] >= room.at_most[i] or z.is_held_back[i]:
             _park(z, i)
             continue
         t = p.tile_base[i] + z.ready[0] - z.first_key[i]
         row = z.rows[max(z.n[ROWS] - 1, 0)]
         if z.n[ROWS] == 0 or not place(z, i, room.demand[i], room.cluster[i], z.places[row]):
-            return
-        _pop_tile(z.ready, z.n[DISPATCHABLE])
+            if z.n[ROWS] == 0 or not plan.greedy:
+                return
+            z.is_held_back[i] = True
+            z.held_back[z.n[HELD_BACK]] = i
+            z.n[HELD_BACK] += 1
+            continue
+        pop_tile(z.ready, z.n[DISPATCHABLE])
         z.n[DISPATCHABLE] -= 1
         z.n[ROWS] -= 1
         z.row[t] = row
         z.sm[t] = z.places[row, 0]
         z.begin[t] = now
         z.running[i] += 1
+        if plan.greedy:
+            _bring_back(z, i)
         if plan.gate[i] == GRID and plan.waits_for[i] >= 0:
             if z.grid_end[plan.waits_for[i]] == np.inf:
                 z.waits[t] = 1
@@ -324,21 +375,33 @@ def _dispatch(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, no
 @internal
 def _park(z: State, launch: int) -> None:
     """The first ready tile goes on when another of its launch has ended."""
-    _push_tile(z.parked[z.first_key[launch] :], z.parked_count[launch], z.ready[0])
+    push_tile(z.parked[z.first_key[launch] :], z.parked_count[launch], z.ready[0])
     z.parked_count[launch] += 1
-    _pop_tile(z.ready, z.n[DISPATCHABLE])
+    pop_tile(z.ready, z.n[DISPATCHABLE])
     z.n[DISPATCHABLE] -= 1
 
 
 @internal
 def _unparked(z: State, launch: int) -> None:
-    """A tile of a launch has ended: one that was held back is ready again."""
+    """A tile of a launch has ended: one that was parked is ready again, and one of each launch that found no room."""
     z.running[launch] -= 1
+    while z.n[HELD_BACK] > 0:
+        z.n[HELD_BACK] -= 1
+        other = z.held_back[z.n[HELD_BACK]]
+        z.is_held_back[other] = False
+        if other != launch:
+            _bring_back(z, other)
+    _bring_back(z, launch)
+
+
+@internal
+def _bring_back(z: State, launch: int) -> None:
+    """The first parked tile of a launch is ready again."""
     if z.parked_count[launch] > 0:
         held = z.parked[z.first_key[launch] :]
-        _push_tile(z.ready, z.n[DISPATCHABLE], held[0])
+        push_tile(z.ready, z.n[DISPATCHABLE], held[0])
         z.n[DISPATCHABLE] += 1
-        _pop_tile(held, z.parked_count[launch])
+        pop_tile(held, z.parked_count[launch])
         z.parked_count[launch] -= 1
 
 
@@ -383,7 +446,7 @@ def _end_is_known(
     z.working[0] += max(0.0, life - z.done[tile] - (end - goes_on))
     if goes_on > now:  # no work and no load on others until then
         z.known[tile] = end
-        _schedule(z, goes_on, 3 * len(z.begin) + len(z.gates) + plan.deciding.servers + 1 + tile)
+        _schedule(z, goes_on, WAIT_IS_OVER, tile)
     else:
         _work(room, sharing, z, now, end, launch, tile)
 
@@ -441,6 +504,8 @@ def _launch_opens(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State
 @apart
 def _launch_ends(p: Problem, plan: Plan, room: Room, sharing: Sharing, z: State, now: float, launch: int) -> None:
     z.grid_end[launch] = now
+    if plan.lanes > 0:
+        _schedule(z, now + plan.lane_ns, LANE_FREE, launch)
     if plan.queues.mapped > 0 and has_ended(z.mapping, plan, launch):
         _unpark(z, map_next(z.mapping, plan))
     if plan.in_order:

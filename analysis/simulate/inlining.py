@@ -12,7 +12,7 @@ queue / throughput + own time < time of the worker's list + own time inline``, t
 than there, tiles for which a worker is free are not ahead: a tile graph is not always as wide as the GPU, and where it was narrow
 little was spawned, which says nothing about how fast the queue would be worked off.
 
-`tileprof.analysis.simulate.inlining_plain` is the same in plain Python.
+The tests hold it to the same in plain Python.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import internal, without_allocation
-from tileprof.analysis.bounds.listing import _counters, _pop, _pop_tile, _push, _push_tile
+from tileprof.analysis.bounds.listing import _counters
 from tileprof.analysis.bounds.problem import Problem, Successors
+from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
 RULE, SPAWN, INLINE = range(3)
 
@@ -108,12 +109,12 @@ def _loop(p: Problem, s: Successors, o: Inlining, z: _State) -> None:
     for t in range(tiles):
         if z.waits[t] == 0:
             z.n[_WAITING] += 1
-            _push(z.arrival, z.queue, z.n[_QUEUE], 0.0, t)
+            push(z.arrival, z.queue, z.n[_QUEUE], 0.0, t)
             z.n[_QUEUE] += 1
     while True:
         while z.n[_FREE] > 0 and z.n[_QUEUE] > 0:
             t = z.queue[0]
-            _pop(z.arrival, z.queue, z.n[_QUEUE])
+            pop(z.arrival, z.queue, z.n[_QUEUE])
             z.n[_QUEUE] -= 1
             z.n[_FREE] -= 1
             z.n[_WAITING] -= 1
@@ -126,10 +127,10 @@ def _loop(p: Problem, s: Successors, o: Inlining, z: _State) -> None:
         now = z.keys[0]
         while z.n[_EVENTS] > 0 and z.keys[0] == now:
             item = z.items[0]
-            _pop(z.keys, z.items, z.n[_EVENTS])
+            pop(z.keys, z.items, z.n[_EVENTS])
             z.n[_EVENTS] -= 1
             if item >= tiles:
-                _push(z.arrival, z.queue, z.n[_QUEUE], now, item - tiles)
+                push(z.arrival, z.queue, z.n[_QUEUE], now, item - tiles)
                 z.n[_QUEUE] += 1
             else:
                 _ends(p, s, o, z, now, item)
@@ -145,7 +146,7 @@ def _life(p: Problem, z: _State, tile: int) -> float:
 @internal
 def _begin(z: _State, when: float, tile: int, worker: int, life: float) -> None:
     z.begin[tile], z.end[tile], z.worker[tile] = when, when + life, worker
-    _push(z.keys, z.items, z.n[_EVENTS], when + life, tile)
+    push(z.keys, z.items, z.n[_EVENTS], when + life, tile)
     z.n[_EVENTS] += 1
 
 
@@ -160,13 +161,13 @@ def _ends(p: Problem, s: Successors, o: Inlining, z: _State, now: float, tile: i
     found = _made_ready(p, s, z, tile)
     while found > 0:
         child = z.ready[0]
-        _pop_tile(z.ready, found)
+        pop_tile(z.ready, found)
         found -= 1
         life = _life(p, z, child)
         spared = max(life - o.reload_ns, 0.0)
         if o.policy == SPAWN or (o.policy == RULE and _expected(o, z, now, life) < z.listed_ns[worker] + spared):
             z.n[_WAITING] += 1
-            _push(z.keys, z.items, z.n[_EVENTS], now + o.spawn_ns, len(z.begin) + child)
+            push(z.keys, z.items, z.n[_EVENTS], now + o.spawn_ns, len(z.begin) + child)
             z.n[_EVENTS] += 1
             continue
         z.inline[child] = True
@@ -217,6 +218,6 @@ def _made_ready(p: Problem, s: Successors, z: _State, tile: int) -> int:
                 child = p.tile_base[c] + s.member[s.member_at[r] + m]
                 z.waits[child] -= 1
                 if z.waits[child] == 0:
-                    _push_tile(z.ready, found, child)
+                    push_tile(z.ready, found, child)
                     found += 1
     return found

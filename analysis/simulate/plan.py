@@ -2,7 +2,8 @@
 
 A launch *opens* when all its gates have opened, ``gap_ns`` has passed since the last of them, the host has issued it
 (``issue_ns``) and it has entered the window of launches under way. Tiles of open launches are dispatched to SMs in
-order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does. A ready tile of a
+order of ``rank``, then of tiles; a tile that fits no SM holds back all after it, as the hardware's dispatcher does, unless the
+plan is ``greedy``: then tiles of other launches that fit go before it. A ready tile of a
 persistent launch (more tiles than blocks) of which as many run as it has blocks holds back nobody: it goes on when one of them ends.
 
 Within one instant everything that is ready is dispatched before launches open that waited for these dispatches (``started``). So a launch
@@ -18,6 +19,9 @@ waits for after its launch has opened is its launch's ``gate``:
 | READY | when all its parents have ended, ``signal_ns`` ago | runs |
 | INSIDE | at once, holding its place | waits at the access that needs a parent's bytes until the parent has ended |
 | GRID | at once, holding its place | waits after ``prologue`` of its work until the launch ``waits_for`` has ended |
+
+A launch that opens may have to pass a *launcher*, which opens one per ``period_ns``, and to take one of so many *lanes* (streams that
+are driven by a thread each), which is free again ``lane_ns`` after the launch has ended.
 
 Limits of schedulers with small memories may be added:
 
@@ -106,6 +110,14 @@ class Plan(NamedTuple):
     """``[n]`` added to every tile of a launch."""
     signal_ns: NDArray[np.float64]
     """``[n]`` from the end of what is waited for to the moment a waiting tile of a launch knows."""
+    period_ns: float
+    """Between two launches that open; 0: any number at once."""
+    lanes: int
+    """Launches that may be open and not ended; 0: any number."""
+    lane_ns: float
+    """From the end of a launch to the moment its lane is free."""
+    greedy: bool
+    """A tile that fits no SM does not hold back tiles of other launches."""
     window: int
     """Launches that may be under way (entered in issue order, not ended); 0: any number."""
     in_order: bool
@@ -136,6 +148,12 @@ class Draft:
     prologue: list[float] = field(default_factory=list)
     overhead_ns: list[float] = field(default_factory=list)
     signal_ns: float | list[float] = 0.0
+    period_ns: float = 0.0
+    lanes: int = 0
+    lane_ns: float = 0.0
+    greedy: bool = False
+    one_kernel: bool = False
+    """All launches are tasks of one kernel, which has one configuration: see `tileprof.analysis.simulate.state.Room`."""
     window: int = 0
     in_order: bool = False
     deciding: Deciding = field(default_factory=Deciding)
@@ -181,6 +199,10 @@ class Draft:
             trigger=np.array(self.trigger, np.float64),
             overhead_ns=np.array(self.overhead_ns, np.float64),
             signal_ns=np.broadcast_to(np.asarray(self.signal_ns, np.float64), (self.launches,)).copy(),
+            period_ns=self.period_ns,
+            lanes=self.lanes,
+            lane_ns=self.lane_ns,
+            greedy=self.greedy,
             window=self.window,
             in_order=self.in_order,
             deciding=self.deciding,

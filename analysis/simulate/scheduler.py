@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.problem import Links, Problem
 from tileprof.analysis.simulate.plan import Draft
+from tileprof.analysis.simulate.ranges import range_hazards
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ class Program:
     least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are last touched (the most; 1 where
     unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
     ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and ``fan_in[c]`` count
-    the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c.
+    the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c. ``overlaps(window)``
+    gives hazards as ``hazards`` does, found by comparing address ranges with those of the last ``window`` launches.
     """
 
     launches: pd.DataFrame
@@ -42,10 +45,16 @@ class Program:
     fan_in: list[int]
     segments: list[int]
     sms: int
+    overlaps: Callable[[int], list[dict[int, set[str]]]]
 
     @property
     def count(self) -> int:
         return len(self.launches)
+
+    def issued(self, issue_ns: float | None) -> list[float]:
+        """When a host thread that takes so long per launch (the device's figure unless given) has issued each launch."""
+        each = self.device.issue_ns() if issue_ns is None else issue_ns
+        return [launch * each for launch in range(self.count)]
 
     def all_parents(self, launch: int) -> set[int]:
         """With those through recycled memory: who reorders launches must keep them too."""
@@ -97,6 +106,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         fan_in,
         segments,
         sms or graph.trace.device.sms,
+        partial(range_hazards, graph.trace, launches["launch"].tolist()),
     )
 
 

@@ -143,6 +143,8 @@ class Simulator:
         room = Room(
             sms, self._demand[p.launch], self._cluster[p.launch], self.machine.capacity, self._at_most[p.launch]
         )
+        if draft.one_kernel:
+            room = room.of_one_kernel()
         if isinstance(scheduler, RunsAlone):
             if self.lives.name != RECORDED.name:
                 raise UserError(
@@ -207,7 +209,7 @@ def _overheads(
     """
     kinds = {
         "gaps": float(plan.gap_ns.sum()),
-        "host": float(plan.issue_ns.max(initial=0.0)),
+        "launching": found.launching_ns,
         "posts": float((plan.overhead_ns * tiles).sum()),
         "loop waits": looped_ns,
         "decisions": found.deciding_ns,

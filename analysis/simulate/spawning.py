@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.analysis.bounds.compiled import compiled, internal
-from tileprof.analysis.bounds.listing import _pop, _push
+from tileprof.analysis.heaps import pop, push
 from tileprof.analysis.simulate.scheduler import LONGEST_NS, MOST_COUNTED, short
 from tileprof.errors import UserError
 
@@ -243,14 +243,14 @@ def _run(
 
 @internal
 def _schedule(z: _State, when: float, item: int) -> None:
-    _push(z.keys, z.events, z.c[_SIZE], when, item)
+    push(z.keys, z.events, z.c[_SIZE], when, item)
     z.c[_SIZE] += 1
 
 
 @internal
 def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
     item = z.events[0]
-    _pop(z.keys, z.events, z.c[_SIZE])
+    pop(z.keys, z.events, z.c[_SIZE])
     z.c[_SIZE] -= 1
     if item == o.slots + len(item_ns):
         return

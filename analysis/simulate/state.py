@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,24 @@ class Room(NamedTuple):
     at_most: I64
     """``[launches]`` tiles at a time: the grid of a persistent launch."""
 
+    def of_one_kernel(self) -> Room:
+        """The room where all launches are tasks of one persistent kernel.
+
+        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of the launch
+        of which fewest reside, in clusters as large as the largest.
+        """
+        if not len(self.demand):
+            return self
+        resident = (self.capacity // np.maximum(self.demand, 1)).min(axis=1)
+        demand = np.broadcast_to(self.capacity // max(int(resident.min()), 1), self.demand.shape).copy()
+        return self._replace(demand=demand, cluster=np.full_like(self.cluster, self.cluster.max()))
+
 
 class Outcome(NamedTuple):
     """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
     ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the queues mapped;
-    time that tiles worked, summed, where tiles share something (else 0).
+    time that tiles worked, summed, where tiles share something (else 0); time that launches waited for the host or the launcher,
+    summed.
     """
 
     begin_ns: F64
@@ -45,6 +58,7 @@ class Outcome(NamedTuple):
     spilled: int
     swaps: int = 0
     working_ns: float = 0.0
+    launching_ns: float = 0.0
 
 
 class State(NamedTuple):
@@ -109,11 +123,27 @@ class State(NamedTuple):
     parked: I64
     """Keys of ready tiles beyond their launch's ``at_most``: a heap of each launch's, from its first key on."""
     parked_count: I64
+    held_back: I64
+    """Launches of which a tile found no room since one was freed, where the plan is greedy: a stack."""
+    is_held_back: NDArray[np.bool_]
+    launched: NDArray[np.int8]
+    """``[launches]`` 0: still to be launched, 1: waits for a lane, 2: has a lane and its turn."""
+    for_lane: I64
+    """Launches that wait for a lane: a heap."""
+    launcher: F64
+    """``[2]`` when the launcher is free, and how long launches waited for it or for the host."""
 
+
+LAUNCH_OPENS, TILE_KNOWS, DECISION_ARRIVES, SERVER_FREE, LANE_FREE, QUANTUM_ENDS, WAIT_IS_OVER = range(7)
+"""Kinds of events, in the order in which those of one instant happen; those of one kind happen by number."""
+
+KIND_SHIFT: Final = 48
+"""An event is ``kind << KIND_SHIFT | number``: of a launch, a tile or a server."""
 
 EVENTS, DISPATCHABLE, OPENED, ROWS, ENTERED, UNDER_WAY, ENDED, BLOCKED, FREED = range(9)
 LEFT, KNOWN, RESIDENT, PENDING, SPILLED, ASKED, DECIDED = range(9, 16)
-SCALARS = 16
+LANES, FOR_LANE, HELD_BACK = range(16, 19)
+SCALARS = 19
 
 
 @compiled
@@ -160,14 +190,17 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
     a_clock = min(running, room.capacity[0]) if sharing.by_sm and _by_slots(room) else running
     clocks = _stopped_clocks(max(1, sharing.clocks), a_clock, room.sms if sharing.by_sm else sharing.loads.shape[1])
     parts = tiles if sharing.clocks > 0 else 0
+    events = 2 * tiles + 2 * launches + 2 + plan.deciding.servers
     return State(
         n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
         launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
         count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
-        np.empty(2 * tiles + launches + 2 + plan.deciding.servers), np.empty(2 * tiles + launches + 2 + plan.deciding.servers, np.int64),
+        np.empty(events), np.empty(events, np.int64),
         np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
         np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_), np.zeros(tiles),
         np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64), np.zeros(launches, np.int64),
+        np.empty(launches + 1, np.int64), np.zeros(launches, np.bool_), np.zeros(launches, np.int8), np.empty(launches + 1, np.int64),
+        np.zeros(2),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Time whole models: eager, Inductor, and ``backend="tileprof"``, each call in one CUDA graph.
 
     python measure_models.py OUT.json [--only NAME ...] [--held-out] [--budget S] [--autotune]
-    python measure_models.py --table OUT.json
+    python measure_models.py --table OUT.json [--merge MORE.json ...]
 
 Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while the others stand still, the races of the backend included.
 A row holds medians, least and greatest of 30 replays in microseconds (the variants of a model take turns, and what a call updates is put back between replays), errors against
@@ -38,13 +38,27 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small models, to try this program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json and measure nothing")
+    parser.add_argument("--merge", nargs="+", type=Path, help="first put the rows of other runs into OUT.json")
     options = parser.parse_args()
     if options.table:
+        if options.merge:
+            merge(options.out, options.merge)
         print("\n".join(table(json.loads(options.out.read_text()))))
     elif options.worker:
         work(options)
     else:
         measure(options)
+
+
+def merge(out: Path, others: list[Path]) -> None:
+    """Rows of other runs take the place of rows of the same name; each row says when it was measured."""
+    found = json.loads(out.read_text()) if out.exists() else {"rows": {}}
+    for path in others:
+        more = json.loads(path.read_text())
+        good = {n: r for n, r in more["rows"].items() if "failed" not in r or n not in found["rows"]}
+        found["rows"] |= {n: {"measured": more["measured"], **row} for n, row in good.items()}
+        found |= {k: v for k, v in more.items() if k != "rows"}
+    out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def names(options: argparse.Namespace) -> list[str]:
@@ -110,7 +124,7 @@ def measure(options: argparse.Namespace) -> None:
     workers = [Worker(n, options, max(1, (os.cpu_count() or 2) // max(1, len(wanted)))) for n in wanted]
     found = json.loads(options.out.read_text()) if options.out.exists() else {"rows": {}}
     found |= {"measured": datetime.now(UTC).date().isoformat(), "machine": machine()}
-    last_start = end - 0.25 * options.budget  # measuring takes seconds, compiling takes most of the time
+    last_start = end - min(4 * len(workers), 0.4 * options.budget)  # a turn takes 2 to 4 s
     for worker in workers:
         worker.ready.wait(max(0.0, last_start - time.monotonic()))
     for worker in sorted(workers, key=lambda w: not w.ready.is_set()):
@@ -320,8 +334,10 @@ def sentence(row: dict[str, Any]) -> str:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """A table in Markdown, microseconds."""
-    rows = found["rows"]
+    """A table in Markdown, microseconds, in the order of `model_cases`."""
+    from model_cases import HELD_OUT, TABLE
+
+    rows = {name: found["rows"][name] for name in (*TABLE, *HELD_OUT) if name in found["rows"]}
     tuned = any("autotuned" in row.get("us", {}) for row in rows.values())
     heads = [
         "model",

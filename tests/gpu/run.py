@@ -2,7 +2,8 @@ r"""Everything that needs a GPU, in order of what it is worth: ``python tests/gp
 
 Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
-the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
+the steps measured (``cuda.json``, ``source.json``, ``runtime.json``,
+``models.json``), ``golden.tar.gz`` (new golden traces) and
 ``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR are
 kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as long as
 is left of its budget.
@@ -112,9 +113,14 @@ STEPS = (
     suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
-    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", likely_s=60, limit_s=240, alone=True),
+    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=90, limit_s=300, alone=True),
     suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
     suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    script("models", "tests/gpu/measure_models.py", "{out}/models.json", "--budget", "{seconds}", likely_s=200, limit_s=300, alone=True),
+    script(
+        "models_held_out", "tests/gpu/measure_models.py", "{out}/models_held_out.json", "--held-out", "--budget", "{seconds}",
+        likely_s=200, limit_s=300, alone=True,
+    ),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
     script("races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True),
     script(

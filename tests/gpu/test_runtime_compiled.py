@@ -19,7 +19,18 @@ import tileprof.runtime.gpu  # noqa: E402, F401 - see above
 from tileprof.runtime.compile.products import ChainRunner  # noqa: E402 - likewise
 
 os.environ["TRITON_INTERPRET"] = INTERPRET
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # Inductor imports it
+    pytest.mark.filterwarnings("ignore:TensorFloat32"),
+]
+
+
+@pytest.fixture(autouse=True)
+def compiled_triton(monkeypatch):
+    """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
 
 
 class Gated(nn.Module):

@@ -27,6 +27,13 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def compiled_triton(monkeypatch):
+    """Inductor's Triton kernels are compiled, in this process: the suite has others interpreted."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)
+
+
 class Decoder(nn.Module):
     """Keeps a row per call, counts its calls, and reads what it has kept."""
 

@@ -36,7 +36,7 @@ def test_every_format_writes_its_files_and_no_others(mlp, tmp_path, form, capsys
     assert shown.out.split() == [str(out / name) for name in FORMATS[form]]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
     if form in ("json", "cusync", "counters"):
-        assert "says to look at first" in shown.err
+        assert "the first pair of `tileprof report`" in shown.err
 
 
 def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsys):
@@ -63,15 +63,59 @@ def test_the_policy_written_is_sound_and_says_what_it_gains(mlp, tmp_path, capsy
     assert main(["verify", str(tmp_path / "c" / "policy.json"), str(mlp)]) == 0
 
 
-def test_launches_between_become_stages_or_are_fused(mlp, tmp_path, capsys):
-    assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "a"), "--pair", "0:2"]) == 0
-    assert "Launch 1 lies between" in capsys.readouterr().err
+def test_launches_between_that_are_no_epilogues_become_stages_or_are_taken_by_force(mlp, tmp_path, capsys):
+    words = ["export", str(mlp), "--format", "json", "--pair", "0:2", "-o"]
+    assert main([*words, str(tmp_path / "a")]) == 0
+    assert "Launch 1 becomes a stage too" in capsys.readouterr().err
     assert len(load_policy(tmp_path / "a" / "policy.json").stages) == 3
-    assert main(["export", str(mlp), "--format", "json", "-o", str(tmp_path / "b"), "--pair", "0:2", "--fuse"]) == 0
+    assert main([*words, str(tmp_path / "b"), "--fuse"]) == 0
     fused = load_policy(tmp_path / "b" / "policy.json")
     assert [s.launch for s in fused.stages] == [0, 2]
-    assert main(["verify", str(tmp_path / "b" / "policy.json"), str(mlp), "--fuse"]) == 0
-    assert main(["verify", str(tmp_path / "b" / "policy.json"), str(mlp)]) == 1
+    assert main(["verify", str(tmp_path / "b" / "policy.json"), str(mlp)]) == 0
+
+
+PERCEPTRON = """
+import tileprof, torch
+net = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 4096)).half().eval()
+x = torch.randn(64, 4096, dtype=torch.float16)
+with torch.no_grad(), tileprof.capture():
+    net(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def perceptron(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("perceptron")
+    (folder / "net.py").write_text(PERCEPTRON)
+    words = ["record", "--fake", "-o", folder / "net.tileprof", "--", sys.executable, folder / "net.py"]
+    subprocess.run([sys.executable, "-m", "tileprof", *words], check=True)
+    return folder / "net.tileprof"
+
+
+def test_an_activation_between_two_products_is_an_epilogue_without_an_option(perceptron, tmp_path, capsys):
+    assert main(["export", str(perceptron), "--format", "json", "-o", str(tmp_path / "default")]) == 0
+    said = capsys.readouterr().err
+    assert "the first pair of `tileprof report` that the runtime computes" in said
+    assert "Launch 1 becomes an epilogue of the stage before it" in said
+    policy = load_policy(tmp_path / "default" / "policy.json")
+    assert [s.launch for s in policy.stages] == [0, 2]
+    assert policy.stages[0].operator["parameters"]["epilogue"] == "gelu"
+    assert policy.guard["epilogues"] == [1]
+    assert main(["verify", str(tmp_path / "default" / "policy.json"), str(perceptron)]) == 0
+    words = ["export", str(perceptron), "--format", "json", "--pair", "0:2", "--no-fuse", "-o", str(tmp_path / "apart")]
+    assert main(words) == 0
+    assert len(load_policy(tmp_path / "apart" / "policy.json").stages) == 3
+
+
+@pytest.mark.parametrize("epilogues", [[], [7]])
+def test_a_policy_that_does_not_name_its_epilogues_is_unsound(perceptron, tmp_path, capsys, epilogues):
+    assert main(["export", str(perceptron), "--format", "json", "-o", str(tmp_path)]) == 0
+    path = tmp_path / "policy.json"
+    text = json.loads(path.read_text())
+    text["guard"]["epilogues"] = epilogues
+    path.write_text(json.dumps(text))
+    assert main(["verify", str(path), str(perceptron)]) == 1
+    assert "UNSOUND: launch 1 lies between" in capsys.readouterr().out
 
 
 def test_a_module_chooses_its_launches(mlp, tmp_path):

@@ -4,9 +4,11 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.trace import load
 from tileprof.viz import document as documents
 from tileprof.viz import lanes, relations, study
-from tileprof.viz.serve import Answers, PageServer
+from tileprof.viz.serve import MOST_REQUESTS, Answers, PageServer
 
 GEMM, ATTENTION = 2, 3
 
@@ -73,6 +75,29 @@ def test_a_name_that_was_made_to_point_here_gets_nothing(server):
 @pytest.mark.parametrize("path", ["/", "/block?of=0", "/wrong/", "/../etc/passwd"])
 def test_without_the_secret_there_is_nothing(server, path):
     assert get(server, path) == (404, "Not here.")
+
+
+def test_more_requests_at_once_than_are_stated_are_refused(server):
+    held = [socket.create_connection(("127.0.0.1", server.server_port), 30) for _ in range(MOST_REQUESTS)]
+    try:
+        deadline = time.monotonic() + 30
+        while server._free._value and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert get(server, f"/{server.secret}/")[0] == 503
+    finally:
+        for connection in held:
+            connection.close()
+    deadline = time.monotonic() + 30
+    while server._free._value < MOST_REQUESTS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert get(server, f"/{server.secret}/")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/", "block/../../x", "//evil.example/"]
+)
+def test_no_path_leads_to_a_file(server, path):
+    assert get(server, f"/{server.secret}/{path}") == (404, "Not here.")
 
 
 def test_it_listens_on_the_loopback_only(server):

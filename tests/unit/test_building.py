@@ -71,3 +71,21 @@ def test_no_nvcc_says_why_it_is_needed_and_how_to_get_it(tmp_path, monkeypatch) 
         UserError, match=r"A thing is compiled at first use and found no nvcc .* -m pip install nvidia-cuda-nvcc"
     ):
         building.nvcc("A thing is compiled")
+
+
+def test_a_build_that_everyone_can_write_is_not_loaded(tmp_path):
+    folder = tmp_path / "kind" / "key"
+    folder.mkdir(parents=True)
+    (folder / "a.so").write_text("")
+    assert building.kept(folder, ["a.so"], lambda _: None, "it") == folder
+    for place in (folder, folder.parent):
+        place.chmod(0o777)
+        with pytest.raises(UserError, match="can be written by everyone"):
+            building.kept(folder, ["a.so"], lambda _: None, "it")
+        place.chmod(0o755)
+
+
+def test_the_cache_is_the_users_alone(tmp_path):
+    folder = tmp_path / "kind" / "key"
+    building.kept(folder, ["a.so"], lambda work: (work / "a.so").write_text(""), "it")
+    assert folder.parent.stat().st_mode & 0o777 == 0o700

@@ -31,10 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; `SystemExit` and `KeyboardInterrupt` pass through.
 
     A user's error prints one paragraph on stderr and returns its code; any other exception is a bug of ours,
-    prints its traceback and returns 70. What `record` runs owns stdout, and may close it.
+    prints its traceback and returns 70. What `record`, or `run --`, runs owns stdout, and may close it.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    ours = given[:1] != ["record"]
+    ours = given[:1] != ["record"] and not (given[:1] == ["run"] and "--" in given)
     if ours and sys.stdout is None:
         print("tileprof: cannot write to stdout: it is closed", file=sys.stderr)
         return BAD_USAGE
@@ -45,6 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"tileprof: {_harmless(str(error))}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print(
+            "tileprof: there is not enough memory for this here: take part of it, or a larger machine", file=sys.stderr
+        )
+        return BAD_USAGE
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
         raise
@@ -107,7 +112,13 @@ def _run(arguments: list[str]) -> int:
     verb = _load(name)
     parser = parser_of(verb, full={"-h", "--help"} & set(arguments) != set())
     parse = parser.parse_intermixed_args if verb.options_anywhere else parser.parse_args
-    return verb.run(parse(arguments[1:]))
+    words, program = arguments[1:], None
+    if verb.takes_program and "--" in words:
+        words, program = words[: words.index("--")], tuple(words[words.index("--") + 1 :])
+    options = parse(words)
+    if verb.takes_program:
+        options.program = program
+    return verb.run(options)
 
 
 def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 PREDICTED: Final = ("graph", "pdl", "streams")
-"""Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``."""
+"""Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``. All rows are replays of
+CUDA graphs, so that the GPU issues their launches."""
 
 _ALIGNED_BYTES: Final = 512
 
@@ -94,7 +95,10 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
         graph = build_graph(write_trace(chain, Path(folder) / "chain.tileprof", device, times))
         launches = range(len(chain.operators))
         simulator, predictor = Simulator(graph), Predictor(graph)
-        found = {name: simulator.run(scheduler(name)).time_ns / 1e3 for name in PREDICTED}
+        found = {
+            name: simulator.run(scheduler(f"{name}:issue_ns={device.graph_issue_ns}")).time_ns / 1e3
+            for name in PREDICTED
+        }
         for number, policy in enumerate(policies):
             found[row_name("cusync", number, len(policies))] = predictor(policy, launches).policy_ns / 1e3
         unsynchronised = replace(policies[0], edges=(), semaphores=())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 
 from tileprof.cli.verb import Verb
 
@@ -23,15 +25,36 @@ def run(given: argparse.Namespace) -> int:
 
     checks = doctor.checks()
     able = all(check.ok for check in checks if check.needed)
+    recorders = _recorders(able=able)
     if given.json:
-        print(json.dumps({"able": able, "checks": [asdict(check) for check in checks]}, indent=2))
+        print(
+            json.dumps({"able": able, "recorders": recorders, "checks": [asdict(check) for check in checks]}, indent=2)
+        )
         return 0 if able else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
         print(f"{MARKS[check.ok, check.needed]:>4}  {check.name:<{width}}  {check.seen}")
     print()
+    for name, found in recorders.items():
+        print(f"{name + ' recorder:':<17} {found}")
     print("Real kernels can be recorded here." if able else "Real kernels cannot be recorded here; models of them can.")
     return 0 if able else 1
+
+
+def _recorders(*, able: bool) -> dict[str, str]:
+    """What each recorder works with here, or the command that gives it what is missing."""
+
+    def found(package: str, extra: str) -> str:
+        try:
+            return f"ok, {package} {version(package)}"
+        except PackageNotFoundError:
+            return f"needs {package}; type: {sys.executable} -m pip install 'tileprof[{extra}]'"
+
+    return {
+        "model": found("torch", "torch"),
+        "triton": found("triton", "triton"),
+        "cuda": "ok" if able else "needs what is marked FAIL above",
+    }
 
 
 VERB = Verb("doctor", "say what recording real kernels needs on this machine", prepare, run)

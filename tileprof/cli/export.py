@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
+from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -51,7 +52,15 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--launches", metavar="N,N,…", help="the stages of the policy (default: the first pair of `tileprof report`)")
     add("--pair", metavar="P:C", help="the same for two launches")
     add("--module", metavar="REGEX", help="the same: launches of modules whose path matches")
-    add("--fuse", action="store_true", help="take launches between the stages as part of the first, as fused epilogues")
+    fusing = parser.add_mutually_exclusive_group()
+    fusing.add_argument(
+        "--fuse", action="store_true", help="take every launch between the stages as part of the stage before it"
+    )
+    fusing.add_argument(
+        "--no-fuse",
+        action="store_true",
+        help="make a stage of every launch in between (default: activations and sums become epilogues where the runtime has them)",
+    )
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
     add(
         "--several-waits",
@@ -81,9 +90,9 @@ def _run(options: Namespace) -> int:
 def _by_hand(options: Namespace) -> dict[str, str]:
     from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
-    for name in ("launches", "pair", "module", "policy", "fuse"):
+    for name in ("launches", "pair", "module", "policy", "fuse", "no_fuse"):
         if getattr(options, name):
-            raise UserError(f"--{name} chooses from a trace; {options.source} is none")
+            raise UserError(f"--{name.replace('_', '-')} chooses from a trace; {options.source} is none")
     if options.format in _OF_A_GRAPH:
         raise UserError(f"--format {options.format} shows a trace; {options.source} is none")
     return _texts(options, load_dependencies(options.source))
@@ -108,10 +117,50 @@ def _of_trace(options: Namespace) -> dict[str, str]:
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
     with steps() as say:
         say(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
-        policy = _sound(options, graph, launches) if options.policy else _synthesised(options, graph, launches)
+        if options.policy:
+            graph = operators.fitting(policies.load(options.policy), graph)
+            policy = _sound(options, graph, launches)
+        else:
+            graph, launches = _stages(options, graph, launches)
+            policy = _synthesised(options, graph, launches)
     _say_prediction(policy)
     stages = [int(stage.launch or 0) for stage in policy.stages]
     return _texts(options, policy, lambda made: blocked_producers(made, graph, stages))
+
+
+def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
+    """The launches that are to be stages, in the graph whose tiles the runtime has.
+
+    By default these are the first pair of the report that the runtime computes, or the first pair where it computes none; activations at
+    its ends are epilogues, and the launches around them the pair.
+    """
+    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
+
+    if launches is not None and len(launches) < 2:
+        raise UserError("a policy is for at least two launches: --launches 12,13")
+    made = operators.in_tiles_of_stages(graph)
+    cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))})
+    if launches is None:
+        stages = operators.best_stages(graph, cut, around=not options.no_fuse)
+        which = "the first pair of `tileprof report`"
+        if stages is None:
+            cut, made, stages = replace(cut, graph=graph), None, list(best_pair(graph))
+        else:
+            which += " that the runtime computes"
+        rows = cut.graph.launches
+        names = [str(rows["module"].iloc[n]) or str(rows["op"].iloc[n]) for n in stages]
+        print(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.", file=sys.stderr)
+    else:
+        stages = cut.numbers(launches)
+        if len(stages) < 2:  # several kernels of one operator
+            return graph, launches
+    if made is not None:
+        print(
+            "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
+            f"in these, the launches are {', '.join(map(str, stages))}.",
+            file=sys.stderr,
+        )
+    return cut.graph, stages
 
 
 def _say_prediction(policy: Policy) -> None:
@@ -137,14 +186,17 @@ def _label(stage: Stage) -> str:
 
 
 def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
-    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - heavy, and not needed for --help
+    from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.stage_choice import rebound  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
 
     policy = policies.load(options.policy)
     named = launches if launches is not None else [s.launch for s in policy.stages if s.launch is not None]
-    graph = fuse(graph, named) if options.fuse and named else graph
+    if options.fuse and named:
+        graph = fuse(graph, named)
+    elif launches is None:
+        graph = fused_for(policy, graph)
     found = verify(policy, graph, launches)
     if not found.sound:
         why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
@@ -154,35 +206,34 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     return with_prediction(rebound(policy, graph, named), graph, named)
 
 
-def _synthesised(options: Namespace, graph: TileGraph, launches: list[int] | None) -> Policy:
+def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> Policy:
     from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.search import synthesise  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.stage_choice import epilogues_between  # noqa: PLC0415 - likewise
     from tileprof.policy.verification.overtaken import overtaken_launches  # noqa: PLC0415 - heavy, and not needed for --help
 
-    if launches is None:
-        launches = list(best_pair(graph))
-        names = [str(graph.launches["module"].iloc[n]) or str(graph.launches["op"].iloc[n]) for n in launches]
-        print(
-            f"Launches {launches[0]} ({names[0]}) and {launches[1]} ({names[1]}): the first pair of `tileprof report`.",
-            file=sys.stderr,
-        )
-    elif len(launches) < 2:
-        raise UserError("a policy is for at least two launches: --launches 12,13")
-    folded: list[int] = []
-    if options.fuse:
-        folded = overtaken_launches(graph, launches)
+    more = overtaken_launches(graph, launches)
+    folded = more if options.fuse else [] if options.no_fuse else epilogues_between(graph, launches)
+    if folded:
         graph = fuse(graph, launches)
-    elif more := overtaken_launches(graph, launches):
-        numbers = ", ".join(map(str, more))
+        if not options.fuse:
+            print(
+                f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).",
+                file=sys.stderr,
+            )
+    elif more:
         print(
-            f"Launch {numbers} lies between, needs some of these and is needed by others: it becomes a stage too (--fuse takes it as part of a stage instead)."
-            if len(more) == 1
-            else f"Launches {numbers} lie between, need some of these and are needed by others: they become stages too (--fuse takes them as part of the stages instead).",
+            f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of the stage before it).",
             file=sys.stderr,
         )
         launches = sorted({*launches, *more})
     return synthesise(graph, launches, folded=folded)
+
+
+def _numbered(launches: list[int], verb: str) -> str:
+    """The subject of a sentence about launches, with its verb: ``Launch 3 is``."""
+    numbers = ", ".join(map(str, launches))
+    return f"Launch {numbers} {verb}" if len(launches) == 1 else f"Launches {numbers} each {verb}"
 
 
 def _texts(

@@ -12,6 +12,7 @@ from tileprof.cli import policies
 from tileprof.cli.progress import steps
 from tileprof.cli.run_gpu import AUTO, check_scheduler, run_on_gpu, sentences
 from tileprof.cli.run_header import run_header
+from tileprof.cli.run_program import MODELS, run_program
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -32,11 +33,14 @@ TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def _prepare(parser: ArgumentParser) -> None:
+    parser.usage = (
+        "tileprof run [options] POLICY [POLICY ...]\n       tileprof run [--models N] [--csv FILE] -- python infer.py …"
+    )
     add = parser.add_argument
     add(
         "policy",
         metavar="POLICY",
-        nargs="+",
+        nargs="*",
         help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the same stages, "
         "with --compare; or a header (policy.h) from `--format cusync`, whose waits are compiled and run on a GPU",
     )
@@ -45,7 +49,7 @@ def _prepare(parser: ArgumentParser) -> None:
         action="store_true",
         help="on a GPU: time PyTorch, the stages' own kernels under every scheduler and each policy, with the prediction beside it",
     )
-    add("--csv", type=Path, metavar="FILE", help="with --compare: write the rows to FILE")
+    add("--csv", type=Path, metavar="FILE", help="with --compare, or a program: write the rows to FILE")
     add("--force", action="store_true", help="overwrite FILE")
     add(
         "--trace",
@@ -75,9 +79,21 @@ def _prepare(parser: ArgumentParser) -> None:
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
     add("--json", action="store_true", help="for programs")
+    add(
+        "--models",
+        type=int,
+        default=MODELS,
+        metavar="N",
+        help="with a program behind --, which runs as it is: then time so many of the models that it called most often, "
+        f"by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
+    )
 
 
 def _run(options: Namespace) -> int:
+    if getattr(options, "program", None) is not None:
+        return run_program(options)
+    if not options.policy:
+        raise UserError("give a policy file, or a program behind --: tileprof run -- python infer.py")
     if options.policy[0].endswith(".h"):
         if len(options.policy) > 1 or options.compare or options.trace:
             raise UserError("a header runs alone: give one policy.h, without --compare and --trace")
@@ -261,4 +277,10 @@ def _print(found: dict[str, Any]) -> None:
         print(line)
 
 
-VERB = Verb("run", "execute a policy and check what it computes", _prepare, _run)
+VERB = Verb(
+    "run",
+    "execute a policy and check what it computes; or a program, and time its models",
+    _prepare,
+    _run,
+    takes_program=True,
+)

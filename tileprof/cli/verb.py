@@ -26,3 +26,4 @@ class Verb:
     run: Callable[[Namespace], int]
     options_anywhere: bool = False
     epilog: Callable[[], str] | None = None
+    takes_program: bool = False

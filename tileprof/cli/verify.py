@@ -8,7 +8,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from tileprof.cli import policies
+from tileprof.cli import operators, policies
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -55,16 +55,20 @@ def _run(options: Namespace) -> int:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
-    from tileprof.policy.synthesis.epilogue_fusion import fuse  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - likewise
 
     name = options.policy or options.kind
     policy = _load(name)
     graph = build_graph(load_trace(options.trace))
+    if policy is not None and not (options.launches or options.pair):
+        graph = operators.fitting(policy, graph)
     launches = launches_of(options, graph)
     if policy is None:
         launches, graph, policy = _shipped(name, options, graph, launches)
     elif options.fuse:
         graph = fuse(graph, launches if launches is not None else _named(policy))
+    elif launches is None:
+        graph = fused_for(policy, graph)
     found = assess(policy, graph, launches)
     if options.json:
         json.dump(found.to_json(options.first or len(found.verdict.missing)), sys.stdout, indent=1, allow_nan=False)

@@ -18,6 +18,9 @@ SUSTAINED_FLOPS: Final = 0.8
 """Fractions of the datasheet's peaks that large copies and large matrix products reach where nothing was
 measured: what an H200 reaches (4.3 of 4.8 TB/s, 790 of 989 bf16 TFLOP/s)."""
 
+_OPTIONAL: Final = ("sustained", "sources", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns")
+"""What a description may leave out; traces of before the launch rates were known do."""
+
 _STANDS_IN: Final = {"tf32": "fp32", "bf16": "fp32", "fp16": "fp32", "fp8": "fp16", "int8": "fp16"}
 """What libraries compute in when a GPU has no unit for a type."""
 
@@ -28,12 +31,14 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "registers_per_thread": (1, 2**20), "register_allocation_unit": (1, 2**20), "shared_bytes_per_sm": (1, 2**40),
     "shared_bytes_per_block": (1, 2**40), "shared_bytes_reserved": (0, 2**40), "shared_allocation_bytes": (1, 2**40),
     "clock_mhz": (1, 1e6), "l2_bytes": (1, 2**60), "dram_bytes": (1, 2**60), "launch_gap_ns": (0, 1e12),
-    "graph_gap_ns": (0, 1e12),
+    "graph_gap_ns": (0, 1e12), "host_issue_ns": (0, 1e12), "host_issue_shared_ns": (0, 1e12), "graph_issue_ns": (0, 1e12),
 }  # fmt: skip
 """Least and most that a number may be, far beyond any GPU: what the models compute of them stays finite, and
 times fit int64 nanoseconds. Rates: `_RATE_RANGE`."""
 
-_ZERO_ALLOWED: Final = {"shared_bytes_reserved", "launch_gap_ns", "graph_gap_ns"}
+_ZERO_ALLOWED: Final = {
+    "shared_bytes_reserved", "launch_gap_ns", "graph_gap_ns", "host_issue_ns", "host_issue_shared_ns", "graph_issue_ns",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,18 @@ class Device:
     """From the end of a kernel to the begin of the next in its stream."""
     graph_gap_ns: float
     """The same inside a CUDA graph."""
+    host_issue_ns: float = 3700.0
+    """One host thread's time per launch, however many streams it launches into; the default is an H200's."""
+    host_issue_shared_ns: float = 1400.0
+    """The least time per launch of any number of host threads together, which share the driver's locks."""
+    graph_issue_ns: float = 210.0
+    """The GPU's time per kernel of a CUDA graph whose branches are independent."""
     sustained: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def issue_ns(self, threads: int = 1) -> float:
+        """Time per launch of host threads that launch side by side: each as fast as one alone, up to what they share."""
+        return max(self.host_issue_ns / threads, min(self.host_issue_ns, self.host_issue_shared_ns))
 
     @property
     def sustained_bytes_per_s(self) -> float:
@@ -110,8 +125,8 @@ class Device:
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
-                raise UserError(f"{origin}: unknown key {key!r}{close_match(str(key), known)}")
-        missing = [key for key in known if key not in values and key not in ("sustained", "sources")]
+                raise UserError(f"{origin}: unknown key {key!r:.40}{close_match(str(key), known)}")
+        missing = [key for key in known if key not in values and key not in _OPTIONAL]
         if missing:
             raise UserError(f"{origin}: missing {', '.join(missing)} (tileprof's own GPUs show every key)")
         for f in fields(cls):
@@ -130,7 +145,7 @@ def close_match(word: str, known: list[str]) -> str:
 def _check(key: str, type_: str, value: Any, origin: str) -> None:
     if type_ == "str":
         if not isinstance(value, str) or not value:
-            raise UserError(f"{origin}: {key} is {value!r}, expected a word")
+            raise UserError(f"{origin}: {key} is {value!r:.40}, expected a word")
     elif key == "sources":
         if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
             raise UserError(f"{origin}: sources must map a key to a sentence")
@@ -142,12 +157,12 @@ def _check(key: str, type_: str, value: Any, origin: str) -> None:
 
 def _check_rates(key: str, value: Any, origin: str) -> None:
     if not isinstance(value, Mapping):
-        raise UserError(f"{origin}: {key} is {value!r}, expected a table of FLOP/s by type")
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected a table of FLOP/s by type")
     allowed = [*RATES, "dram_bytes_per_s"] if key == "sustained" else [*RATES]
     for rate, flops in value.items():
         if rate not in allowed:
             raise UserError(
-                f"{origin}: {key} has no type {rate!r}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
+                f"{origin}: {key} has no type {rate!r:.40}{close_match(str(rate), allowed)} ({', '.join(allowed)})"
             )
         _check_number(f"{key}.{rate}", flops, origin)
     if key == "peak_flops" and "fp32" not in value:
@@ -156,10 +171,12 @@ def _check_rates(key: str, value: Any, origin: str) -> None:
 
 def _check_number(key: str, value: Any, origin: str, *, whole: bool = False) -> None:
     kind = "a whole number" if whole else "a number"
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
-        raise UserError(f"{origin}: {key} is {value!r}, expected {kind}")
+    # Integers of any size are compared, never converted: a float holds no integer of 400 digits.
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not number or (isinstance(value, float) and not math.isfinite(value)):
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind}")
     if value < 0 or (value == 0 and key not in _ZERO_ALLOWED):
-        raise UserError(f"{origin}: {key} is {value!r}, expected {kind} above zero")
+        raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} above zero")
     least, most = _RANGES.get(key, _RATE_RANGE)
     if not least <= value <= most:
         raise UserError(f"{origin}: {key} is {value!r:.40}, expected {kind} from {least:g} to {most:g}")

@@ -7,11 +7,15 @@ cannot work here.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, cast
+from types import ModuleType
+from typing import Any, Final, Protocol, cast
 
 from tileprof.errors import UserError
 from tileprof.record.command import parse
@@ -104,3 +108,16 @@ def automatic() -> Choice:
 def default_output(program: tuple[str, ...]) -> Path:
     """``./<stem>.tileprof``, after the script or module that ``program`` names."""
     return Path(parse(program).stem + SUFFIX)
+
+
+class _CallableModule(ModuleType):
+    """``tileprof.record`` is this package and, as in ``with tileprof.record("x.tileprof"):``, what records from Python."""
+
+    def __call__(self, path: str | os.PathLike[str], **options: Any) -> AbstractContextManager[None]:
+        """Record the PyTorch operators that run inside the context: see `tileprof.record.model.inline.recording`."""
+        from tileprof.record.model.inline import recording  # noqa: PLC0415 - imports this module
+
+        return recording(path, **options)
+
+
+sys.modules[__name__].__class__ = _CallableModule

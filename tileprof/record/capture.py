@@ -24,6 +24,11 @@ def listen(listener: Listener) -> None:
     _listeners.append(listener)
 
 
+def listening() -> bool:
+    """Whether anything is being recorded."""
+    return bool(_listeners)
+
+
 def ignore(listener: Listener) -> None:
     """Tell ``listener`` no more."""
     _listeners.remove(listener)

@@ -23,6 +23,13 @@ missing = [name for name in ("tileprof", "torch") if find_spec(name) is None]
 if missing:
     raise SystemExit("it has no " + " and no ".join(missing))
 """
+_HIDING = {
+    "S": "site-packages, where tileprof is installed",
+    "I": "the folders of PYTHONPATH and of the user",
+    "E": "the folders of PYTHONPATH",
+    "s": "the folders of the user",
+}
+"""What interpreter options leave out of the module search path."""
 _REFUSED = {"i": "waits for a user", "h": "runs no program", "?": "runs no program", "V": "runs no program"}
 
 
@@ -130,12 +137,10 @@ def other_interpreter(command: Command) -> str | None:
     if named is None and by_path:
         raise UserError(f"No such interpreter: {command.python}.")
     if named is None or _same(Path(named), Path(sys.executable)):
-        return here
-    check = [named, *command.options, "-c", _CAN_RECORD]
-    answer = subprocess.run(check, capture_output=True, text=True, check=False)
-    if not answer.returncode:
+        return _that_finds_us(here, command.options)
+    reason = _obstacle(named, command.options)
+    if reason is None:
         return named
-    reason = (answer.stderr.strip() or "it does not start").splitlines()[-1]
     if by_path:
         raise UserError(
             f"{named} cannot record: {reason}. Install there with `{named} -m pip install 'tileprof[torch]'`, "
@@ -145,7 +150,25 @@ def other_interpreter(command: Command) -> str | None:
         f"tileprof: running with {sys.executable}; {named}, the {command.python} on the PATH, cannot record ({reason})",
         file=sys.stderr,
     )
-    return here
+    return _that_finds_us(here, command.options)
+
+
+def _that_finds_us(here: str | None, options: tuple[str, ...]) -> str | None:
+    """``here``, the running interpreter; raises `UserError` where its options hide from it what recording needs."""
+    hiding = [option for option in options if option[0] == "-" and set(option[1:]) & _HIDING.keys()]
+    reason = _obstacle(here, options) if here is not None and hiding else None
+    if reason is None:
+        return here
+    letters = sorted(set("".join(hiding)) & _HIDING.keys())
+    means = ", ".join(f"-{letter} leaves out {_HIDING[letter]}" for letter in letters)
+    raise UserError(f"{Path(str(here)).name} {' '.join(options)} cannot record: {reason}. {means}: leave it out here.")
+
+
+def _obstacle(python: str, options: tuple[str, ...]) -> str | None:
+    """Why an interpreter with these options cannot record; None where it can."""
+    check = [python, *options, "-c", _CAN_RECORD]
+    answer = subprocess.run(check, capture_output=True, text=True, errors="replace", check=False)
+    return (answer.stderr.strip() or "it does not start").splitlines()[-1] if answer.returncode else None
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -21,7 +21,9 @@ def captured(work: Callable[[], Any]) -> Any:
         work()
     side.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=side):
+    with torch.cuda.graph(
+        graph, stream=side, capture_error_mode="thread_local"
+    ):  # other threads may allocate meanwhile
         work()
     return graph
 

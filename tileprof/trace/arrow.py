@@ -61,14 +61,15 @@ def write_part(path: Path, table: Table, columns: Mapping[str, Any]) -> None:
     delta = {name for name, c in names.items() if name in _DELTA and c.type.startswith("int")}
     dictionary = [name for name, c in names.items() if name not in delta and c.type != "list<int64>"]
     try:
-        pq.write_table(
-            arrow_table(table, columns),
-            temporary,
-            row_group_size=ROW_GROUP_ROWS,
-            compression="zstd",
-            use_dictionary=dictionary,
-            column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
-        )
+        with temporary.open("wb") as file:  # Arrow itself takes no name that is not UTF-8
+            pq.write_table(
+                arrow_table(table, columns),
+                file,
+                row_group_size=ROW_GROUP_ROWS,
+                compression="zstd",
+                use_dictionary=dictionary,
+                column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+            )
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -29,16 +30,6 @@ FILE_NAME: Final = "manifest.json"
 _FORMAT: Final = "tileprof trace"
 _LIMIT_BYTES: Final = 16 << 20  # ours are kilobytes; a larger one is not ours
 _LIBRARIES: Final[tuple[str, ...]] = ("numpy", "pandas", "pyarrow", "torch", "transformers", "triton")
-
-_KEYS: Final[dict[str, type | tuple[type, ...]]] = {
-    "complete": bool,
-    "recorder": str,
-    "command": list,
-    "device": dict,
-    "granule": int,
-    "rows": dict,
-    "notes": list,
-}
 
 
 def begun(*, recorder: str, command: list[str], device: dict[str, Any], granule: int) -> dict[str, Any]:
@@ -95,6 +86,8 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LIMIT_BYTES:
             raise TraceError(f"{path} is larger than {_LIMIT_BYTES} bytes: {folder} is not a trace")
+        if path.is_symlink() or not path.is_file():
+            raise TraceError(f"{path} is a link or no file: {folder} is not a trace")
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError(f"{folder} is not a trace: it has no {FILE_NAME}") from None
@@ -105,10 +98,39 @@ def read(folder: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise TraceError(f"{folder} is not a trace: {FILE_NAME} does not say {_FORMAT!r}")
     _check_version(folder, manifest.get("version"))
-    for key, type_ in _KEYS.items():
-        if not isinstance(manifest.get(key), type_):
+    for key, sound in _SOUND.items():
+        if not sound(manifest.get(key)):
             raise TraceError(f"{path}: {key} is {manifest.get(key)!r:.80}: the trace is damaged, record it again")
     return manifest
+
+
+def _words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(_whole(count, 0, _MOST) for count in value.values())
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+_MOST: Final = 2**63 - 1
+_SOUND: Final[dict[str, Callable[[Any], bool]]] = {
+    "complete": lambda value: isinstance(value, bool),
+    "recorder": lambda value: isinstance(value, str),
+    "command": _words,
+    "device": lambda value: isinstance(value, dict),
+    "granule": lambda value: _whole(value, 1, 1 << 20),
+    "rows": lambda value: isinstance(value, dict),
+    "notes": _words,
+    "exit_code": lambda value: value is None or _whole(value, -_MOST, _MOST),
+    "reason": lambda value: value is None or isinstance(value, str),
+    "coverage": lambda value: value is None or _counts(value),
+    "libraries": lambda value: value is None or isinstance(value, dict),
+}
+"""What each key must hold; of those that may be missing, nothing."""
 
 
 def _check_version(folder: Path, version: Any) -> None:

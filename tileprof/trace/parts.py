@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from tileprof.errors import TraceError
 from tileprof.trace.arrow import arrow_type
 from tileprof.trace.schema import Column, Table
+
+MOST_ROWS: Final = 1 << 26
+"""Of a table. Equal rows compress to nothing, so a file of a kilobyte may claim more rows than there is memory."""
 
 _Result = TypeVar("_Result")
 
@@ -25,11 +28,14 @@ def parts_of(folder: Path, table: Table) -> list[Path]:
 
 def checked_rows(parts: list[Path], table: Table) -> int:
     """Rows in the parts, from their footers. Raises TraceError for a damaged part or one of other columns."""
-    return sum(_or_damaged(part, _rows, table) for part in parts)
+    rows = sum(_or_damaged(part, _rows, table) for part in parts)
+    if rows > MOST_ROWS:
+        raise TraceError(f"{parts[0].parent} has {rows:,} rows; at most {MOST_ROWS:,} are read")
+    return rows
 
 
 def _rows(part: Path, table: Table) -> int:
-    with pq.ParquetFile(part) as file:
+    with part.open("rb") as bytes_, pq.ParquetFile(bytes_) as file:  # Arrow itself takes no name that is not UTF-8
         _check_types(part, table, file.schema_arrow)
         return int(file.metadata.num_rows)
 
@@ -62,7 +68,7 @@ def read_columns(parts: list[Path], table: Table) -> dict[str, Any]:
 
 
 def _read(part: Path, table: Table) -> pa.Table:
-    with pq.ParquetFile(part) as file:
+    with part.open("rb") as bytes_, pq.ParquetFile(bytes_) as file:
         present = set(file.schema_arrow.names)
         read = file.read(columns=[c.name for c in table.columns if c.name in present])
         for column in table.columns:
@@ -108,7 +114,11 @@ def _codes(table: Table, column: Column, chunk: pa.Array) -> NDArray[np.int8]:
 
 
 def _or_damaged(part: Path, read: Callable[[Path, Table], _Result], table: Table) -> _Result:
+    if part.is_symlink() or part.parent.is_symlink() or not part.is_file():
+        raise TraceError(f"{part} is damaged (it is a link, or no file): record the trace again")
     try:
         return read(part, table)
+    except MemoryError:  # ArrowMemoryError is also an ArrowException
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise TraceError(f"{part} is damaged ({error}): record the trace again") from error

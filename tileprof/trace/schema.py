@@ -62,6 +62,10 @@ workspace is null::
                   {"argument": "out",  "shape": [4, 8], "strides": [8, 1], "dtype": "float32"}],
      "arguments": {"exponent": 2}}
 
+Recorders on a GPU add ``number`` (equal for all launches of one call), ``tensors`` (every tensor of the call as an operand
+with ``buffer``, -1 for memory that is not in the trace, ``offset`` in bytes, and ``written``) and ``places`` (which of
+``tensors`` each argument is). Where several tensors share a buffer, ``operands`` is empty.
+
 Byte 20 of buffer 1 is written by tile 1 of launch 0 (16 + 4) and read by tile 1 of launch 1: a RAW dependency.
 ``tests/unit/trace/test_worked_example.py`` writes this trace.
 """

@@ -31,6 +31,22 @@ _COORDINATES_A_TILE: Final = 64
 """Tiles fill their grid, but for the blocks of a cluster that count as one; a place far beyond that is no place."""
 
 
+MOST_TILES: Final = 1 << 28
+"""Of all launches together: the analysis takes some ten bytes for each."""
+_MOST_NS: Final = 1 << 60
+"""36 years: sums of a few such times stay in int64."""
+_MOST_SMS: Final = 1_000_000
+_MOST_BLOCKS: Final = 1 << 60
+_MOST_RANK: Final = 64
+_COUNT: Final = (1, 2**31 - 1)
+_LAUNCH_RANGES: Final = {
+    **{f"{what}_{axis}": _COUNT for what in ("grid", "block", "cluster") for axis in "xyz"},
+    "stream": (0, 2**31 - 1), "graph": (-1, 2**31 - 1), "registers": (0, 1 << 20), "shared_bytes": (0, 2**31 - 1),
+    "blocks_per_sm": (0, 1 << 10), "begin_ns": (-_MOST_NS, _MOST_NS), "duration_ns": (0, _MOST_NS), "flops": (0, 1 << 62),
+}  # fmt: skip
+_TILE_RANGES: Final = {"duration_ns": (0, _MOST_NS), "bytes_read": (0, _MOST_BYTES), "bytes_written": (0, _MOST_BYTES)}
+
+
 def check(trace: Trace, table: str, columns: dict[str, Any]) -> None:
     """Raise TraceError for the first rule that a table of ``trace`` breaks; ``columns`` are its rows."""
     for rule, broken, values in _RULES[table](trace, columns):
@@ -49,17 +65,37 @@ def _descends(ids: NDArray[Any]) -> NDArray[np.bool_]:
     return broken
 
 
-def _launches(_: Trace, rows: dict[str, Any]) -> _Broken:
+def _outside(rows: dict[str, Any], ranges: dict[str, tuple[int, int]]) -> _Broken:
+    """A rule per column whose numbers have a least and a most; unknown ones (NaN) break none."""
+    for name, (least, most) in ranges.items():
+        yield f"its {name} is not {least} to {most}", (rows[name] < least) | (rows[name] > most), rows[name]
+
+
+def _launches(trace: Trace, rows: dict[str, Any]) -> _Broken:
     yield "launch ids are not dense from 0", rows["launch"] != np.arange(len(rows["launch"])), rows["launch"]
     yield "a footprint is negative", rows["footprint"] < 0, rows["footprint"]
     yield "it has no tiles", rows["tiles"] < 1, rows["tiles"]
+    yield from _outside(rows, _LAUNCH_RANGES)
+    for what in ("grid", "block", "cluster"):
+        x, y, z = (rows[f"{what}_{axis}"].astype(np.float64) for axis in "xyz")
+        yield f"its {what} has more than {_MOST_BLOCKS} parts", x * y * z > _MOST_BLOCKS, x * y * z
+    tiles = np.cumsum(rows["tiles"].astype(np.float64))
+    if len(tiles) and tiles[-1] > MOST_TILES:
+        raise TraceError(f"{trace.path}: its launches have {tiles[-1]:,.0f} tiles; at most {MOST_TILES:,} are read")
 
 
 def _buffers(_: Trace, rows: dict[str, Any]) -> _Broken:
     yield "buffer ids are not dense from 0", rows["buffer"] != np.arange(len(rows["buffer"])), rows["buffer"]
     size, base = rows["bytes"], rows["base"]
     yield f"its size in bytes is not 0 to {_MOST_BYTES}", (size < 0) | (size > _MOST_BYTES), size
-    yield f"its base is beyond address {_MOST_BYTES}", base > _MOST_BYTES, base
+    yield f"its base is beyond address {_MOST_BYTES}", (base > _MOST_BYTES) | (base < -_MOST_BYTES), base
+    for name in ("shape", "strides"):
+        wrong = np.fromiter((_no_layout(values) for values in rows[name]), bool, len(rows[name]))
+        yield f"its {name} has more than {_MOST_RANK} numbers, or numbers beyond {_MOST_BYTES}", wrong, rows[name]
+
+
+def _no_layout(values: tuple[int, ...]) -> bool:
+    return len(values) > _MOST_RANK or not all(-_MOST_BYTES <= v <= _MOST_BYTES for v in values)
 
 
 def _operands(trace: Trace, rows: dict[str, Any]) -> _Broken:
@@ -87,6 +123,7 @@ def _tiles(trace: Trace, rows: dict[str, Any]) -> _Broken:
     for axis in "xyz":
         at = rows[f"block_{axis}"]
         yield f"block_{axis} is outside any grid of its tiles", (at < 0) | (at > most), at
+    yield from _outside(rows, _TILE_RANGES)
     wanted = launches["footprint"]
     missing = wanted >= (len(sizes) if len(footprint) else 0)
     if np.any(missing):
@@ -117,6 +154,9 @@ def _accesses(trace: Trace, rows: dict[str, Any]) -> _Broken:
     yield "a launch binds no such operand", used[footprint] & (operand >= slots[footprint]), operand
     for name in ("length", "count_0", "count_1"):
         yield f"{name} is below 1", rows[name] < 1, rows[name]
+    first, last = rows["first"], rows["last"]
+    beyond = (first < 0) | (first > 1) | (last < 0) | (last > 1) | (first > last)
+    yield "first and last are not 0 <= first <= last <= 1", beyond, np.stack([first, last], axis=1)
     far = reach(rows)
     yield "its box reaches over more bytes than there are addresses", far > FAR, far
     size = trace.columns("buffers")["bytes"]
@@ -137,6 +177,8 @@ def _times(trace: Trace, rows: dict[str, Any]) -> _Broken:
     launch, tile = rows["launch"], rows["tile"]
     yield "its launch is not there", (launch < 0) | (launch >= trace.count("launches")), launch
     yield "its tile is not there", (tile < 0) | (tile >= trace.columns("launches")["tiles"][launch]), tile
+    yield from _outside(rows, {"begin_ns": (0, _MOST_NS), "end_ns": (0, _MOST_NS), "sm": (0, _MOST_SMS)})
+    yield "it ends before it begins", rows["end_ns"] < rows["begin_ns"], rows["end_ns"]
 
 
 _RULES = {

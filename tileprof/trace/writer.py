@@ -12,8 +12,9 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -34,6 +35,59 @@ CHECKPOINT_SECONDS: Final = 10.0
 """A slow recording loses at most this much when it is killed."""
 
 _DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What was added since the last checkpoint, and what is known of all that was added before it.
+
+    An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint replaces the whole:
+    the trace then holds an addition or does not, and never half of one.
+    """
+
+    part: int = 0
+    written: Counter[str] = field(default_factory=Counter)
+    """Rows on the disk, by table."""
+    coverage: Counter[str] = field(default_factory=Counter)
+    known_footprints: list[tuple[int, int]] = field(default_factory=list)
+    """Tiles and operands of those on the disk."""
+    known_tiles: list[int] = field(default_factory=list)
+    """Of the launches on the disk."""
+    footprints: list[Footprint] = field(default_factory=list)
+    launches: list[tuple[Launch, int, tuple[Any, ...]]] = field(default_factory=list)
+    """With their tiles and their row."""
+    times: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+
+    @property
+    def launch_count(self) -> int:
+        return len(self.known_tiles) + len(self.launches)
+
+    @property
+    def footprint_count(self) -> int:
+        return len(self.known_footprints) + len(self.footprints)
+
+    def tiles_of(self, launch: int) -> int:
+        before = len(self.known_tiles)
+        return self.known_tiles[launch] if launch < before else self.launches[launch - before][1]
+
+    def footprint(self, number: int) -> tuple[int, int]:
+        """Tiles and operands."""
+        before = len(self.known_footprints)
+        return self.known_footprints[number] if number < before else _sizes(self.footprints[number - before])
+
+    def after(self, rows: Mapping[str, int]) -> _Rows:
+        """The state once all of it is on the disk: ``rows`` of each table in this part."""
+        return _Rows(
+            self.part + 1,
+            self.written + Counter(rows),
+            self.coverage + Counter(launch.coverage for launch, _, _ in self.launches),
+            self.known_footprints + [_sizes(footprint) for footprint in self.footprints],
+            self.known_tiles + [tiles for _, tiles, _ in self.launches],
+        )
+
+
+def _sizes(footprint: Footprint) -> tuple[int, int]:
+    return footprint.tiles, int(footprint.boxes.operand.max(initial=-1)) + 1
 
 
 class TraceWriter:
@@ -63,18 +117,9 @@ class TraceWriter:
         self._lock = threading.RLock()
         self._failure: str | None = None
         self._ended = False
-        self._checkpoints = 0
-        self._written: dict[str, int] = {}
-        self._rows: Counter[str] = Counter()
-        self._coverage: Counter[str] = Counter()
+        self._new = _Rows()
         self._notes: dict[str, None] = {}
         self._buffers: list[dict[str, Any]] = []
-        self._footprints: list[tuple[int, int]] = []
-        self._new_footprints: list[tuple[int, Footprint]] = []
-        self._new_launches: list[tuple[Any, ...]] = []
-        self._new_operands: list[tuple[int, int, int, int]] = []
-        self._new_times: list[tuple[NDArray[Any], ...]] = []
-        self._launch_tiles: list[int] = []
         self._waiting_rows = 0
         self._checkpoint_at = time.monotonic() + CHECKPOINT_SECONDS
         self._manifest = manifest.begun(
@@ -88,7 +133,7 @@ class TraceWriter:
     @property
     def launches(self) -> int:
         """Launches added so far: the id of the next one."""
-        return len(self._launch_tiles)
+        return self._new.launch_count
 
     def add_buffer(
         self,
@@ -144,10 +189,8 @@ class TraceWriter:
         """Tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
         footprint = checked_footprint(footprint)
         with self._turn():
-            number = len(self._footprints)
-            operands = int(footprint.boxes.operand.max(initial=-1)) + 1
-            self._footprints.append((footprint.tiles, operands))
-            self._new_footprints.append((number, footprint))
+            number = self._new.footprint_count
+            self._new.footprints.append(footprint)
             self._grow(footprint.tiles + len(footprint.boxes))
             return number
 
@@ -156,10 +199,7 @@ class TraceWriter:
         with self._turn():
             number = self.launches
             tiles = self._check_launch(launch)
-            self._new_launches.append(launch_row(number, launch, tiles))
-            self._new_operands += [(number, slot, b, o) for slot, (b, o) in enumerate(launch.operands)]
-            self._launch_tiles.append(tiles)
-            self._coverage[launch.coverage] += 1
+            self._new.launches.append((launch, tiles, launch_row(number, launch, tiles)))
             self._grow(1 + len(launch.operands))
             return number
 
@@ -172,12 +212,13 @@ class TraceWriter:
         with self._turn():
             if not 0 <= launch < self.launches:
                 raise ValueError(f"times for launch {launch}, but there are {self.launches}")
-            if len(tile) and not (tile.min() >= 0 and tile.max() < self._launch_tiles[launch]):
-                raise ValueError(f"times for tiles beyond the {self._launch_tiles[launch]} of launch {launch}")
+            tiles = self._new.tiles_of(launch)
+            if len(tile) and not (tile.min() >= 0 and tile.max() < tiles):
+                raise ValueError(f"times for tiles beyond the {tiles} of launch {launch}")
             order = np.argsort(tile, kind="stable")
             columns = (np.full(len(tile), launch), tile[order], sm[order], begin_ns[order], end_ns[order])
             if len(tile):
-                self._new_times.append(columns)
+                self._new.times.append(columns)
             self._grow(len(tile))
 
     def note(self, text: str) -> None:
@@ -199,7 +240,7 @@ class TraceWriter:
                 raise UserError(self._failure)
             self._checkpoint()
             for table in schema.TABLES.values():
-                if not self._rows[table.name]:
+                if not self._row_count(table.name):
                     self._write(table, {c.name: [] for c in table.columns}, part=0)
             self._end(complete=True, exit_code=exit_code)
             with self._disk():
@@ -228,8 +269,8 @@ class TraceWriter:
             "complete": complete,
             "exit_code": exit_code,
             "libraries": manifest.libraries(),
-            "rows": {name: self._rows[name] for name in schema.TABLES},
-            "coverage": {name: self._coverage[name] for name in schema.COVERAGES},
+            "rows": {name: self._row_count(name) for name in schema.TABLES},
+            "coverage": {name: self._new.coverage[name] for name in schema.COVERAGES},
             "notes": list(self._notes),
             "writer": None,
         }
@@ -254,21 +295,26 @@ class TraceWriter:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Write what waits, as part number ``_checkpoints`` of each table.
+        """Write what waits, as one part of each table.
 
         Nothing is forgotten before everything is written: after an interruption the same parts are written again.
         """
+        new, rows = self._new, {}
         if not self._is_child():
+            first = len(new.known_tiles)
+            operands = [
+                (first + n, slot, buffer, offset)
+                for n, (launch, _, _) in enumerate(new.launches)
+                for slot, (buffer, offset) in enumerate(launch.operands)
+            ]
             self._write_buffers()
-            self._write_footprints()
-            self._write_rows(schema.OPERANDS, self._new_operands)
-            self._write_times()
-            self._write_rows(schema.LAUNCHES, self._new_launches)
-            self._checkpoints += 1
-            self._rows["buffers"] = 0
-            self._rows.update(self._written)
-        for rows in (self._new_footprints, self._new_operands, self._new_times, self._new_launches, self._written):
-            rows.clear()
+            tiles, boxes = self._write_footprints(len(new.known_footprints), new.footprints)
+            self._write_rows(schema.OPERANDS, operands)
+            times = self._write_times(new.times)
+            self._write_rows(schema.LAUNCHES, [row for _, _, row in new.launches])
+            rows = {"tiles": tiles, "accesses": boxes, "operands": len(operands), "times": times}
+            rows["launches"] = len(new.launches)
+        self._new = new.after(rows)
         self._waiting_rows = 0
         self._checkpoint_at = time.monotonic() + CHECKPOINT_SECONDS
 
@@ -278,20 +324,23 @@ class TraceWriter:
             columns = {c.name: [row[c.name] for row in self._buffers] for c in schema.BUFFERS.columns}
             self._write(schema.BUFFERS, columns, part=0)
 
-    def _write_footprints(self) -> None:
-        new = self._new_footprints
+    def _row_count(self, table: str) -> int:
+        return len(self._buffers) if table == "buffers" else self._new.written[table]
+
+    def _write_footprints(self, first: int, new: Sequence[Footprint]) -> tuple[int, int]:
+        """Footprints ``first`` and those after it: how many tiles and boxes they have."""
         if not new:
-            return
-        number = np.array([number for number, _ in new], dtype=np.int64)
-        tiles = np.array([f.tiles for _, f in new], dtype=np.int64)
-        sizes = np.array([len(f.boxes) for _, f in new], dtype=np.int64)
-        boxes = Boxes.concat(f.boxes for _, f in new)
+            return 0, 0
+        number = np.arange(first, first + len(new), dtype=np.int64)
+        tiles = np.array([f.tiles for f in new], dtype=np.int64)
+        sizes = np.array([len(f.boxes) for f in new], dtype=np.int64)
+        boxes = Boxes.concat(f.boxes for f in new)
         tiles_before = np.cumsum(tiles) - tiles
         read, written = bytes_by_tile(
             boxes.tile.astype(np.int64) + np.repeat(tiles_before, sizes), boxes, int(tiles.sum())
         )
-        block = np.concatenate([f.block for _, f in new])
-        durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for _, f in new]
+        block = np.concatenate([f.block for f in new])
+        durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for f in new]
         columns = {
             "footprint": np.repeat(number, tiles),
             "tile": spans(np.zeros_like(tiles), tiles),
@@ -303,12 +352,15 @@ class TraceWriter:
         self._write(schema.TILES, columns)
         accesses = {c.name: getattr(boxes, c.name) for c in schema.ACCESSES.columns[1:]}
         self._write(schema.ACCESSES, {"footprint": np.repeat(number, sizes), **accesses})
+        return int(tiles.sum()), len(boxes)
 
-    def _write_times(self) -> None:
-        if self._new_times:
-            new = sorted(self._new_times, key=lambda columns: int(columns[0][0]))
-            joined = (np.concatenate(column) for column in zip(*new, strict=True))
+    def _write_times(self, new: Sequence[tuple[NDArray[Any], ...]]) -> int:
+        """How many rows they are."""
+        if new:
+            ascending = sorted(new, key=lambda columns: int(columns[0][0]))
+            joined = (np.concatenate(column) for column in zip(*ascending, strict=True))
             self._write(schema.TIMES, dict(zip((c.name for c in schema.TIMES.columns), joined, strict=True)))
+        return sum(len(columns[0]) for columns in new)
 
     def _write_rows(self, table: schema.Table, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
@@ -316,11 +368,10 @@ class TraceWriter:
 
     def _write(self, table: schema.Table, columns: dict[str, Any], part: int | None = None) -> None:
         place = self.partial_path / table.name
-        part = self._checkpoints if part is None else part
+        part = self._new.part if part is None else part
         with self._disk():
             place.mkdir(exist_ok=True)
             arrow.write_part(place / f"{part:06d}.parquet", table, columns)
-        self._written[table.name] = len(columns[table.columns[0].name])
 
     # ---- guards
 
@@ -351,9 +402,9 @@ class TraceWriter:
         return self._buffers[buffer]
 
     def _check_launch(self, launch: Launch) -> int:
-        if not 0 <= launch.footprint < len(self._footprints):
+        if not 0 <= launch.footprint < self._new.footprint_count:
             raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
-        tiles, operands = self._footprints[launch.footprint]
+        tiles, operands = self._new.footprint(launch.footprint)
         if len(launch.operands) < operands:
             raise ValueError(
                 f"{launch.kernel}: its footprint has {operands} operands, bound are {len(launch.operands)}"

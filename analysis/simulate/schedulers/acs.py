@@ -19,38 +19,54 @@ CHECK_NS, SEGMENT_NS = 12.0, 0.49
 
 @dataclass(frozen=True)
 class AcsSoftware(Options):
-    """Launches enter a window in order and start, each on a stream of its own, when the launches in it that they depend on have
-    ended (Durvasula et al., "ACS: Concurrent Kernel Execution on Irregular, Input-Dependent Computational Graphs",
-    arXiv:2401.12377, software version). All three hazards are kept, recycled memory included; ``published=1`` keeps what
-    the check as printed there finds: it holds the segments that the new kernel writes against those of the window, so that a kernel
-    that only reads what another writes waits for nothing. The note says which dependencies are then missed, and the
-    schedule is one that would compute wrong results.
+    """Launches enter a window in order and start when the launches in it that they depend on have ended (Durvasula et al., "ACS:
+    Concurrent Kernel Execution on Irregular, Input-Dependent Computational Graphs", arXiv:2401.12377, software version).
 
-    ``window`` 32 as in the paper. A launch is delayed by ``check_ns`` and by ``segment_ns`` for each pair of its segments (operands) and
-    those of a launch in the window (the paper's table II), shared by ``threads`` checking threads. A launch that waited for another, or for a place
-    in the window, begins ``sync_ns`` after that ended, since a host thread has to see it end (the paper measures 5 to 20 us for that and the
-    launch together), and ``gap_ns`` (the device's launch gap) later. There are as many streams as the window has places.
+    One host thread checks launches as they enter: ``check_ns``, and ``segment_ns`` for each pair of its segments (operands) and
+    those of a launch in the window (the paper's table II), shared by ``threads``. ``streams`` worker threads own a stream each; one of
+    them launches a kernel that depends on nothing under way, in ``issue_ns`` (the device's figure for so many threads launching side by
+    side), waits for its end, and is free for the next ``sync_ns`` after that, as are the launches that waited for it (the paper measures
+    5 to 20 us for that and the launch together). ``gap_ns``, the device's launch gap, passes before each kernel but the first.
+
+    ``published=1`` keeps what the check as printed finds: it holds the segments that the new kernel writes against those of the
+    window, so that a kernel that only reads what another writes waits for nothing. The note says which dependencies are then
+    missed, and the schedule is one that would compute wrong results.
+
+    | | paper | here |
+    |---|---|---|
+    | hazards | ranges of kernel arguments overlap | the same ranges as recorded; ``exact=1``: the bytes that tiles touch |
+    | which hazards | those of the printed check, without RAW | all three; ``published=1``: the paper's |
+    | window | 32 | the same; ranges are compared with the last ``window`` launches in issue order |
+    | streams | as many as the user makes | 8, each with a host thread |
+    | recycled memory | addresses differ | ranges are compared by address, so that it counts |
     """
 
     name: ClassVar[str] = "acs-sw"
 
     window: int = option(32, "launches in the window", least=1)
+    streams: int = option(8, "streams, each with a host thread that launches and waits", least=1)
     gap_ns: float | None = option(None, "ns to launch; the device's launch gap by default")
-    sync_ns: float = option(5000.0, "ns from the end of a launch to the host's next launch")
+    issue_ns: float | None = option(
+        None, "ns of host time per launch; the device's figure for so many threads by default"
+    )
+    sync_ns: float = option(5000.0, "ns from the end of a launch to the host thread that waits for it")
     check_ns: float = option(CHECK_NS, "ns of host time to check a launch")
     segment_ns: float = option(SEGMENT_NS, "ns of host time to compare two segments")
     threads: int = option(1, "host threads that check", least=1)
+    exact: int = option(0, "1: hazards by bytes, 0: by ranges of operands", most=1)
     published: int = option(0, "1: only what the printed check finds, 0: all hazards", most=1)
 
     def draft(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
-        draft = windowed(program, self.window, published=bool(self.published))
-        issued = 0.0
+        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft.lanes, draft.lane_ns = self.streams, self.sync_ns
+        draft.period_ns = program.device.issue_ns(self.streams) if self.issue_ns is None else self.issue_ns
+        checked = 0.0
         for launch, compared in enumerate(pairs_compared(program, self.window)):
-            issued += (self.check_ns + self.segment_ns * compared) / self.threads if launch else 0.0
+            checked += (self.check_ns + self.segment_ns * compared) / self.threads if launch else 0.0
             waited = bool(draft.after[launch]) or launch >= self.window
             draft.gap_ns[launch] = gap + (self.sync_ns if waited else 0.0) if launch else 0.0
-            draft.issue_ns[launch] = issued
+            draft.issue_ns[launch] = checked
         return draft
 
 
@@ -60,24 +76,34 @@ class AcsHardware(Options):
     those of the launches that it has last sent, and sends the launch with what it found, without waiting for anything; the GPU
     strikes out what has ended and starts kernels itself, so that no round trip to the host lies between a kernel and the next.
 
-    ``window`` 32 as in the paper, and as many launches on the host's list; the host's time to compare is that of ``acs-sw``. ``check_ns``, the
-    GPU's time a launch, is 64 cycles for a window of 32 (the paper's N cycles to enter and N - 1 to update). ``send_ns``, the host's time to
-    send, and ``gap_ns`` from the end of the last dependency to the begin are assumed, not measured. ``published`` as in ``acs-sw``.
+    ``window`` 32 as in the paper. The host's list holds the last ``listed`` launches that it sent, ended or not, since nothing tells it;
+    its time to compare is that of ``acs-sw``. ``check_ns``, the GPU's time per launch, is 64 cycles for a window of 32 (the paper's N
+    cycles to enter and N - 1 to update). ``send_ns``, the host's time to send, and ``gap_ns`` from the end of the last dependency to
+    the begin are assumed, not measured. ``published`` and ``exact`` as in ``acs-sw``.
+
+    | | paper | here |
+    |---|---|---|
+    | window and list | N entries on the GPU, M on the host | ``window``, ``listed``; a full window holds later launches back |
+    | stale entries of the list | struck out on arrival | cost the host's comparisons, and no time on the GPU |
+    | hazards | ranges | as in ``acs-sw`` |
     """
 
     name: ClassVar[str] = "acs-hw"
 
     window: int = option(32, "launches in the window", least=1)
+    listed: int = option(64, "launches on the host's list", least=1)
     gap_ns: float = option(200.0, "ns from the last dependency to the begin")
     send_ns: float = option(250.0, "ns of host time to send a launch with its segments")
     segment_ns: float = option(SEGMENT_NS, "ns of host time to compare two segments")
     check_ns: float = option(50.0, "ns of GPU time to check a launch")
+    exact: int = option(0, "1: hazards by bytes, 0: by ranges of operands", most=1)
     published: int = option(0, "1: only what the printed check finds, 0: all hazards", most=1)
 
     def draft(self, program: Program) -> Draft:
-        draft = windowed(program, self.window, published=bool(self.published))
+        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft.period_ns = program.device.graph_issue_ns
         issued = 0.0
-        for launch, compared in enumerate(pairs_compared(program, self.window)):
+        for launch, compared in enumerate(pairs_compared(program, self.listed)):
             issued += self.send_ns + self.segment_ns * compared if launch else 0.0
             draft.gap_ns[launch] = self.check_ns + (self.gap_ns if draft.after[launch] else 0.0)
             draft.issue_ns[launch] = issued
@@ -92,12 +118,16 @@ def pairs_compared(program: Program, window: int) -> Iterator[int]:
         in_window += segments - (program.segments[launch - window] if launch >= window else 0)
 
 
-def windowed(program: Program, window: int, *, published: bool) -> Draft:
-    """Launches that wait for those they depend on, or for those that the published check finds."""
+def windowed(program: Program, window: int, *, exact: bool, published: bool) -> Draft:
+    """Launches that wait for those they depend on, by ranges or by bytes, or for those that the published check finds.
+
+    What depends by bytes alone lies outside of the window, and may still be under way.
+    """
     draft = Draft(program.count, window=window)
+    overlaps = [{} for _ in range(program.count)] if exact else program.overlaps(window)
     for launch in range(program.count):
-        hazards = program.hazards[launch]
-        draft.after[launch] = {p for p, kinds in hazards.items() if not published or kinds & {"WAR", "WAW"}}
+        for hazards in (program.hazards[launch], overlaps[launch]):
+            draft.after[launch] |= {p for p, kinds in hazards.items() if not published or kinds & {"WAR", "WAW"}}
     if published:
         draft.notes = missed(program.hazards, draft.after)
     return draft

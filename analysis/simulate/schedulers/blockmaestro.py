@@ -22,13 +22,20 @@ class BlockMaestro(Options):
     parents is down to zero; kernels complete in order (Abdolrashidi et al., "BlockMaestro: Enabling
     Programmer-Transparent Task-based Execution in GPU Systems", ISCA 2021).
 
-    The paper finds dependencies by static analysis of PTX; here they are the recorded ones. Tiles of launches of which one has more than
+    The paper finds dependencies by static analysis of PTX; here they are the recorded ones, but for pairs of launches in no regular
+    pattern (gathers, data-dependent indices), where that analysis gives up and the whole launch is awaited (``static``). Tiles of launches of which one has more than
     ``counter`` parents wait for all tiles that their launch depends on, since a counter has so many values (they are launched ahead all
     the same); where a launch has more than ``entries``
     dependencies, their lists lie in memory, and an update takes ``memory_ns`` instead of ``update_ns``. ``window`` 2 is a
     kernel and the one launched ahead of it, 4 is the most that the paper's kernel numbers tell apart; ``gap_ns`` (the device's launch gap) is
     paid from a launch's entry into the window. With ``priority=1`` ready tiles of the latest kernel go first (the paper's consumer priority),
     else those of the earliest.
+
+    | | paper | here |
+    |---|---|---|
+    | dependencies | read after write, between neighbours | all hazards, within the whole window |
+    | gathers | the whole kernel | the same; ``static=0``: the bytes recorded |
+    | launch costs | hidden | ``gap_ns`` and ``issue_ns`` run beside the kernel before; a host that is late is not hidden |
 
     The counter of six bits and the buffer, 896 entries of four children, are the paper's; the times are assumed.
     """
@@ -41,12 +48,15 @@ class BlockMaestro(Options):
     update_ns: float = option(20.0, "ns from the end of a parent to a tile that waits for it")
     memory_ns: float = option(600.0, "ns likewise, of a launch whose dependencies lie in memory")
     gap_ns: float | None = option(None, "ns to launch a kernel ahead; the device's launch gap by default")
+    issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
+    static: int = option(1, "1: pairs in no regular pattern wait for whole launches, 0: for recorded bytes", most=1)
     priority: int = option(0, "ready tiles that go first: 0 of the earliest launch, 1 of the latest", most=1)
 
     def draft(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
         draft = Draft(program.count, window=self.window, in_order=True, gate=[READY] * program.count)
         draft.gap_ns = [gap if launch else 0.0 for launch in range(program.count)]
+        draft.issue_ns, draft.period_ns = program.issued(self.issue_ns), program.device.graph_issue_ns
         in_memory = [
             edges > self.entries and widest <= self.counter
             for edges, widest in zip(program.edges, program.fan_in, strict=True)
@@ -61,7 +71,7 @@ class BlockMaestro(Options):
         return draft
 
     def rewired(self, graph: TileGraph, p: Problem) -> tuple[Problem, list[str]]:
-        """With every tile of a launch whose counters would overflow behind all tiles that the launch depends on."""
+        """With every tile behind all tiles that its launch depends on, where counters would overflow or the analysis gives up."""
         widest = np.array([int(np.diff(b.indptr).max(initial=0)) for b in graph.blocks], np.int64)
         names = ("producer", "consumer", "block")
         producer, consumer, block = (graph.links[name].to_numpy(np.int64) for name in names)
@@ -69,14 +79,32 @@ class BlockMaestro(Options):
         place = np.searchsorted(p.launch, consumer[inside])
         fan_in = np.bincount(place, widest[block[inside]], len(p.launch))
         coarse = np.flatnonzero(fan_in > self.counter)
-        if not len(coarse):
-            return p, []
         held = np.isin(p.consumer, coarse)
-        pairs = sorted(set(zip(p.producer[held].tolist(), p.consumer[held].tolist(), strict=True)))
+        pairs = set(zip(p.producer[held].tolist(), p.consumer[held].tolist(), strict=True))
+        unknown = _irregular(graph, p) if self.static else set()
+        notes = []
+        if len(coarse):
+            notes.append(
+                f"{len(coarse):,} launches wait for whole launches: a tile has more than {self.counter} parents."
+            )
+        if unknown:
+            notes.append(
+                f"{len(unknown):,} pairs of launches have no map that a static analysis could find: whole launches wait."
+            )
+        if not pairs | unknown:
+            return p, []
         tiles = np.diff(p.tile_base)
-        relations = [_all_to_all(int(tiles[before]), int(tiles[after])) for before, after in pairs]
-        said = f"{len(coarse):,} launches wait for whole launches: a tile has more than {self.counter} parents."
-        return with_links(p, pairs, relations), [said]
+        ordered = sorted(pairs | unknown)
+        relations = [_all_to_all(int(tiles[before]), int(tiles[after])) for before, after in ordered]
+        return with_links(p, ordered, relations), notes
+
+
+def _irregular(graph: TileGraph, p: Problem) -> set[tuple[int, int]]:
+    """Dependent pairs of launches, by place, whose tiles depend on each other in no pattern that has a name."""
+    pairs = graph.pairs[graph.pairs["pattern"] == "irregular"]
+    local = {launch: place for place, launch in enumerate(p.launch.tolist())}
+    rows = zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)
+    return {(local[a], local[b]) for a, b in rows if a in local and b in local}
 
 
 def _all_to_all(producers: int, consumers: int) -> Relation:

@@ -21,7 +21,8 @@ class Ccks(Options):
     without the CPU, ``local_ns`` after these. ``batch`` decisions share one ``commit_ns``.
 
     ``up_ns`` and ``down_ns``, the link each way, ``threads``, ``decide_ns``, ``commit_ns`` and ``fetch_ns`` are assumed, not measured: about 0.5 us suits
-    NVLink-C2C and 1 us and more PCIe, so sweep them. ``local_ns`` is two L2 round trips.
+    NVLink-C2C and 1 us and more PCIe, so sweep them. ``local_ns`` is two L2 round trips. Workers are as large as the largest tile,
+    as in ``persistent``.
     """
 
     name: ClassVar[str] = "ccks"
@@ -56,6 +57,7 @@ class Ccks(Options):
             overhead_ns=[self.fetch_ns] * n,
             signal_ns=self.local_ns if self.speculate else self.up_ns,
             window=self.window,
+            one_kernel=True,
             deciding=deciding,
         )
         for launch in range(self.window, n) if self.speculate and self.window else ():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.plan import INSIDE, Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
-from tileprof.arrays.ragged import owners
+from tileprof.arrays.ragged import group_starts, ragged
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
@@ -27,13 +27,13 @@ class CuSync(Options):
     and our own runtime do; 1: where it needs them, as TileSync does in the main loop; 2: whichever of both is faster on the whole, as
     cuSync's users find out by timing.
 
-    ``wait_ns`` is what each wait in the main loop costs a tile even where the producer has long posted: its threads meet at a
-    barrier, and loads run no further ahead. A tile waits as often as there are moments in its life at which it needs parents; the
-    first of these is before the loop. 600 ns is the A100's, 880 ns a V100's: what makes TileSync as much slower than RowSync as
+    ``wait_ns`` is what each wait after a tile's first costs it even where the producer has long posted: its threads meet at a
+    barrier, and loads run no further ahead. At entry a tile waits once per producer; in the main loop as often as there are moments at
+    which it needs tiles of a producer that it has not awaited yet. 600 ns is the A100's, 880 ns a V100's: what makes TileSync as much slower than RowSync as
     published at one token count of the GPT-3 MLP; at nine of the A100's ten others TileSync is then right within 1.3%
     (`tileprof.analysis.workloads.cusync_published`). ``post_ns`` lengthens every tile, ``poll_ns`` passes between a post and the
     tile that waits: fence and atomic, and an L2 round trip (see `tileprof.analysis.inorder.Costs`); RowSync's published times do
-    not tell them from 0. ``window`` bounds the launches under way, since semaphores guard pairs of neighbours.
+    not tell them from 0. ``window`` bounds the launches under way, since semaphores guard pairs of neighbours. ``issue_ns`` as in ``stream``.
     """
 
     name: ClassVar[str] = "cusync"
@@ -41,6 +41,7 @@ class CuSync(Options):
     post_ns: float = option(200.0, "ns a tile needs to post and to check its first semaphore")
     poll_ns: float = option(700.0, "ns from a post to a tile that polls for it")
     wait_ns: float = option(600.0, "ns that each wait after the first costs a tile, whether or not it has to wait")
+    issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
     inside: int = option(2, "0: wait for all parents at entry, 1: where bytes are needed, 2: the faster", most=2)
     window: int = option(2, "launches under way, 0: any number")
 
@@ -54,6 +55,7 @@ class CuSync(Options):
     def draft(self, program: Program) -> Draft:
         n = program.count
         draft = Draft(n, gate=[INSIDE] * n, overhead_ns=[self.post_ns] * n, signal_ns=self.poll_ns, window=self.window)
+        draft.issue_ns, draft.period_ns = program.issued(self.issue_ns), program.device.graph_issue_ns
         for launch in range(n):
             draft.started[launch] = program.all_parents(launch)
         return draft
@@ -66,20 +68,44 @@ class CuSync(Options):
 
 
 def stops(p: Problem) -> NDArray[np.int64]:
-    """``[launches]`` how often a tile of a launch waits: moments at which it needs parents, summed over its producers, of the tile
-    with most.
+    """``[launches]`` how often a tile of a launch waits, of the tile with most.
+
+    A tile waits once for each moment in its life at which it needs tiles of a producer that it has not awaited yet: several hazards
+    with the same producer share their waits.
     """
-    most = np.zeros(len(p.sets), np.int64)
-    for r in range(len(p.sets)):
-        indptr = p.indptr[p.set_at[r] : p.set_at[r] + p.sets[r] + 1]
-        entries = slice(int(p.entry_at[r]), int(p.entry_at[r] + indptr[-1]))
-        if indptr[-1] == 0:
-            continue
-        owner = owners(indptr)
-        moment = np.sort(owner << 32 | p.first[entries].view(np.uint32))
-        new = np.concatenate([np.ones(1, np.bool_), moment[1:] != moment[:-1]])
-        most[r] = np.bincount(moment[new] >> 32).max()
-    return np.bincount(p.consumer, most[p.relation], len(p.launch)).astype(np.int64)
+    relations: dict[tuple[int, int], list[int]] = {}
+    for producer, consumer, r in zip(p.producer.tolist(), p.consumer.tolist(), p.relation.tolist(), strict=True):
+        relations.setdefault((consumer, producer), []).append(r)
+    known: dict[tuple[int, ...], int] = {}
+    total = np.zeros(len(p.launch), np.int64)
+    for (consumer, _), chosen in relations.items():
+        key = tuple(sorted(set(chosen)))
+        if key not in known:
+            known[key] = _moments(p, key, int(p.tile_base[consumer + 1] - p.tile_base[consumer]))
+        total[consumer] += known[key]
+    return total
+
+
+def _moments(p: Problem, relations: tuple[int, ...], tiles: int) -> int:
+    """Moments at which the tile with most of them needs producer tiles for the first time, over all relations to one producer."""
+    of_tile = np.stack([p.set_of[p.tile_at[r] : p.tile_at[r] + tiles] for r in relations], axis=1)
+    sets = np.unique(of_tile, axis=0)  # tiles with the same sets wait alike
+    parts = []
+    for column, r in enumerate(relations):
+        some = np.flatnonzero(sets[:, column] >= 0)
+        begin = p.indptr[p.set_at[r] + sets[some, column]]
+        counts = p.indptr[p.set_at[r] + sets[some, column] + 1] - begin
+        owner, place = ragged(counts)
+        entry = p.entry_at[r] + begin[owner] + place
+        parts.append((some[owner], p.parent[entry], p.first[entry]))
+    of, parent, first = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if not len(of):
+        return 0
+    order = np.lexsort((first, parent, of))
+    of, parent, first = of[order], parent[order], first[order]
+    earliest = group_starts(of, parent)
+    moments = np.unique(of[earliest] << 32 | first[earliest].view(np.uint32))
+    return int(np.bincount(moments >> 32).max())
 
 
 def _longer(p: Problem, by_ns: NDArray[np.float64]) -> Problem:

@@ -24,7 +24,7 @@ class Inline(Options):
     workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see `tileprof.analysis.simulate.inlining`. With ``policy`` 0
     the rule after that paper's decides, with 1 every tile is spawned, with 2 every tile is run inline by the worker of its last parent.
 
-    A worker is as large as the largest tile, so there are as many as tiles (whole clusters) fit at once of the launch with fewest. ``spawn_ns``, from the end
+    A worker is as large as the largest tile, as in ``persistent``. ``spawn_ns``, from the end
     of a tile through its event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499);
     ``fetch_ns``, a worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its input is
     still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that count on recorded
@@ -39,7 +39,7 @@ class Inline(Options):
     reload_ns: float = option(0.0, "ns that an inline tile spares, at most its life")
 
     def draft(self, program: Program) -> Draft:
-        return Draft(program.count, gate=[READY] * program.count)
+        return Draft(program.count, gate=[READY] * program.count, one_kernel=True)
 
     def alone(self, p: Problem, room: Room) -> tuple[Outcome, list[str]]:
         """Every tile's times, and a sentence about how many ran inline."""
@@ -55,8 +55,8 @@ class Inline(Options):
 
 
 def workers(p: Problem, room: Room) -> int:
-    """Tiles that fit on the machine at once, of the launch with fewest; none where there are no tiles. The blocks of a cluster
-    may lie on several SMs, as the engine places them.
+    """Tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on several SMs, as the
+    engine places them.
 
     Raises UserError where not one tile fits.
     """

@@ -20,19 +20,25 @@ class Pdl(Options):
     what a trigger and a prologue are worth. A tile waits where its recorded accesses first need what an earlier launch
     touched (``prologue``: another share of its work, the same for all), at its entry where that is unknown, and at its end
     where it needs nothing, since the launch after it counts on that. ``signal_ns``, from the end of the launch to the
-    waiting tiles, is assumed, not measured.
+    waiting tiles, is assumed, not measured. ``issue_ns`` as in ``stream``.
     """
 
     name: ClassVar[str] = "pdl"
 
     gap_ns: float = option(0.0, "ns from the trigger to the dispatch")
     signal_ns: float = option(500.0, "ns from the end of a launch to tiles that wait for it")
+    issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
     prologue: float | None = option(None, "share of a tile's work before it waits; as recorded by default", most=1.0)
     trigger: float = option(0.0, "share of a tile's work before it triggers, 0: at entry", most=1.0)
     recorded: int = option(0, "1: triggers where the last bytes that the next launch needs are written", most=1)
 
     def draft(self, program: Program) -> Draft:
-        draft = Draft(program.count, signal_ns=self.signal_ns)
+        draft = Draft(
+            program.count,
+            signal_ns=self.signal_ns,
+            issue_ns=program.issued(self.issue_ns),
+            period_ns=program.device.graph_issue_ns,
+        )
         early = []
         unsafe = 0
         stream = program.launches["stream"].tolist()

@@ -21,7 +21,9 @@ class Persistent(Options):
     ``scheduler_sms`` is that share of the GPU unless given. ``signal_ns``, from a tile's end through its event counter to a scheduler, and
     ``deliver_ns``, from there through a queue to a worker, are an L2 round trip each, about 0.35 us (Luo et al. 2024,
     arXiv:2402.13499); ``decide_ns``, a scheduler's time a tile, and ``fetch_ns``, a worker's for the tile's description, are assumed,
-    not measured. Registers and shared memory are taken as recorded: that all kernels share one launch configuration is not charged.
+    not measured. All launches are tasks of one kernel, whose workers are as large as the largest tile (`tileprof.analysis.simulate.state.Room.of_one_kernel`).
+
+    Dynamic scheduler warps are the paper's; the persistent kernel of tileprof's own runtime takes tiles from static lists.
     """
 
     name: ClassVar[str] = "persistent"
@@ -44,4 +46,5 @@ class Persistent(Options):
             signal_ns=self.signal_ns,
             deciding=Deciding(servers=servers, decide_ns=self.decide_ns, deliver_ns=self.deliver_ns),
             reserved_sms=reserved,
+            one_kernel=True,
         )

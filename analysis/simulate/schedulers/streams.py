@@ -17,7 +17,7 @@ class Streams(Options):
     last there, else it takes the queue used longest ago; events keep the other dependencies, recycled memory included.
 
     ``queues`` defaults to 8, CUDA's own number of hardware connections (CUDA_DEVICE_MAX_CONNECTIONS, CUDA C++
-    Programming Guide, "Environment Variables"). ``gap_ns`` as in ``stream``; ``sync_ns`` is added where another queue's event is
+    Programming Guide, "Environment Variables"). ``gap_ns`` and ``issue_ns`` as in ``stream``: one host thread launches into all queues; ``sync_ns`` is added where another queue's event is
     awaited, and is assumed, not measured.
 
     With ``hardware`` the GPU watches only so many queues at a time and the others are oversubscribed (Puthoor et al., "Oversubscribed
@@ -33,6 +33,7 @@ class Streams(Options):
 
     queues: int = option(8, "queues in use", least=1)
     gap_ns: float | None = option(None, "ns between dependent launches; the device's by default")
+    issue_ns: float | None = option(None, "ns of host time per launch; the device's figure for one thread by default")
     sync_ns: float = option(1000.0, "ns more where an event of another queue is awaited")
     hardware: int = option(0, "queues that the GPU watches at a time, 0: all")
     quantum_ns: float = option(100_000.0, "ns between changes of the queues that are watched", least=1.0)
@@ -40,7 +41,7 @@ class Streams(Options):
 
     def draft(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
-        draft = Draft(program.count)
+        draft = Draft(program.count, issue_ns=program.issued(self.issue_ns), period_ns=program.device.graph_issue_ns)
         tail = [-1] * self.queues
         for launch in range(program.count):
             parents = program.all_parents(launch)

@@ -18,7 +18,8 @@ class Wireframe(Options):
     ``nodes`` tiles are on the chip: they enter in issue order and leave when they end. A tile that ends notes its children that are not yet there
     in a buffer of ``pending`` tiles; where there is no room, the note goes to memory and the child learns of it ``spill_ns`` later.
     ``signal_ns`` is what an update takes. The sizes are assumed such that two bytes a node and four a pending update fill the 2 KB that the
-    paper adds to the GPU. The order is issue order, which is the paper's level-bound order where programs are issued level by level.
+    paper adds to the GPU. The order is issue order, which is the paper's level-bound order where programs are issued level by level. Being one kernel, it has one configuration,
+    as in ``persistent``.
     """
 
     name: ClassVar[str] = "wireframe"
@@ -31,5 +32,9 @@ class Wireframe(Options):
     def draft(self, program: Program) -> Draft:
         n = program.count
         return Draft(
-            n, gate=[READY] * n, signal_ns=self.signal_ns, nodes=Nodes(self.nodes, self.pending, self.spill_ns)
+            n,
+            gate=[READY] * n,
+            signal_ns=self.signal_ns,
+            nodes=Nodes(self.nodes, self.pending, self.spill_ns),
+            one_kernel=True,
         )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds import Durations
+from tileprof.analysis.pairs import pair_frame
 from tileprof.trace import schema
 from tileprof.trace.footprint import Boxes, Footprint
 
@@ -20,6 +21,7 @@ DEVICE = {
     "register_allocation_unit": 256, "shared_bytes_per_sm": 65536, "shared_bytes_per_block": 65536,
     "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1, "dram_bytes": 1 << 30,
     "dram_bytes_per_s": 1e12, "peak_flops": {"fp32": 1e12, "fp16": 4e12}, "launch_gap_ns": 100, "graph_gap_ns": 50,
+    "host_issue_ns": 0.0, "host_issue_shared_ns": 0.0, "graph_issue_ns": 0.0,
 }  # fmt: skip
 
 
@@ -45,6 +47,18 @@ def one_to_one(tiles, last=1.0, first=0.0):
     return block([[(t, last, first)] for t in range(tiles)], range(tiles))
 
 
+class _Graph(SimpleNamespace):
+    """As much of a `TileGraph` as the analysis asks for."""
+
+    def __getattr__(self, name):
+        if name == "launches":
+            return None if self.trace is None else self.trace.launches
+        if name == "pairs":
+            links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
+            return pair_frame(_Graph(**{**vars(self), "links": links}))
+        raise AttributeError(name)
+
+
 def graph(tiles, links, trace=None):
     """A graph of launches with so many tiles; links are (producer, consumer, EdgeBlock[, reuse])."""
     rows = [
@@ -53,12 +67,11 @@ def graph(tiles, links, trace=None):
         for i, (p, c, b, *rest) in enumerate(links)
     ]  # fmt: skip
     columns = ["producer", "consumer", "hazard", "reuse", "block", "edges", "bytes", "parents", "children"]
-    return SimpleNamespace(
+    return _Graph(
         tile_base=np.cumsum([0, *tiles]).astype(np.int64),
         links=pd.DataFrame(rows, columns=columns),
         blocks=[b for _, _, b, *_ in links],
         trace=trace,
-        launches=None if trace is None else trace.launches,
     )
 
 

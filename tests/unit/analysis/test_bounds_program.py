@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.analysis.fakes import (
+    DEVICE,
     all_to_all,
     footprint,
     graph,
@@ -18,6 +19,7 @@ from tests.unit.analysis.fakes import (
 )
 from tileprof.analysis.bounds import ANY, ASSUMPTIONS, MEASURED, MODELLED, ROOFLINE, SPREAD, Bounder, Machine
 from tileprof.analysis.bounds.machine import dual_feasible
+from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
 
@@ -104,12 +106,13 @@ def test_compute_and_dram_follow_the_operands():
         {0: footprint(1, read_all)},
         operands=[{"launch": i, "operand": 0, "buffer": i} for i in range(2)],
         buffers=[{"buffer": 0, "dtype": "float16"}, {"buffer": 1, "dtype": "torch.float32"}],
+        device=Device.from_dict({**DEVICE, "graph_issue_ns": 30}),
     )
     bounds = Bounder(graph([1, 1], [], t)).of(20.0)
     assert bounds.ns["compute"] == pytest.approx(8e6 / 4e12 * 1e9 + 8e6 / 1e12 * 1e9)
     assert bounds.dram_bytes == 2002
     assert bounds.ns["DRAM"] == pytest.approx(2001 / 1e12 * 1e9)  # less the one byte of L2
-    assert bounds.ns["host issue"] == 100
+    assert bounds.ns["host issue"] == 30  # the first kernel need not wait for a launch
 
 
 def test_durations_come_from_blocks_that_were_timed_then_from_the_model_then_from_the_launch():

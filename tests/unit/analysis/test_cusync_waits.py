@@ -28,15 +28,20 @@ def time_of(g, text):
 
 
 def stops_by_hand(p):
-    """Each launch's most moments, tile by tile over its links."""
+    """Each launch's most moments, tile by tile, summed over its producers."""
     most = [0] * len(p.launch)
-    for link, relation in enumerate(p.relation):
+    for producer, consumer in {*zip(p.producer.tolist(), p.consumer.tolist(), strict=True)}:
         counts = [0]
-        for s in range(p.sets[relation]):
-            at = p.set_at[relation] + s
-            entries = range(p.entry_at[relation] + p.indptr[at], p.entry_at[relation] + p.indptr[at + 1])
-            counts.append(len({float(p.first[e]) for e in entries}))
-        most[p.consumer[link]] += max(counts)
+        for t in range(p.tile_base[consumer + 1] - p.tile_base[consumer]):
+            needed = {}
+            for link in np.flatnonzero((p.producer == producer) & (p.consumer == consumer)):
+                r = p.relation[link]
+                k = p.set_of[p.tile_at[r] + t]
+                for e in range(p.indptr[p.set_at[r] + k], p.indptr[p.set_at[r] + k + 1]) if k >= 0 else ():
+                    parent, first = p.parent[p.entry_at[r] + e], float(p.first[p.entry_at[r] + e])
+                    needed[parent] = min(needed.get(parent, 1.0), first)
+            counts.append(len(set(needed.values())))
+        most[consumer] += max(counts)
     return most
 
 
@@ -46,6 +51,17 @@ def test_stops_are_the_moments_at_which_the_neediest_tile_needs_parents(case):
     g, lives = case
     p = problem(g, durations(lives), reuse=True, unknown_first=0.0)
     assert stops(p).tolist() == stops_by_hand(p)
+    # The same producers again, through the hazards of another link: a relation of each pair backwards in time.
+    twice = {name: np.concatenate([getattr(p, name), getattr(p, name)]) for name in ("producer", "consumer")}
+    other = p._replace(**twice, relation=np.concatenate([p.relation, _shifted(p)]))
+    assert stops(other).tolist() == stops_by_hand(other)
+
+
+def _shifted(p):
+    """For each link the relation of another link between launches of as many tiles, where there is one."""
+    tiles = np.diff(p.tile_base)
+    ends = [(tiles[a], tiles[b]) for a, b in zip(p.producer, p.consumer, strict=True)]
+    return np.array([p.relation[max(k for k in range(len(ends)) if ends[k] == end)] for end in ends], np.int64)
 
 
 def test_each_wait_after_the_first_costs_its_time():

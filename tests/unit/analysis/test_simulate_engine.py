@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.analysis import plain_engine as reference
 from tests.unit.analysis.fakes import all_to_all, block, durations, graph, list_oracle, one_to_one, random_graphs
 from tileprof.analysis.bounds.paths import paths
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import engine, reference
+from tileprof.analysis.simulate import engine
 from tileprof.analysis.simulate.clocks import FULL, Sharing
 from tileprof.analysis.simulate.plan import FREE, GRID, INSIDE, READY, Deciding, Draft, Nodes, Queues
 
@@ -19,7 +20,8 @@ def cases(draw):
     n = len(lives)
     some = st.sampled_from([0.0, 0.0, 1.0, 2.5])
     draft = Draft(n, signal_ns=draw(st.lists(some, min_size=n, max_size=n)), window=draw(st.sampled_from([0, 0, 1, 2])))
-    draft.in_order = draw(st.booleans())
+    draft.in_order, draft.greedy = draw(st.booleans()), draw(st.booleans())
+    draft.period_ns, draft.lanes, draft.lane_ns = draw(some), draw(st.sampled_from([0, 0, 1, 2])), draw(some)
     few = st.integers(0, 2)
     draft.deciding = Deciding(
         draw(few),
@@ -79,6 +81,7 @@ def test_the_compiled_engine_equals_the_plain_one(case):
     assert fast.open_ns.tolist() == plain.open_ns.tolist()
     assert (fast.ended, fast.swaps) == (plain.ended, plain.swaps)
     assert (fast.spilled, fast.deciding_ns) == (plain.spilled, pytest.approx(plain.deciding_ns))
+    assert fast.launching_ns == pytest.approx(plain.launching_ns)
     assert fast.working_ns == pytest.approx(plain.working_ns, abs=1e-6)
 
 

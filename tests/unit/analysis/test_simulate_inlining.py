@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.analysis.fakes import all_to_all, block, durations, edges_of, graph, one_to_one, random_graphs
+from tests.unit.analysis.plain_inlining import Plain
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate.engine import Room
 from tileprof.analysis.simulate.inlining import INLINE, RULE, SPAWN, Inlining, run
-from tileprof.analysis.simulate.inlining_plain import Plain
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.errors import UserError
 

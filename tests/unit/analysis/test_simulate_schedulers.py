@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.analysis import plain_engine as reference
 from tests.unit.analysis.fakes import all_to_all, block, durations, footprint, graph, one_to_one, random_graphs, trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
-from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, reference, scheduler
+from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
+from tileprof.devices import get
 from tileprof.errors import UserError
+from tileprof.trace.footprint import Boxes
 
 
 def with_trace(g, lives, **launch):
@@ -49,6 +52,84 @@ def test_a_graph_of_dependencies_runs_branches_side_by_side():
     g = with_trace(graph([1, 1, 1], [(0, 2, all_to_all(1, 1))]), [[10.0]] * 3)
     assert time_of(g, "graph:gap_ns=0") == 30
     assert time_of(g, "graph:gap_ns=0,dependencies=1") == 20
+
+
+LAUNCH_ONE_BY_ONE = (
+    "stream",
+    "graph",
+    "graph:dependencies=1",
+    "pdl",
+    "streams:queues=32",
+    "acs-sw",
+    "acs-hw",
+    "cusync:window=0",
+    "blockmaestro",
+)
+HOST_LAUNCHES = ("stream", "pdl", "streams:queues=32", "acs-sw", "acs-sw:streams=32", "cusync:window=0", "blockmaestro")
+
+
+def many_small_kernels():
+    g = with_trace(graph([1] * 512, []), [[1000.0]] * 512)
+    g.trace.device = get("H200")
+    return g
+
+
+@pytest.mark.parametrize("text", LAUNCH_ONE_BY_ONE)
+def test_no_scheduler_that_launches_kernels_one_by_one_beats_the_host_issue_bound(text):
+    g = many_small_kernels()
+    bound = Bounder(g).of(1.0).ns["host issue"]
+    assert bound == 511 * g.trace.device.graph_issue_ns
+    assert time_of(g, text) >= bound
+    if text in HOST_LAUNCHES:
+        assert time_of(g, text) >= 511 * g.trace.device.host_issue_shared_ns
+
+
+def test_every_scheduler_that_launches_kernels_is_held_to_the_host_issue_bound():
+    whole = {
+        "persistent",
+        "inline",
+        "ccks",
+        "wireframe",
+        "dataflow",
+        "dataflow-bloom",
+        "list",
+    }  # one kernel, or no launches
+    assert {text.partition(":")[0] for text in LAUNCH_ONE_BY_ONE} == set(SCHEDULERS) - whole
+
+
+def test_host_threads_launch_side_by_side_up_to_what_they_share():
+    h200 = get("H200")
+    assert h200.issue_ns() == 3700
+    assert h200.issue_ns(2) == 1850
+    assert h200.issue_ns(8) == h200.issue_ns(32) == 1400
+
+
+def test_tasks_of_one_kernel_are_as_large_as_the_largest():
+    # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
+    g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
+    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [64, 256], [4, 1]
+    free = ("persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
+            "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
+    assert {time_of(g, text) for text in free} == {30.0}
+    assert time_of(g, "dataflow") == 20.0  # kernels of their own: four of the first on one SM
+
+
+def test_list_scheduling_passes_over_a_tile_that_fits_nowhere():
+    # The second launch needs a whole SM; the third fits beside the first.
+    g = with_trace(graph([2, 1, 2], []), [[10.0] * 2, [10.0], [10.0] * 2])
+    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
+    found = {name: Simulator(g).run(scheduler(name)) for name in ("list", "dataflow")}
+    assert found["list"].begin_ns.tolist() == [0, 0, 10, 0, 0]
+    assert found["dataflow"].begin_ns[3:].min() == 10
+
+
+def test_a_wait_is_charged_once_per_producer_whatever_its_hazards():
+    raw, waw = one_to_one(2, first=0.25), one_to_one(2, first=0.75)
+    g = with_trace(graph([2, 2], [(0, 1, raw), (0, 1, waw)]), [[10.0] * 2] * 2)
+    for inside in (0, 1):
+        assert Simulator(g).run(scheduler(f"cusync:inside={inside}")).overheads_ns.get("loop waits", 0.0) == 0.0
+    two = with_trace(graph([2, 2, 2], [(0, 2, raw), (1, 2, waw)]), [[10.0] * 2] * 3)
+    assert Simulator(two).run(scheduler("cusync:inside=0,wait_ns=5")).overheads_ns["loop waits"] == 10
 
 
 def test_dataflow_and_list_fill_the_last_waves():
@@ -166,6 +247,32 @@ def test_the_window_of_acs_on_the_gpu_spares_the_way_to_the_host():
     assert time_of(g, "acs-hw:gap_ns=0,check_ns=0,send_ns=0") == 20
     assert time_of(g, "acs-hw:gap_ns=5,check_ns=1,send_ns=0") == 1 + 10 + 6 + 10
     assert time_of(g, "acs-hw:gap_ns=0,check_ns=0,send_ns=30") == 70
+
+
+def test_acs_compares_ranges_unless_it_is_asked_for_bytes():
+    # Even and odd rows of one buffer: two writers that share no byte, whose ranges overlap.
+    rows = [Boxes.of(tile=0, operand=0, mode=1, offset=8 * i, length=8, count_0=4, stride_0=16) for i in (0, 1)]
+    g = graph([1, 1], [])
+    g.trace = trace(
+        [{"footprint": i, "timing": "modelled"} for i in (0, 1)],
+        {i: footprint(1, rows[i], duration_ns=[10.0]) for i in (0, 1)},
+        operands=[{"launch": i, "operand": 0, "buffer": 0} for i in (0, 1)],
+        buffers=[{"buffer": 0, "base": 1 << 20, "bytes": 64}],
+    )
+    free = "gap_ns=0,check_ns=0,segment_ns=0"
+    assert time_of(g, f"acs-sw:{free},sync_ns=0") == 20
+    assert time_of(g, f"acs-sw:{free},sync_ns=0,exact=1") == 10
+    assert time_of(g, f"acs-hw:{free},send_ns=0") == 20
+    assert time_of(g, f"acs-hw:{free},send_ns=0,exact=1") == 10
+
+
+def test_streams_of_acs_are_fewer_than_places_in_its_window():
+    g = with_trace(graph([1] * 4, []), [[10.0]] * 4)
+    free = "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=0"
+    assert time_of(g, free) == 20  # two SMs
+    assert time_of(g, f"{free},streams=1") == 40
+    assert time_of(g, "acs-sw:gap_ns=0,sync_ns=3,check_ns=0,segment_ns=0,streams=1") == 4 * 10 + 3 * 3
+    assert time_of(g, f"{free},issue_ns=7") == 3 * 7 + 10
 
 
 def test_a_check_costs_by_pairs_of_segments():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.analysis.plain_spawning import Plain
 from tileprof.analysis.simulate.spawning import (
     ALWAYS,
     FLAT,
@@ -18,7 +19,6 @@ from tileprof.analysis.simulate.spawning import (
     run,
     spawn,
 )
-from tileprof.analysis.simulate.spawning_plain import Plain
 from tileprof.analysis.workloads.nested import spawns
 from tileprof.errors import UserError
 

@@ -198,3 +198,13 @@ def test_every_option_of_the_cuda_recorder_is_named():
     parser = ArgumentParser()
     cuda_options.add_options(parser)
     assert set(cuda_options.NAMES) == {action.dest for action in parser._actions} - {"help"}
+
+
+@pytest.mark.parametrize("options", [("-S",), ("-SE",), ("-O", "-S")])
+def test_options_that_hide_tileprof_from_the_interpreter_are_named(options):
+    with pytest.raises(UserError, match="-S leaves out site-packages, where tileprof is installed"):
+        other_interpreter(parse((sys.executable, *options, "x.py")))
+
+
+def test_an_option_that_hides_nothing_that_is_needed_is_kept():
+    assert other_interpreter(parse((sys.executable, "-s", "x.py"))) == sys.executable

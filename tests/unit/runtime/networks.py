@@ -32,7 +32,7 @@ def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Ne
     """A stem, max pooling, a block with its residual, a block that halves with a branch, a 1x1 convolution, the mean (or all pixels), a product."""
     n, half, quarter = images, (images, 8, 8, 64), (images, 4, 4, 128)
     layers = (
-        Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE, 48, 4), 3, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
+        Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE + 7, 40, 4), 3, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
         Convolution(0, (n, SIDE, SIDE, 3), (n, 16, 16, 64), 0, None, Norm(1, 2, 3, 4, 1e-5), size=(7, 7), stride=2, padding=3, relu=True),
         Maximum(1, (n, 16, 16, 64), half, 3, 2, 1),
         Convolution(2, half, half, 5, residual=2, size=(3, 3), padding=1, relu=True),

@@ -265,3 +265,9 @@ def test_chains_for_triton_alone_are_taken_where_they_are_asked_for(monkeypatch,
     assert "a chain of 2 stages is not for the persistent kernel: stage 0 is float32" in caplog.text
     assert len(list(finder(ALWAYS)(graph))) == 1
     assert len(list(finder(Options(scheduler="graph"))(graph))) == 1
+
+
+def test_products_that_another_region_has_are_in_no_chain() -> None:
+    graph = traced(two, X, *weights(64, 96, 64)).graph
+    (region,) = finder(ALWAYS)(graph)
+    assert list(finder(ALWAYS, (), {region.outputs[0]})(graph)) == []

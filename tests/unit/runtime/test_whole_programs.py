@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,13 +15,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
 from tileprof.errors import UserError
-from tileprof.runtime.compile import aten, entry, program
+from tileprof.runtime.compile import aten, entry, lanes, program
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
 from tileprof.runtime.compile.program import Program
 from tileprof.runtime.compile.race import difference, in_float32
 from tileprof.runtime.compile.region_op import region_call
+from tileprof.runtime.compile.report import Report, reports
 
 ATEN = aten.ATEN
 CPU = torch.device("cpu")
@@ -114,11 +117,16 @@ def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, said) -
 def test_ours_is_kept_only_where_it_is_two_percent_faster(monkeypatch, said, times, ours) -> None:
     harness, (model, _) = Harness(monkeypatch, attention_part, times=times), two_decoders()
     compiled = harness.compile(model)
-    with torch.no_grad():
+    with torch.no_grad(), reports() as found:
         compiled(torch.randn(4, 64))
         before = harness.inductor
         compiled(torch.randn(4, 64))
     assert (harness.inductor == before) == ours
+    (report,) = found
+    assert (report.ours_us, report.inductor_us) == times
+    assert (report.kept, bool(report.reason)) == (("an attention", False) if ours else ("", True))
+    assert report.left["addmm"] == 2
+    assert report.taken == {"an attention": 1}
     assert f"kept {'ours' if ours else 'Inductor'}" in said()
 
 
@@ -262,6 +270,16 @@ def test_many_copies_of_weights_are_not_made_unasked(monkeypatch, said) -> None:
     assert entry._without_large_copies(regions, Options()) == regions[:1]
     assert entry._without_large_copies(regions, Options(frozen=True)) == regions
     assert "two is left to Inductor" in said()
+
+
+def test_chains_are_looked_for_behind_all_others_and_told_what_these_have(monkeypatch) -> None:
+    told = []
+    harness, model = Harness(monkeypatch, lambda g: iter([played(between(g, ATEN.relu.default, ATEN.relu.default))])), nn.Sequential(nn.Linear(8, 8), nn.ReLU())  # fmt: skip
+    monkeypatch.setattr(entry.products, "finder", lambda *given: told.append(given[2]) or (lambda _: iter(())))
+    with torch.no_grad():
+        harness.compile(model)(torch.randn(2, 8))
+    (taken,) = told
+    assert [n.target for n in taken] == [ATEN.relu.default]
 
 
 def test_nothing_but_inductor_runs_without_regions(monkeypatch, said) -> None:
@@ -433,6 +451,69 @@ def test_crooked_inputs_are_copied_and_crooked_updates_refused() -> None:
     assert seen[1].stride() == (8, 1)
 
 
+def test_a_twin_that_shares_a_copy_of_a_weight_is_made_anew_with_it() -> None:
+    module = graph_of(lambda x, w: x @ w, torch.randn(4, 8), torch.randn(8, 8))
+    nodes = [n for n in module.graph.nodes if n.op == "call_function"]
+    region = played(nodes, folded=[nodes[0].args[1]], frozen=True)
+    Played.twin, weight = copy.copy, torch.randn(8, 8)
+    x = torch.randn(4, 8)
+    try:
+        first = Lane.built({"k": region}, CPU)
+        first.follow("k", CPU, [weight])
+        first.call("k", [x, weight], [])
+        weight.mul_(2)
+        second = Lane.built({"k": region}, CPU, first)
+        assert not torch.equal(second.call("k", [x, weight], [])[0], x @ weight), "the copy is shared"
+        second.follow("k", CPU, [weight])
+        assert torch.equal(second.call("k", [x, weight], [])[0], x @ weight)
+    finally:
+        del Played.twin
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Streams and captures, played; ``stream`` and ``capture`` are the current ones."""
+    now = SimpleNamespace(stream=1, capture=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=now.stream))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: now.capture > 0)
+    monkeypatch.setattr(lanes, "capture_id", lambda _: now.capture)
+    return now
+
+
+def test_streams_and_captures_have_lanes_of_their_own_and_a_spare_is_kept_fresh(gpu) -> None:
+    module = graph_of(lambda x: x.relu(), torch.randn(8, 8))
+    region = played(between(module.graph, ATEN.relu.default, ATEN.relu.default))
+    made, weight = lanes.Lanes({"k": region}, torch.device("cuda", 0)), torch.ones(2)
+
+    def fresh(_) -> bool:
+        return bool(weight.sum() == 2)
+
+    first = made.now()
+    gpu.stream = 2
+    assert made.now() is not first
+    gpu.stream = 1
+    assert made.now() is first
+    gpu.capture = 7
+    with pytest.raises(NotNowError, match="before each capture"):
+        made.now()
+    assert made.cold(first, fresh) is None, "nothing is built in a capture"
+    gpu.capture = 0
+    spare = made.cold(first, fresh)
+    assert made.cold(first, fresh) is None, "somebody warms one already"
+    made.ready(spare)
+    assert made.cold(first, fresh) is None
+    weight.mul_(2)
+    other = made.cold(first, fresh)
+    assert other not in (None, spare)
+    made.ready(other)
+    gpu.capture = 7
+    assert made.now() is other
+    assert made.now() is other
+    gpu.capture = 8
+    with pytest.raises(NotNowError):
+        made.now()
+
+
 def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None:
     class NotReady:
         name = "a decoder"
@@ -440,7 +521,7 @@ def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None
         def __call__(self, *_):
             raise NotNowError("call the program once outside of a capture before each capture")
 
-    made = Program(None, None, [], lambda x: x + 1, CPU, measured=True)
+    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), measured=True)
     made._decided, made._way = True, NotReady()
     assert made(1) == 2
     assert made(1) == 2

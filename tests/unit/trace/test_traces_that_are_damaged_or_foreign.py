@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 
 import numpy as np
@@ -68,11 +69,40 @@ def test_a_broken_manifest_is_named(recorded, text, words):
         ("device", {"name": "H200"}, "its device: missing architecture"),
         ("rows", {"launches": 10**30}, "table launches has 6 rows, its manifest says 1000000"),
         ("rows", {}, "its manifest says None"),
+        ("granule", 10**40, "granule is 1000000"),
+        ("granule", 0, "granule is 0"),
+        ("command", [1], "command is [1]"),
+        ("coverage", {"exact": -1}, "coverage is {'exact': -1}"),
+        ("exit_code", 10**40, "exit_code is 1000000"),
     ],
 )
 def test_a_manifest_of_a_wrong_shape_is_refused(recorded, key, value, words):
     change_manifest(recorded, **{key: value})
     assert words in refusal(recorded.path)
+
+
+@pytest.mark.parametrize("value", [10**40, 10**400, -1, 0, "4", None, 1e300])
+@pytest.mark.parametrize("key", ["registers_per_sm", "sms", "clock_mhz", "dram_bytes_per_s"])
+def test_a_number_that_no_device_has_is_refused(recorded, key, value):
+    change_manifest(recorded, device={**recorded.manifest["device"], key: value})
+    assert f"its device: {key} is " in refusal(recorded.path)
+
+
+def test_more_rows_than_there_is_memory_are_refused_unread(recorded, monkeypatch):
+    monkeypatch.setattr("tileprof.trace.parts.MOST_ROWS", 20)
+    assert "accesses has 24 rows; at most 20 are read" in refusal(recorded.path)
+
+
+def test_more_tiles_than_there_is_memory_are_refused(recorded, monkeypatch):
+    monkeypatch.setattr("tileprof.trace.structure.MOST_TILES", 20)
+    assert "its launches have 24 tiles; at most 20 are read" in refusal(recorded.path)
+
+
+def test_a_folder_whose_name_is_not_utf_8_holds_a_trace(recorded, tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/run-\xff.tileprof")
+    before = recorded.launches
+    shutil.move(recorded.path, folder)
+    assert load(folder).launches.equals(before)
 
 
 @pytest.mark.parametrize("name", schema.TABLES)
@@ -106,6 +136,14 @@ def test_noise_in_a_part_is_refused_or_read_but_never_crashes(recorded, name):
 def test_a_missing_table_is_named(recorded, name):
     shutil.rmtree(recorded.path / name)
     assert f"has no table {name}" in refusal(recorded.path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tiles/000000.parquet", "tiles"])
+def test_a_trace_does_not_lead_to_other_files(recorded, tmp_path, name):
+    here = recorded.path / name
+    elsewhere = here.rename(tmp_path / "elsewhere")
+    here.symlink_to(elsewhere)
+    assert "link" in refusal(recorded.path)
 
 
 def test_a_missing_part_is_noticed(writer, layers, monkeypatch):
@@ -189,6 +227,22 @@ STRUCTURE = [
     ("times", "launch", 23, 6, "its launch is not there"),
     ("times", "tile", 2, 4, "its tile is not there"),
     ("buffers", "buffer", 0, 1, "buffer ids are not dense"),
+    ("buffers", "base", 0, -(1 << 63), "its base is beyond address"),
+    ("launches", "duration_ns", 0, -1, "its duration_ns is not 0 to"),
+    ("launches", "begin_ns", 0, 1 << 62, "its begin_ns is not"),
+    ("launches", "flops", 0, 2**63 - 1, "its flops is not 0 to"),
+    ("launches", "grid_x", 0, 0, "its grid_x is not 1 to"),
+    ("launches", "blocks_per_sm", 0, 2**31 - 1, "its blocks_per_sm is not 0 to 1024"),
+    ("launches", "registers", 0, -5, "its registers is not 0 to"),
+    ("tiles", "duration_ns", 0, float("inf"), "its duration_ns is not 0 to"),
+    ("tiles", "bytes_read", 0, -1, "its bytes_read is not 0 to"),
+    ("accesses", "first", 0, float("inf"), "first and last are not 0 <= first <= last <= 1"),
+    ("accesses", "last", 0, 9e18, "first and last are not"),
+    ("accesses", "first", 0, 0.75, "first and last are not"),
+    ("times", "begin_ns", 0, -1, "its begin_ns is not 0 to"),
+    ("times", "begin_ns", 0, 501, "it ends before it begins"),
+    ("times", "end_ns", 0, 1 << 62, "its end_ns is not 0 to"),
+    ("times", "sm", 0, -1, "its sm is not 0 to"),
 ]
 
 

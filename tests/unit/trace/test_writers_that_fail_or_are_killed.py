@@ -125,8 +125,8 @@ def test_abandon_keeps_the_rest_when_space_came_back(writer, layers, recorded, s
 
 
 def test_no_half_written_part_is_left(writer, layers, monkeypatch):
-    def write_half(_table, path, **_):
-        path.write_bytes(b"PAR1")
+    def write_half(_table, file, **_):
+        file.write(b"PAR1")
         raise no_space()
 
     made = writer()
@@ -341,3 +341,42 @@ def test_a_folder_that_is_removed_under_the_writer_is_said(writer, layers):
     shutil.rmtree(made.partial_path)
     with pytest.raises(UserError, match="No such file"):
         made.close()
+
+
+def _interrupted(made, layers, lines):
+    """Record until so many lines of the writer have run, then be interrupted; whether it came to that."""
+    left = lines
+
+    def count(frame, event, _):
+        nonlocal left
+        if not frame.f_code.co_filename.endswith("trace/writer.py"):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        layers(made)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_an_interrupt_at_any_line_leaves_a_trace_that_validates(writer, layers, monkeypatch):
+    monkeypatch.setattr("tileprof.trace.writer.CHECKPOINT_ROWS", 20)
+    lines, came = 1, True
+    while came:
+        made = writer(f"run{lines}")
+        came = _interrupted(made, layers, lines)
+        trace = load(made.abandon("KeyboardInterrupt"))
+        assert validate(trace) == [], f"interrupted after {lines} lines"
+        assert trace.count("launches") == made.launches
+        lines += 7  # every seventh line of some hundreds, and no two of a loop alike
+    assert lines > 300

@@ -44,6 +44,9 @@ def _attempt(graph: TileGraph, launch: int) -> tuple[Draft | None, str]:
         return draft(RecordedCall.of(graph, launch)), ""
     except UnknownStageError as error:
         return None, str(error)
+    except (TypeError, ValueError, LookupError, ArithmeticError):
+        # The call is text of the trace, and its layouts and numbers may contradict each other and the accesses in any way.
+        return None, "the trace's description of how the operator was called contradicts what the launch did"
 
 
 class _Names:

@@ -22,6 +22,8 @@ ITEM_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 Shape = tuple[int, ...]
 
+_SLOT_KEYS: Final = {"argument", "dtype", "shape", "strides"}
+
 
 class UnknownStageError(Exception):
     """No operator describes a stage; the text says why, for the user."""
@@ -108,7 +110,7 @@ class RecordedCall:
             raise UnknownStageError(f"the trace does not say how {name} was called{how}")
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
-        call = json.loads(text)
+        call = _parsed(text)
         buffers, offsets = (column.tolist() for column in graph.trace.operands_of(launch))
         slots = [
             None if given is None else _slot(number, given, buffers[number], offsets[number])
@@ -172,6 +174,20 @@ class RecordedCall:
     def reads_from(self, slot: Slot, tile: tuple[int, int, int]) -> Shape:
         """Coordinates of the first element of ``slot`` that a tile reads."""
         return place(self.span(slot, READ, tile, ITEM_BYTES[slot.dtype])[0], slot)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError):
+        call = None
+    operands = call.get("operands") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(operands, list) or not isinstance(call.get("arguments"), dict):
+        raise UnknownStageError("the trace's description of how the operator was called is damaged")
+    if not all(one is None or (isinstance(one, dict) and one.keys() >= _SLOT_KEYS) for one in operands):
+        raise UnknownStageError("the trace's description of the operands is damaged")
+    return call
 
 
 def place(element: int, slot: Slot) -> Shape:

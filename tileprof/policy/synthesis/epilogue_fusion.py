@@ -21,6 +21,7 @@ from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
 from tileprof.arrays import I64
 from tileprof.errors import UserError
+from tileprof.policy.format import Policy
 from tileprof.policy.verification.overtaken import overtaken_launches
 from tileprof.policy.verification.relation_graph import link_frame, relation
 
@@ -58,6 +59,15 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             keys.append((stage, launch))
             blocks.append(relation(parent, child, len(needed), needed[child, parent]))
     return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+
+
+def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
+    """The graph as the policy's own launches see it: fused where the guard names all launches between them as epilogues, else as it is."""
+    epilogues = policy.guard.get("epilogues", ())
+    launches = [stage.launch for stage in policy.stages if stage.launch is not None]
+    if not epilogues or len(launches) < len(policy.stages) or not all(0 <= n < len(graph.launches) for n in launches):
+        return graph
+    return fuse(graph, launches) if set(overtaken_launches(graph, launches)) <= set(epilogues) else graph
 
 
 def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached) -> int:

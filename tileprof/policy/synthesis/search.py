@@ -47,15 +47,18 @@ def synthesise(
     """A verified policy for some launches of a graph, in issue order.
 
     ``renamed``: the runtime gives every stage memory of its own, so hazards that exist only because memory was recycled need no
-    waits; the guard says so. ``folded``: launches that `fuse` made part of the stages, for the operators' sake. Raises
-    `UserError` where the launches cannot be stages.
+    waits; the guard says so. ``folded``: launches that `fuse` made part of the stages; the operators compute them, and the guard names
+    them. Raises `UserError` where the launches cannot be stages.
     """
     chosen = sorted(set(launches))
     if len(chosen) < 2:
         raise UserError(f"a policy needs at least two launches; {len(chosen)} given")
     predict = predictor or Predictor(graph)
     stages = describe(graph, [stage_of(graph, launch) for launch in chosen], folded)
-    policy = Policy(stages, (), (), Options(), {"renamed": renamed, **guard_of(graph, chosen)})
+    guard = {"renamed": renamed, **guard_of(graph, chosen)}
+    if folded:
+        guard["epilogues"] = sorted(folded)
+    policy = Policy(stages, (), (), Options(), guard)
     made = _with_edges(policy, graph, chosen, predict, ordered=True)
     if any(stage.order is not None for stage in made.stages):
         made = _settled(policy, made, graph, chosen, predict)

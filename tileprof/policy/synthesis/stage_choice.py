@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,11 @@ from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
+from tileprof.policy.operators.describe import describe
+from tileprof.policy.operators.kinds import draft
+from tileprof.policy.operators.recorded_call import RecordedCall, UnknownStageError
 from tileprof.policy.verification.operand_guard import guard_of
+from tileprof.policy.verification.overtaken import overtaken_launches
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
@@ -50,6 +54,13 @@ def rebound(policy: Policy, graph: TileGraph, launches: Sequence[int]) -> Policy
 
 def best_pair(graph: TileGraph) -> tuple[int, int]:
     """The pair that the report says to look at first and whose launches can be stages; raises `UserError` where there is none."""
+    for pair in ranked_pairs(graph):
+        return pair
+    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+
+
+def ranked_pairs(graph: TileGraph) -> Iterator[tuple[int, int]]:
+    """Pairs whose launches can be stages, in the order in which the report says to look at them."""
     groups = fold(pair_gains(Bounder(graph)), graph.launches)
     rows = groups[direct_and_known(groups)]
     for producers, consumers in zip(rows["producers"].tolist(), rows["consumers"].tolist(), strict=True):
@@ -59,8 +70,62 @@ def best_pair(graph: TileGraph) -> tuple[int, int]:
                 tile_numbers(graph, launch)
         except PolicyError:
             continue
-        return pair
-    raise UserError("no two launches of this trace depend on each other so that overlap could save anything")
+        yield pair
+
+
+def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]:
+    """The pair without its pointwise ends: the launch whose result the producer transforms, and the one that reads the consumer's.
+
+    An activation between two products is an epilogue of the first, not a stage: the pair (activation, product) becomes (product, product).
+    An end stays where no such launch exists, or where what it transforms cannot be an operator of a stage.
+    """
+    producer, consumer = pair
+    while _is_pointwise(graph, producer):
+        before = _through_memory(graph, "consumer", "producer", producer)
+        if len(before) == 0 or _operator_name(graph, max(before)) == "":
+            break
+        producer = max(before)
+    while _is_pointwise(graph, consumer):
+        after = _through_memory(graph, "producer", "consumer", consumer)
+        if len(after) == 0 or _operator_name(graph, min(after)) == "":
+            break
+        consumer = min(after)
+    return producer, consumer
+
+
+def epilogues_between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
+    """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all have an operator;
+    otherwise none.
+    """
+    between = overtaken_launches(graph, launches)
+    try:
+        stages = describe(graph, [stage_of(graph, launch) for launch in launches], between)
+    except PolicyError:
+        return []
+    return between if all(stage.operator for stage in stages) else []
+
+
+def _through_memory(graph: TileGraph, known: str, wanted: str, launch: int) -> list[int]:
+    """Launches at the other end of true RAW dependencies."""
+    links = graph.links
+    rows = links[(links[known] == launch) & (links["hazard"] == "RAW") & ~links["reuse"]]
+    return [int(number) for number in rows[wanted]]
+
+
+def _is_pointwise(graph: TileGraph, launch: int) -> bool:
+    return _operator_name(graph, launch) == "pointwise"
+
+
+def is_stage(graph: TileGraph, launch: int) -> bool:
+    """Whether a stage operator computes the launch that is worth a kernel: not a pointwise one, which belongs into an epilogue."""
+    return _operator_name(graph, launch) not in {"", "pointwise"}
+
+
+def _operator_name(graph: TileGraph, launch: int) -> str:
+    try:
+        return draft(RecordedCall.of(graph, launch)).name
+    except UnknownStageError:
+        return ""
 
 
 def of_module(graph: TileGraph, pattern: str) -> list[int]:

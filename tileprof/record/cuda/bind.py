@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,8 +77,10 @@ def join(parts: list[Strided]) -> Strided:
     return Strided(*(np.concatenate([getattr(p, c) for p in parts]) for c in columns))
 
 
-def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -> Bound:
+def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, origins: Sequence[int] = ()) -> Bound:
     """Boxes with their modes as a footprint's boxes.
+
+    An operand begins at the first byte touched, or at the last of ``origins`` (addresses of tensors) before it in its buffer.
 
     Operand slots are ordered by a hash of what is done to them, relative to the first byte touched: two launches of
     the same kernel on other buffers then agree, and where two operands have equal hashes their order does not matter.
@@ -95,7 +98,7 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -
     boxes, mode, buffer, place = take(boxes, order), mode[order], buffer[order], place[order]
     heads = np.flatnonzero(np.append(True, buffer[1:] != buffer[:-1]))
     ends = np.append(heads[1:], len(buffer))
-    origin = np.minimum.reduceat(place, heads)
+    origin = _origins(buffer[heads], np.minimum.reduceat(place, heads), leaves, origins)
     operand_of_row = np.repeat(np.arange(len(heads)), ends - heads)
     offset = place - origin[operand_of_row]
     columns = np.column_stack([boxes.tile, mode, offset, boxes.length, boxes.count, boxes.stride]).astype("<i8")
@@ -112,6 +115,17 @@ def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes) -
     )  # fmt: skip
     operands = tuple((int(buffer[heads[s]]), int(origin[s])) for s in slots)
     return Bound(out, operands, b"".join(hashes[s] for s in slots))
+
+
+def _origins(buffer: I64, touched: I64, leaves: Leaves, addresses: Sequence[int]) -> I64:
+    """Where operands begin in their buffers: at the last of ``addresses`` that is not behind ``touched``, or there."""
+    begin = np.full(len(touched), -1, np.int64)
+    at = np.array(addresses, np.int64)
+    piece = leaves.find(at)
+    for number, place in zip(leaves.buffer[piece].tolist(), (at - leaves.base[piece]).tolist(), strict=True):
+        mine = (buffer == number) & (place <= touched)
+        begin[mine] = np.maximum(begin[mine], place)
+    return np.where(begin >= 0, begin, touched)
 
 
 def _fractions(boxes: Strided, times: Times) -> NDArray[np.float64]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.devices import Device, occupancy
-from tileprof.record.cuda import accesses, bind, join, raw, writes
+from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
+from tileprof.record.cuda.calls import OperatorCall
 from tileprof.record.cuda.graphs import Graphs, Told
 from tileprof.record.cuda.items import Items, Walk
 from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
@@ -51,11 +52,12 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A launch that was captured into a graph: its kernel, its operator and module, and the tensors that there were."""
+    """A launch that was captured into a graph: its kernel, operator, module and call, and the tensors that there were."""
 
     kernel: int
     marks: dict[str, str]
     tensors: Ranges
+    call: OperatorCall | None = None
 
 
 @dataclass(slots=True)
@@ -91,6 +93,11 @@ class Decoder:
     _several: Counter[int] = field(default_factory=Counter)
     """Launches by GPU, where there are several."""
     _marks: dict[str, str] = field(default_factory=dict)
+    _calls: dict[int, OperatorCall] = field(default_factory=dict)
+    _call: OperatorCall | None = None
+    _latest_call: tuple[OperatorCall, int] | None = None
+    """The call of the last launch in the trace that has one, and the graph launch that it was part of."""
+    _call_number: int = -1
     _captured: list[Captured] = field(default_factory=list)
     _captures: list[int] = field(default_factory=list)
     _nodes: list[Captured | None] = field(default_factory=list)
@@ -113,6 +120,7 @@ class Decoder:
         self._changed = {e["launch"]: e["ranges"] for e in self.process.events if e["e"] == "changed"}
         self._kernels = {e["id"]: e for e in self.process.events if e["e"] == "kernel"}
         self._spilled = {e["launch"]: e for e in self.process.events if e["e"] == "spill"}
+        self._calls = calls.by_mark(self.process.events)
         self._constants = {e["kernel"]: e["ranges"] for e in self.process.events if e["e"] == "constants"}
         devices = Counter(e.get("device", 0) for e in self.process.events if e["e"] == "launch")
         self._several = devices if len(devices) > 1 else Counter()
@@ -180,9 +188,11 @@ class Decoder:
 
     def _on_mark(self, event: dict[str, Any]) -> None:
         self._marks = {key: str(event.get(key, "")) for key in ("op", "module")}
+        self._call = self._calls.get(id(event))
+        self._latest_call = None
 
     def _on_captured(self, event: dict[str, Any]) -> None:
-        self._captured.append(Captured(event["kernel"], self._marks, self.lifetimes.tensors()))
+        self._captured.append(Captured(event["kernel"], self._marks, self.lifetimes.tensors(), self._call))
 
     def _on_capturing(self, _: dict[str, Any]) -> None:
         self._captures.append(len(self._captured))
@@ -224,7 +234,8 @@ class Decoder:
             places = by_item.places(places)
         if event["launch"] in self._changed:
             self._check_writes(event, parts)
-        bound = bind.bind(parts, here, self.lifetimes)
+        call = self._call if event["graph"] < 0 else node.call if node is not None else None
+        bound = bind.bind(parts, here, self.lifetimes, call.origins() if call is not None else ())
         footprint = self._footprint(bound, places)
         timed = self.timed.get(event["ordinal"]) or self._from_blocks(ran, notes, event.get("device", 0))
         registers = timed.registers or int(kernel["registers"])
@@ -239,6 +250,7 @@ class Decoder:
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
                 note="; ".join(notes), op=self._name(event, "op"), module=self._name(event, "module"),
                 device=str(event["device"]) if self._several else "",
+                call=self._called(call, event["graph"], bound.operands),
             )
         )  # fmt: skip
         self._last_end_ns = timed.begin_ns + timed.duration_ns
@@ -248,6 +260,15 @@ class Decoder:
             tile = np.flatnonzero(ran.known)
             begin = ran.begin[tile] - ran.begin[tile].min()
             self.writer.add_times(launch, tile, ran.sm[tile], begin, begin + ran.end[tile] - ran.begin[tile])
+
+    def _called(self, call: OperatorCall | None, graph: int, operands: tuple[tuple[int, int], ...]) -> str:
+        """The ``call`` column; launches of one call have one number."""
+        if call is None:
+            return ""
+        if self._latest_call != (call, graph):
+            self._call_number += 1
+            self._latest_call = (call, graph)
+        return call.column(self._call_number, operands, self.lifetimes)
 
     def _on_learn(self, event: dict[str, Any]) -> None:
         kernel = self._kernels[event["kernel"]]
@@ -466,7 +487,8 @@ class Decoder:
     ) -> None:
         touched = [(mode, bind.within_buffers(boxes, self.lifetimes)) for mode, boxes in touched]
         never = np.full(1, -1, np.int64)
-        bound = bind.bind(touched, Times(never, never, never, np.zeros(1, np.int64)), self.lifetimes)
+        origins = self._call.origins() if self._call is not None and event["graph"] < 0 else ()
+        bound = bind.bind(touched, Times(never, never, never, np.zeros(1, np.int64)), self.lifetimes, origins)
         duration = max(1, round(moved / self.device.dram_bytes_per_s * 1e9))
         footprint = self._footprint(bound, np.zeros((1, 3), np.int32))
         self._last_end_ns += duration
@@ -475,6 +497,7 @@ class Decoder:
                 footprint=footprint, operands=bound.operands, kernel=name, fingerprint=name, grid=(1, 1, 1),
                 block=(1, 1, 1), duration_ns=duration, begin_ns=self._last_end_ns - duration, timing="modelled", stream=self._stream(event), coverage="conservative" if doubt else "exact", note=doubt,
                 graph=event["graph"], op=self._name(event, "op"), module=self._name(event, "module"),
+                call=self._called(self._call if event["graph"] < 0 else None, -1, bound.operands),
             )
         )  # fmt: skip
 

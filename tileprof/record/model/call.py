@@ -102,23 +102,28 @@ Model = Callable[[Call, "Device"], list[Kernel]]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A registered model. ``data_dependent``: its result depends on tensor values and is not cached."""
+    """A registered model.
+
+    ``data_dependent``: its result depends on tensor values and is not cached. ``any_number``: it is the same whatever
+    floating-point numbers the operator is called with, which may change at every step (an optimiser's bias corrections).
+    """
 
     model: Model
     data_dependent: bool = False
+    any_number: bool = False
 
 
 REGISTRY: dict[str, Entry] = {}
 
 
-def models(*ops: str, data_dependent: bool = False) -> Callable[[Model], Model]:
+def models(*ops: str, data_dependent: bool = False, any_number: bool = False) -> Callable[[Model], Model]:
     """Register a tile model for operators, by schema name with or without overload."""
 
     def register(model: Model) -> Model:
         for op in ops:
             if op in REGISTRY:
                 raise ValueError(f"two tile models for {op}")
-            REGISTRY[op] = Entry(model, data_dependent)
+            REGISTRY[op] = Entry(model, data_dependent, any_number)
         return model
 
     return register

@@ -16,8 +16,8 @@ _MOST_OPERANDS: Final = 32
 
 
 def called(call: Call, kernel: Kernel) -> str:
-    """The JSON text for one kernel of the call; empty where it has too many operands to be worth it."""
-    if len(kernel.operands) > _MOST_OPERANDS:
+    """The JSON text for one kernel of the call; empty for lists of tensors and where there are too many operands."""
+    if len(kernel.operands) > _MOST_OPERANDS or call.op.startswith("aten::_foreach_"):
         return ""
     names = _names(call)
     operands = [

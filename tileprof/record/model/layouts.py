@@ -18,9 +18,10 @@ def _alignment(tensor: torch.Tensor) -> int:
     return min(offset & -offset, _ALIGNMENT_BYTES) or _ALIGNMENT_BYTES
 
 
-def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> bool:
+def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any], numbers: list[float] | None = None) -> bool:
     """Append all tensors in ``value`` to ``tensors``, and a hashable description of it to ``key``.
 
+    With ``numbers``, floating-point numbers go there, and the key only says that there is one.
     False where a tensor is not strided: its components stand for it, and tile models do not know it.
     """
     if isinstance(value, torch.Tensor):
@@ -33,8 +34,12 @@ def flatten(value: Any, tensors: list[torch.Tensor], key: list[Any]) -> bool:
         key.append(len(value))
         strided = True
         for one in value:
-            strided = flatten(one, tensors, key) and strided
+            strided = flatten(one, tensors, key, numbers) and strided
         return strided
+    if numbers is not None and isinstance(value, float):
+        numbers.append(value)
+        key.append(float)
+        return True
     try:
         hash(value)
         key.append(value)

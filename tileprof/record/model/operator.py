@@ -58,6 +58,8 @@ class Operator:
     returns_given: bool = False
     strided: bool = True
     mutates: bool = False
+    view: bool = False
+    """Its results are its first argument's memory, seen otherwise."""
 
     def __post_init__(self) -> None:
         self.mutates = any(a.written for a in self.arguments)
@@ -106,6 +108,7 @@ def describe(overload: OpOverload) -> Operator:
         composite=composite,
         explicit=entry is None and not composite and _has(schema, "CompositeExplicitAutograd"),
         returns_given=mutates and any(r.alias_info is not None for r in schema.returns),
+        view=view and not composite and overload.is_view and schema.name.startswith("aten::"),
     )
 
 

@@ -55,6 +55,7 @@ class Recording:
         self._exit_code: int | None = None
         self._reason = "the program did not reach its end"
         self._finished = self._interrupted = False
+        self._leave = os._exit
 
     def ended(self, exit_code: int, error: BaseException | None) -> None:
         """Hear how the program ended. Raises UserError where it could not run on fake tensors."""
@@ -83,7 +84,7 @@ class Recording:
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
-        session = self.session
+        session, whole = self.session, False
         try:
             notes = session.stop()
             reason = session.failure or self._reason
@@ -95,6 +96,13 @@ class Recording:
             _say(f"the trace is not whole; this is a bug in tileprof: {error}")
         else:
             self._tell(path, reason, notes)
+            whole = True
+        if not whole and not self._exit_code and not self._interrupted:
+            # The program ended well and the trace did not. This is an exit handler, after which the interpreter would exit with 0.
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
+            self._leave(_STOPPED)
         if self._interrupted:
             # Whatever code the libraries evaluated since the program ended made the interpreter forget that an
             # interrupt ended it; it is to end by SIGINT all the same. The hook says nothing by now.

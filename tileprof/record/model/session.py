@@ -25,6 +25,7 @@ from tileprof.errors import UserError
 from tileprof.record import capture
 from tileprof.record.model import fake, plans, unfused
 from tileprof.record.model.call import Call, Kernel, Operand, Scratch
+from tileprof.record.model.called import called
 from tileprof.record.model.dispatch import Mode, each_thread
 from tileprof.record.model.layouts import as_operands, flatten
 from tileprof.record.model.modules import Modules, Names
@@ -110,6 +111,8 @@ class Session:
 
     def stop(self) -> list[str]:
         """See nothing more, and say in the trace what was not covered: the notes."""
+        if self.active:
+            self._guard(self.buffers.bury)
         self.active = False
         notes = self.notes()
         self._stack.close()
@@ -241,7 +244,8 @@ class Session:
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
-        strided = flatten([] if lifted else given, tensors, key)
+        numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
+        strided = flatten([] if lifted else given, tensors, key, numbers)
         inputs = len(tensors)
         key.append("->")
         strided = flatten(result, tensors, key) and strided
@@ -261,16 +265,20 @@ class Session:
             return
         cached = tuple(key)
         planned = self._plans.get(cached)
+        texts: list[str] | None = None
         if planned is None:
             call = self._call(operator, given, result, tensors, values)
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if operator.entry is None or self.fake or not operator.entry.data_dependent:
                 self._plans[cached] = planned
+        elif numbers and any(one.call for one in planned):
+            call = self._call(operator, given, result, tensors, values)
+            texts = [called(call, one.kernel) for one in planned]
         if operator.mutates:
             written: list[torch.Tensor] = []
             flatten([v for a, v in zip(operator.arguments, given, strict=True) if a.written], written, [])
             buffers.wrote(written)
-        self._launch(operator.name, planned, tensors, places, inputs, path)
+        self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
     def _initialises(self, operator: Operator, tensors: list[torch.Tensor], places: list[Buffer | None]) -> bool:
         """A write to a parameter before any module ran: on a GPU it is done once, and mostly by the CPU."""
@@ -330,16 +338,18 @@ class Session:
         places: list[Buffer | None],
         inputs: int,
         path: str,
+        texts: list[str] | None = None,
     ) -> None:
+        """Write the launches of an operator; ``texts``: how it was called, where that differs from when it was planned."""
         sizes: dict[int, int] = {}
         for one in planned:
             for slot in one.slots:
                 if isinstance(slot, Scratch):
                     sizes[slot.slot] = max(sizes.get(slot.slot, 0), slot.bytes)
         scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
-        for one in planned:
+        for one, text in zip(planned, texts or [one.call for one in planned], strict=True):
             if self.window.keeps():
-                self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path)
+                self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path, text)
         for workspace in scratch.values():
             self.buffers.release(workspace)
 
@@ -370,7 +380,7 @@ class Session:
             bound.append((self.buffers.bind(buffer, new=new), self.buffers.offset(tensor)))
         return tuple(bound)
 
-    def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str) -> None:
+    def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str, call: str = "") -> None:
         kernel = one.kernel
         begin_ns = self.end_ns + round(self.device.launch_gap_ns) if self.writer.launches else 0
         footprint = one.footprint
@@ -396,7 +406,7 @@ class Session:
                 begin_ns=begin_ns,
                 flops=kernel.flops,
                 note=kernel.note,
-                call=one.call,
+                call=call,
             )
         )
         self.end_ns = begin_ns + one.duration.launch_ns

@@ -173,6 +173,14 @@ class Buffers:
             found = [self.of(t, made=False) for t in tensors]
         return found
 
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies in a live buffer, whose size has not changed since."""
+        if not _has_storage(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        held = self._live.get(storage._cdata)  # noqa: SLF001
+        return held is not None and held.bytes == storage.nbytes()
+
     def of(self, tensor: torch.Tensor, *, made: bool) -> Buffer | None:
         """The buffer ``tensor`` lies in, None for memory of no size; ``made``: an operator just returned it."""
         storage = tensor.untyped_storage()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -12,7 +11,7 @@ import torch
 from torch import fx
 
 from tileprof.errors import UserError
-from tileprof.policy.format import load_policy
+from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.compile import aten, products
 from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
@@ -20,12 +19,13 @@ from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import proposed
 from tileprof.runtime.compile.program import Program
 from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.report import Report, announce
 from tileprof.runtime.compile.ways import Traced, Way
 from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
-FOLDED_BYTES: Final = 128 * 2**20
+FOLDED_BYTES: Final = 512 * 10**6
 """Copies of weights that a program may make without ``frozen=True``."""
 
 
@@ -35,42 +35,63 @@ def backend(
     """What `torch.compile` calls with a graph and example inputs; returns what runs in its place. Raises `UserError` for options that mean nothing."""
     chosen = Options.of(options)
     policies = [load_policy(path) for path in chosen.policies]
+    report = Report()
+    announce(report)
     reason = left_to_inductor(inputs, chosen)
+    if reason is None:
+        device = _device(inputs)
+        plain = own_copy(module)
+        try:
+            graph = Traced(own_copy(module), inputs)
+            regions = _regions(graph, chosen, policies, report)
+        except Exception:
+            LOG.exception("looking for regions failed, which is a bug of tileprof")
+            reason = "looking for regions failed"
+        else:
+            if regions:
+                return _program(module, inputs, plain, graph, regions, chosen, device, report)
+            reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
+    report.reason = reason
+    LOG.info("left to Inductor: %s", reason)
+    return inductor(module, inputs)
+
+
+def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report: Report) -> list[Region]:
+    """What kernels of ours compute of a graph; the report says what, and what they do not."""
+    assert graph.module is not None
+    nodes = graph.module.graph
+    reason = _unraced(nodes)
     if reason is not None:
-        LOG.info("left to Inductor: %s", reason)
-        return inductor(module, inputs)
-    device = _device(inputs)
-    plain = own_copy(module)
-    try:
-        graph = Traced(own_copy(module), inputs)
-        assert graph.module is not None
-        reason = _unraced(graph.module.graph)
-        finders = (*FINDERS, products.finder(chosen, policies))
-        regions = [] if reason else _without_large_copies(proposed(graph.module.graph, finders), chosen)
-        _report(graph.module.graph, regions)
-    except Exception:
-        LOG.exception("left to Inductor: looking for regions failed, which is a bug of tileprof")
-        return inductor(module, inputs)
-    if not regions:
-        LOG.info("left to Inductor: %s", reason or "no region of the graph is one that a kernel of tileprof computes")
-        return inductor(module, inputs)
-    return _program(module, inputs, plain, graph, regions, chosen, device)
+        report.reason = reason
+    regions = [] if reason else proposed(nodes, FINDERS)
+    taken = {n for region in regions for n in region.nodes}
+    if reason is None:
+        regions = proposed(nodes, [products.finder(options, policies, taken)], regions)
+    regions = _without_large_copies(regions, options)
+    taken = {n for region in regions for n in region.nodes}
+    report.taken.update(r.name for r in regions)
+    report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
+    for name, count in report.taken.items():
+        LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
+    if report.left:
+        LOG.info("left to Inductor: %s", ", ".join(f"{count} {name}" for name, count in report.left.most_common()))
+    return regions
 
 
 def _program(
-    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device
+    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device, report: Report
 ) -> Callable[..., Any]:  # fmt: skip
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
     measured = options.use == "measured"
     theirs = inductor(module, inputs) if measured else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler) for each in _selections(regions)]
-    program = Program(graph, plain, ways if measured else ways[:1], theirs, device, measured=measured)
+    program = Program(graph, plain, ways if measured else ways[:1], theirs, device, report, measured=measured)
     made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
     return made
 
 
 class _Later:
-    """Inductor's program of a graph, compiled when it is first called."""
+    """Inductor's program of a graph, compiled when it is first called; in a capture, where that cannot be, PyTorch's operations as they are."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module = module
@@ -78,6 +99,8 @@ class _Later:
 
     def __call__(self, *args: Any) -> Any:
         if self._made is None:
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                return self._module(*args)
             self._made = inductor(own_copy(self._module), list(args))
         return self._made(*args)
 
@@ -152,16 +175,6 @@ def _selections(regions: list[Region]) -> list[list[Region]]:
     if 1 < len(others) <= 3:
         found += [[region] for region in others]
     return found
-
-
-def _report(graph: fx.Graph, regions: list[Region]) -> None:
-    """Log what was taken, and by name and number the operations that are left."""
-    taken = {n for region in regions for n in region.nodes}
-    left = Counter(_name(n) for n in graph.nodes if n.op == "call_function" and n not in taken and _works(n))
-    for name, count in Counter(r.name for r in regions).items():
-        LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
-    if left:
-        LOG.info("left to Inductor: %s", ", ".join(f"{count} {name}" for name, count in left.most_common()))
 
 
 def _works(node: fx.Node) -> bool:

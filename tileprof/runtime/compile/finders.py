@@ -10,6 +10,13 @@ from torch import fx
 from tileprof.runtime.compile.region import Finder, Region
 
 
+def whole_decoders(graph: fx.Graph) -> Iterator[Region]:
+    """See `tileprof.runtime.decode.find`, which imports this package."""
+    from tileprof.runtime.decode.find import decoders  # noqa: PLC0415
+
+    yield from decoders(graph)
+
+
 def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
     """See `tileprof.runtime.convnet.find`, which imports this package."""
     from tileprof.runtime.convnet.find import find  # noqa: PLC0415
@@ -17,5 +24,5 @@ def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
     yield from find(graph)
 
 
-FINDERS: Final[tuple[Finder, ...]] = (convolutional_networks,)
+FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, convolutional_networks)
 """One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`."""

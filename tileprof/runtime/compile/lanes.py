@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -38,14 +38,18 @@ class Lane:
     @classmethod
     def built(cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None) -> Lane:
         """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises `RegionError`."""
-        runners = {}
+        runners, folded = {}, {}
         for key, region in regions.items():
             twin = getattr(like._runners[key], "twin", None) if like else None  # noqa: SLF001 - of its own class
             try:
                 runners[key] = twin() if twin is not None else region.build(device)
             except (UserError, RuntimeError, OSError) as error:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
-        return cls(regions, runners)
+            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001 - likewise
+                folded[key] = like._folded[key]  # noqa: SLF001 - a twin may share copies of weights: they are as old
+        made = cls(regions, runners)
+        made._folded.update(folded)
+        return made
 
     def follow(self, key: str, device: torch.device, folded: Sequence[Any]) -> None:
         """Have a runner that keeps copies of weights made anew if these are no longer the ones that it saw."""
@@ -53,7 +57,7 @@ class Lane:
             return
         if any(t.is_inference() for t in folded):
             raise RegionError(f"{self._regions[key].name}: PyTorch counts no changes of weights made in inference mode")
-        state = tuple((t.data_ptr(), t._version) for t in folded)  # noqa: SLF001 - the counter's name
+        state = _state(folded)
         if self._folded.setdefault(key, state) == state:
             return
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
@@ -64,6 +68,10 @@ class Lane:
             raise RegionError(f"{self._regions[key].name}: {_first_line(error)}") from error
         self._folded[key] = state
         LOG.info("%s: a weight has changed, its copy is made anew", self._regions[key].name)
+
+    def fresh(self, key: str, folded: Sequence[Any]) -> bool:
+        """Whether a runner's copies of weights, if it keeps any, are those of the weights as they are."""
+        return not self._runners[key].frozen or self._folded.get(key) == _state(folded)
 
     def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
         """Run one region on what it reads and updates."""
@@ -110,6 +118,11 @@ class Lane:
             inputs[number] = whole.copy_(inputs[number])
 
 
+def _state(weights: Sequence[Any]) -> tuple[Any, ...]:
+    """What tells a weight from another, and from itself before a change, as far as PyTorch counts changes."""
+    return tuple((t.data_ptr(), t._version) for t in weights)  # noqa: SLF001 - the counter's name
+
+
 def _strides(tensor: Any) -> tuple[int, ...]:
     """Strides of the dimensions that have more than one element: those of the others say nothing."""
     return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
@@ -140,15 +153,15 @@ class Lanes:
                 self._lanes[place], self._spare = self._spare, None
             return self._lanes[place]
 
-    def cold(self) -> Lane | None:
-        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is one, or none can be made now."""
+    def cold(self, like: Lane, fresh: Callable[[Lane], bool]) -> Lane | None:
+        """A new lane for the next capture, which the caller has to run once and hand to `ready`; None if there is a fresh one, or none can be made now."""
         if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
             return None
         with self._lock:
-            if self._spare is not None or self._claimed:
+            if self._claimed or (self._spare is not None and fresh(self._spare)):
                 return None
-            self._claimed = True
-            return self._build()
+            self._spare, self._claimed = None, True
+            return Lane.built(self._regions, self._device, like)
 
     def ready(self, lane: Lane) -> None:
         """Keep a lane that has run once for the next capture."""
@@ -158,12 +171,9 @@ class Lanes:
     def _lane(self, place: tuple[str, int]) -> Lane:
         with self._lock:
             if place not in self._lanes:
-                self._lanes[place] = self._build()
+                like = next(iter(self._lanes.values()), None)
+                self._lanes[place] = Lane.built(self._regions, self._device, like)
             return self._lanes[place]
-
-    def _build(self) -> Lane:
-        like = next(iter(self._lanes.values()), None)
-        return Lane.built(self._regions, self._device, like)
 
 
 def _first_line(error: BaseException) -> str:

@@ -19,13 +19,15 @@ from tileprof.runtime.compile.region_op import declare, region_call
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
-def proposed(graph: fx.Graph, finders: Sequence[Finder]) -> list[Region]:
-    """The regions that the finders propose and that can be replaced: no node is in two of them. What cannot is logged and left out."""
-    kept: list[Region] = []
-    taken: set[fx.Node] = set()
+def proposed(graph: fx.Graph, finders: Sequence[Finder], before: Sequence[Region] = ()) -> list[Region]:
+    """The regions ``before`` and those that the finders propose and that can be replaced: no node is in two of them. What cannot is logged and left out."""
+    kept = list(before)
+    taken = {node for region in before for node in region.nodes}
     for finder in finders:
         for region in finder(graph):
-            reason = "another region has some of its nodes" if taken & set(region.nodes) else unfit(graph, region)
+            if not taken.isdisjoint(region.nodes):
+                continue
+            reason = unfit(graph, region)
             if reason is None and _order(graph, [*kept, region]) is None:
                 reason = "it and what comes before it need each other's results"
             if reason is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,12 +28,15 @@ from tileprof.runtime.pipeline import Pipeline
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
-def finder(options: Options, policies: Sequence[Policy] = ()) -> Finder:
-    """Who looks for chains of products; ``policies`` are preferred where their stages are a chain's."""
+def finder(options: Options, policies: Sequence[Policy] = (), taken: Collection[fx.Node] = ()) -> Finder:
+    """Who looks for chains of products without nodes that are ``taken``; ``policies`` are preferred where their stages are a chain's."""
+    made: dict[tuple[Chain, str, torch.device], Any] = {}
 
     def regions(graph: fx.Graph) -> Iterator[Region]:
         reasons: Counter[str] = Counter()
         for found in list(chains(graph)):
+            if any(product in taken for product in found.products):
+                continue
             chain, scheduler, pairs, reason = suited(found, options)
             reasons.update(
                 [f"a chain of {len(found.stages)} stages is not for the persistent kernel: {reason}"] if reason else []
@@ -43,7 +46,7 @@ def finder(options: Options, policies: Sequence[Policy] = ()) -> Finder:
             policy = next((p for p in policies if _same(p, chain)), None)
             if policy is None and (policy := next((p for p in policies if _same(p, found.chain)), None)) is not None:
                 pairs = Pairs()
-            yield _region(found, _Plan(chain, scheduler, pairs, policy))
+            yield _region(found, _Plan(chain, scheduler, pairs, policy), made)
         for reason, count in reasons.items():
             LOG.info("%s%s", reason, f" ({count} times)" if count > 1 else "")
 
@@ -60,7 +63,7 @@ class _Plan:
     policy: Policy | None
 
 
-def _region(found: Found, plan: _Plan) -> Region:
+def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device], Any]) -> Region:
     nodes = _between(found)
     inputs = aten.inputs_of(nodes)
     sources = {name: node.args[0] if node in nodes else node for name, node in found.inputs.items()}
@@ -69,8 +72,10 @@ def _region(found: Found, plan: _Plan) -> Region:
     folded = tuple(sorted({at[part] for parts in plan.pairs.values() for part in parts}))
 
     def build(device: torch.device) -> Runner:
-        policy = plan.policy or plan.chain.policy()
-        return ChainRunner(_pipeline(policy, plan.scheduler, device), at, turned, plan.pairs)
+        key = plan.chain, plan.scheduler, device
+        if key not in made:
+            made[key] = _pipeline(plan.policy or plan.chain.policy(), plan.scheduler, device)
+        return ChainRunner(_another(made[key]), at, turned, plan.pairs)
 
     name = f"a chain of {len(found.products)} products"
     return Region(name, nodes, inputs, (found.last,), (), build, folded)
@@ -105,6 +110,11 @@ def _pipeline(policy: Policy, scheduler: str, device: torch.device) -> Any:
         return GpuPipeline(policy, schedule=scheduler, device=str(device))
 
 
+def _another(pipeline: Any) -> Any:
+    """A pipeline with memory and semaphores of its own, and the same code: layers of a model are the same chain."""
+    return pipeline if isinstance(pipeline, Pipeline) else pipeline.twin()
+
+
 class ChainRunner:
     """A chain by its pipeline, whose inputs are found ``at`` some of the region's; ``turned``: names of those that are transposed first."""
 
@@ -127,8 +137,7 @@ class ChainRunner:
 
     def twin(self) -> ChainRunner:
         """Another runner with semaphores and memory of its own."""
-        pipeline = self.pipeline if isinstance(self.pipeline, Pipeline) else self.pipeline.twin()
-        return ChainRunner(pipeline, self._at, self._turned, self._pairs)
+        return ChainRunner(_another(self.pipeline), self._at, self._turned, self._pairs)
 
     def _refuse(self) -> None:
         if getattr(self.pipeline, "refused", None):

@@ -6,13 +6,14 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import fx
 
 from tileprof.runtime.compile.lanes import NotNowError, RegionError
 from tileprof.runtime.compile.race import difference, in_float32, times_in_turn
+from tileprof.runtime.compile.report import Report
 from tileprof.runtime.compile.ways import Traced, Way
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
@@ -37,11 +38,12 @@ class Program:
         ways: Sequence[Callable[[], Way]],
         theirs: Callable[..., Any],
         device: torch.device,
+        report: Report,
         *,
         measured: bool,
     ) -> None:
         self._graph, self._plain, self._ways, self._theirs = graph, plain, ways, theirs
-        self._device, self._measured = device, measured
+        self._device, self.report, self._measured = device, report, measured
         self._deciding = threading.Lock()
         self._decided = False
         self._way: Way | None = None
@@ -71,6 +73,7 @@ class Program:
     def _give_up(self, reason: str) -> None:
         LOG.warning("whole program: Inductor's from now on: %s", reason)
         self._way, self._decided = None, True
+        self.report.kept, self.report.reason = "", reason
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self._told:
@@ -79,67 +82,73 @@ class Program:
 
     def _decide(self, args: tuple[Any, ...]) -> Any:
         """Race, and the results of this call. What the program updates in place is updated once, whatever ran."""
-        changed = self._graph.changed(args)
-        before = [t.clone() for t in changed]
-
-        def restore() -> None:
-            for tensor, saved in zip(changed, before, strict=True):
-                tensor.copy_(saved)
-
-        race = _Race(self, args, changed, restore)
+        call = _Call(args, self._graph.changed(args))
+        race = _Race(call, self._theirs, self._plain, self._device, self.report, measured=self._measured)
         for make in self._ways:
             verdict = race.run(make)
             if verdict is None:
                 break
             self._decided = True
-            if verdict:
+            if verdict is not False:
+                self._way, self.report.kept, self.report.reason = verdict, verdict.name, ""
                 break
-        restore()
+        call.restore()
         return self._theirs(*args) if self._way is None else self(*args)
 
 
-class _Race:
-    """One call's ways against Inductor's program, on its inputs."""
+class _Call:
+    """Inputs, and the tensors among what they lead to that a call updates in place, which can be put back."""
 
-    def __init__(self, program: Program, args: tuple[Any, ...], changed: Sequence[Any], restore: Callable[[], None]) -> None:  # fmt: skip
-        self.program, self.args, self.changed, self.restore = program, args, changed, restore
-        self._reference: Any = None
+    def __init__(self, args: tuple[Any, ...], changed: Sequence[Any]) -> None:
+        self.args, self._changed = args, changed
+        self._before = [t.clone() for t in changed]
 
-    def run(self, make: Callable[[], Way]) -> bool | None:
-        """Whether the way is kept. None: these inputs cannot tell, another call may."""
-        program = self.program
-        name = "our kernels"
-        try:
-            way = make()
-            name = way.name
-            ours = self._results(way)
-            way.lanes.now().check()
-            right = self._right(way, ours)
-            if not right:
-                return right
-            if program._measured and not self._faster(way):  # noqa: SLF001 - one concept in two classes
-                return False
-        except (RegionError, NotNowError) as error:
-            LOG.warning("whole program: Inductor's: %s", error)
-            return False
-        except (RuntimeError, OSError) as error:  # of a compiler, memory, a capture: Inductor's way is there
-            LOG.warning("whole program: Inductor's: %s: %s", name, (str(error) or type(error).__name__).splitlines()[0])
-            return False
-        program._way = way  # noqa: SLF001 - likewise
-        return True
+    def restore(self) -> None:
+        for tensor, saved in zip(self._changed, self._before, strict=True):
+            tensor.copy_(saved)
 
-    def _results(self, run: Callable[..., Any]) -> list[Any]:
+    def results(self, run: Callable[..., Any]) -> list[Any]:
         """What a program returns and what it makes of the tensors that it updates."""
         self.restore()
         result = run(*self.args)
         results = list(result) if isinstance(result, tuple | list) else [result]
-        return [*results, *(t.clone() for t in self.changed)]
+        return [*results, *(t.clone() for t in self._changed)]
+
+
+class _Race:
+    """One call's ways against Inductor's program, or without one against PyTorch's results."""
+
+    def __init__(
+        self, call: _Call, theirs: Callable[..., Any], plain: fx.GraphModule, device: torch.device, report: Report, *, measured: bool
+    ) -> None:  # fmt: skip
+        self._call, self._theirs, self._plain, self._device = call, theirs, plain, device
+        self._report, self._measured = report, measured
+        self._wanted: list[Any] | None = None
+
+    def run(self, make: Callable[[], Way]) -> Way | Literal[False] | None:
+        """The way, if it is kept. None: these inputs cannot tell, another call may."""
+        try:
+            way = make()
+            ours = self._call.results(way)
+            way.lanes.now().check()
+            right = self._right(way, ours)
+            if not right:
+                return right
+            return way if not self._measured or self._faster(way) else False
+        except (RegionError, NotNowError) as error:
+            return self._lost(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever a compiler or a capture raises, Inductor's program is there
+            return self._lost(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
+
+    def _lost(self, reason: str) -> Literal[False]:
+        LOG.warning("whole program: Inductor's: %s", reason)
+        self._report.reason = reason
+        return False
 
     def _right(self, way: Way, ours: list[Any]) -> bool | None:
-        program = self.program
-        against = program._theirs if program._measured else program._plain  # noqa: SLF001 - likewise
-        theirs = self._results(against)
-        far = difference(ours, theirs)
+        if self._wanted is None:
+            self._wanted = self._call.results(self._theirs if self._measured else self._plain)
+        far = difference(ours, self._wanted)
         if far.error is None:
             LOG.info("whole program: Inductor's for now: results that are all zero, or not finite, cannot be compared")
             return None
@@ -147,31 +156,31 @@ class _Race:
             return True
         exact = self._in_float32()
         if exact is not None:
-            count = len(exact)
-            mine, other = (difference(_wide(r[:count]), exact) for r in (ours, theirs))
-            LOG.info("%s: %.1e from float32, Inductor's %.1e", way.name, mine.error or 0.0, other.error or 0.0)
-            if mine.error is not None and other.error is not None and mine.error <= max(far.tolerance, other.error):
-                return True
-        LOG.warning("whole program: Inductor's: results of %s differ by %.1e", way.name, far.error)
-        return False
+            mine, other = (difference(_wide(r[: len(exact)]), exact) for r in (ours, self._wanted))
+            if mine.error is not None and other.error is not None:
+                LOG.info("%s: %.1e from float32, Inductor's %.1e", way.name, mine.error, other.error)
+                if mine.error <= max(far.tolerance, other.error):
+                    return True
+        return self._lost(f"results of {way.name} differ by {far.error:.1e}")
 
     def _in_float32(self) -> list[Any] | None:
-        size = sum(4 * a.numel() for a in self.args if isinstance(a, torch.Tensor))
-        device = self.program._device  # noqa: SLF001 - likewise
-        if device.type == "cuda" and _ROOM * size > torch.cuda.mem_get_info(device)[0]:
+        size = sum(4 * a.numel() for a in self._call.args if isinstance(a, torch.Tensor))
+        if self._device.type == "cuda" and _ROOM * size > torch.cuda.mem_get_info(self._device)[0]:
             return None
-        self.restore()
-        return in_float32(self.program._plain, self.args)  # noqa: SLF001 - likewise
+        self._call.restore()
+        return in_float32(self._plain, self._call.args)
 
     def _faster(self, way: Way) -> bool:
         lane = way.lanes.now()
-        works = [partial(way.in_lane, lane, self.args), partial(self.program._theirs, *self.args)]  # noqa: SLF001 - likewise
-        ours, theirs = times_in_turn(works, self.restore)
+        works = [partial(way.in_lane, lane, self._call.args), partial(self._theirs, *self._call.args)]
+        ours, theirs = times_in_turn(works, self._call.restore)
         lane.check()
         kept = ours <= WORTH * theirs
         LOG.info(
             "whole program: %.1f us against Inductor's %.1f us; kept %s (%s)", ours, theirs, "ours" if kept else "Inductor's", way.name
         )  # fmt: skip
+        self._report.ours_us, self._report.inductor_us = ours, theirs
+        self._report.reason = "" if kept else f"{way.name}: {ours:.1f} us against Inductor's {theirs:.1f} us"
         return kept
 
 

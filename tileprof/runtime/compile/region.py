@@ -11,7 +11,11 @@ from torch import fx
 
 
 class Runner(Protocol):
-    """Computes a region on the current stream. The backend makes one runner per device and stream; a runner need not be thread-safe."""
+    """Computes a region on the current stream. The backend makes one runner per stream and per captured graph; a runner need not be thread-safe.
+
+    A method ``twin() -> Runner`` is called where there is one, in the place of another `Region.build`: the twin has semaphores and memory of its own, and may share code, tables and
+    copies of weights.
+    """
 
     frozen: bool
     """Whether it keeps copies of the inputs that the region calls `Region.folded`, made at its first call. The backend makes a new runner once
@@ -22,7 +26,7 @@ class Runner(Protocol):
 
         ``inputs`` are in the order of `Region.inputs`, with the shapes, strides and dtypes of their nodes, and begin at multiples of 16 bytes. Activations may have
         another address at each call. Launches on the current stream, may be captured in a CUDA graph after one call outside of it, never
-        synchronises with the host. Outputs are allocated through PyTorch at each call (or cloned): the next call must not overwrite them.
+        synchronises with the host. Raises `RuntimeError` or `UserError` where it knows, without waiting, that an earlier call gave up. Outputs are allocated through PyTorch at each call (or cloned): the next call must not overwrite them.
         """
 
     def check(self) -> None:

@@ -120,16 +120,18 @@ class Way:
         return self._graph.run(lambda values: self._run_in(lane, values), args)
 
     def _run(self, values: list[Any]) -> Any:
-        lane, cold = self.lanes.now(), self.lanes.cold()
-        if cold is None:
-            return self._run_in(lane, values)
-        self._follow(cold, values)
+        lane = self.lanes.now()
+        self._follow(lane, values)  # first: the cold lane may share its copies
+        cold = self.lanes.cold(lane, lambda spare: self._fresh(spare, values))
         result = self._run_in(lane, values, cold)
-        self.lanes.ready(cold)
+        if cold is not None:
+            self.lanes.ready(cold)
         return result
 
     def _run_in(self, lane: Lane, values: list[Any], cold: Lane | None = None) -> Any:
-        self._follow(lane, values)
+        for each in (lane, cold):
+            if each is not None:
+                self._follow(each, values)
 
         def call(key: str, read: list[Any], updated: list[Any]) -> Sequence[Any]:
             if cold is not None:
@@ -138,6 +140,9 @@ class Way:
 
         with running(call):
             return self._compiled(*values)
+
+    def _fresh(self, lane: Lane, values: Sequence[Any]) -> bool:
+        return all(lane.fresh(folded.key, [values[n] for n in folded.at]) for folded in self._folded)
 
     def _follow(self, lane: Lane, values: Sequence[Any]) -> None:
         for folded in self._folded:

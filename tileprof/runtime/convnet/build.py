@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tileprof import building
-from tileprof.runtime.convnet.tiling import SLOT_BYTES, WEIGHT_BYTES, WIDTHS
+from tileprof.runtime.convnet.tiling import MOST_SLOT_BYTES, WEIGHT_BYTES, WIDTHS
 from tileprof.runtime.persistent.build import CUBIN, FLAGS, nvcc, version
 from tileprof.runtime.persistent.build import SOURCES as SHARED_SOURCES
 from tileprof.runtime.persistent.source import SHARED_BYTES, multiply
@@ -22,6 +22,9 @@ WHAT: Final = "the kernel of convolutional networks"
 BIAS_BYTES: Final = 1024
 """Of a slot of weights, behind them."""
 
+_SMALL_SLOT_BYTES: Final = 20 * 1024
+_RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, what alignment takes
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -30,14 +33,24 @@ class Options:
     dtype: str = "float16"
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
-    activation_slots: int = 3
-    weight_slots: int = 7
+    slot_bytes: int = MOST_SLOT_BYTES
+
+    @property
+    def weight_slots(self) -> int:
+        """What is ahead of the products: more where a slot of activations is small, as tiles are then."""
+        return 6 if self.slot_bytes <= _SMALL_SLOT_BYTES else 5
+
+    @property
+    def activation_slots(self) -> int:
+        """As many as there is room for."""
+        left = SHARED_BYTES - _RESERVED_BYTES - self.weight_slots * (WEIGHT_BYTES + BIAS_BYTES)
+        return left // self.slot_bytes
 
 
 def header(options: Options) -> str:
     """stages.h: sizes, and wgmma for every width of a tile."""
     constants = {
-        "A_SLOTS": options.activation_slots, "A_BYTES": SLOT_BYTES, "W_SLOTS": options.weight_slots,
+        "A_SLOTS": options.activation_slots, "A_BYTES": options.slot_bytes, "W_SLOTS": options.weight_slots,
         "W_BYTES": WEIGHT_BYTES + BIAS_BYTES, "SHARED_BYTES": SHARED_BYTES,
     }  # fmt: skip
     return "\n".join([

@@ -9,6 +9,7 @@ constexpr int CONSUMER_WARPS = CONSUMERS / 32;
 constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
+constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input
 constexpr int MOST_DEEP = 32;  // columns of a tile whose k is shared by the two warpgroups
 constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
 
@@ -29,7 +30,8 @@ struct alignas(64) Stage {
     s32 in_rows, in_columns, channels, window;
     s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
     s32 tap_inverse;  // 65536 / tap_columns, rounded up
-    s32 unused[7];
+    s32 source_rows, source_columns;  // of the padded input, where `window` is set
+    s32 unused[5];
 };
 static_assert(sizeof(Stage) == 192);
 

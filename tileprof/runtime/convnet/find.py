@@ -28,6 +28,7 @@ from tileprof.runtime.compile.region import Region
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, Norm, Windows
 from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.convnet.runner import NetworkRunner
+from tileprof.runtime.convnet.tiling import WINDOW
 
 LOG: Final = logging.getLogger("tileprof.compile")
 
@@ -37,7 +38,7 @@ LEAST_LAYERS: Final = 4
 MOST_IMAGES: Final = 32
 
 _H200_BLOCKS: Final = 132
-_MOST_INPUT_CHANNELS: Final = 8
+_MOST_INPUT_CHANNELS: Final = 4
 _DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _NORMS: Final = (
     ATEN._native_batch_norm_legit_no_training.default, ATEN.native_batch_norm.default, ATEN.cudnn_batch_norm.default,  # noqa: SLF001 - ATen's own names
@@ -81,7 +82,7 @@ class _Growing:
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """The network that begins at the graph's first convolution of an image of at most eight channels, if it is one that the kernel can run."""
+    """The network that begins at the graph's first convolution of an image of at most four channels, if it is one that the kernel can run."""
     for node in graph.nodes:
         if not calls(node, ATEN.convolution.default):
             continue
@@ -196,16 +197,16 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
 def _add_windows(
     net: _Growing, x: fx.Node, size: tuple[int, ...], step: int, padding: int, out: tuple[int, ...]
 ) -> int:
-    """The layer that lays the image out in windows of 64 elements, whose pixels have 4 or 8 channels, so that a step is 16 bytes."""
+    """The layer that lays the image out in windows of 32 elements, whose pixels have 4 or 8 channels, so that a step is 16 bytes."""
     read, lie = shape(x), strides(x)
     channels = 8 // step
-    if read is None or lie is None or len(lie) != 4 or read[1] > channels or size[3] > 64 // channels:
+    if read is None or lie is None or len(lie) != 4 or read[1] > channels or size[3] > WINDOW // channels:
         raise Unmatched(f"a first convolution of {size}, stride {step}")
-    width = max((out[3] - 1) * step + 64 // channels, read[3] + padding)
+    width = max((out[3] - 1) * step + WINDOW // channels, read[3] + padding)
     layer = Windows(
         INPUT,
         (read[0], read[2], read[3], read[1]),
-        (read[0], read[2], -(-width // 4) * 4, channels),
+        (read[0], read[2] + 2 * padding + 1, -(-width // 4) * 4, channels),
         padding,
         (lie[0], lie[1], lie[2], lie[3]),
     )
@@ -223,7 +224,7 @@ def _take_maximum(net: _Growing, node: fx.Node) -> None:
         raise Unmatched("a max pooling whose indices are read")
     out = shape(pooled)
     step, padding, dilation = (list(v) * (2 // len(v)) for v in (step, padding, dilation))
-    if out is None or len({*size}) != 1 or len({*step}) != 1 or len({*padding}) != 1 or dilation != [1, 1] or argument(node, 5, "ceil_mode", default=False) or read[1] % 8:  # fmt: skip
+    if out is None or len({*size}) != 1 or len({*step}) != 1 or len({*padding}) != 1 or dilation != [1, 1] or argument(node, 5, "ceil_mode", default=False) or read[1] % 8 or size[0] not in {2, 3} or 2 * padding[0] > size[0]:  # fmt: skip
         raise Unmatched("a max pooling of windows that are not square")
     layer = Maximum(
         _value(net, x),

@@ -30,7 +30,8 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
         } else {
             auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
             wait_cta(shared + A_FULL + 8 * consumer.reader.a.slot, consumer.reader.a.turn);
-            if (stage.kind == MAXIMUM) pool_maximum(stage, task, out, thread);
+            if (stage.kind == MAXIMUM && stage.window == 3) pool_maximum<3>(stage, task, out, thread);
+            if (stage.kind == MAXIMUM && stage.window == 2) pool_maximum<2>(stage, task, out, thread);
             if (stage.kind == AVERAGE) pool_average(stage, task, out, shared, thread);
             if (stage.kind == WINDOWS) lay_windows(stage, task, static_cast<const unsigned short*>(arguments.x), out, thread);
             __syncwarp();

@@ -14,7 +14,16 @@ from tileprof.runtime.convnet.build import ENTRY, Options, compiled
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Maximum, Windows, windowed
 from tileprof.runtime.convnet.pack import column_bytes
 from tileprof.runtime.convnet.plan import Plan
-from tileprof.runtime.convnet.tiling import K_BLOCK, ROW_BYTES, block_bytes, k_blocks, slot_blocks, weight_blocks
+from tileprof.runtime.convnet.tiling import (
+    K_BLOCK,
+    ROW_BYTES,
+    WINDOW,
+    WINDOW_PITCH,
+    block_bytes,
+    k_blocks,
+    slot_blocks,
+    weight_blocks,
+)
 from tileprof.runtime.persistent.build import CUBIN
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
 from tileprof.runtime.persistent.source import SHARED_BYTES
@@ -25,52 +34,42 @@ THREADS: Final = 384
 
 STAGE_WORDS: Final = 40  # Row of common.cuh
 ARGUMENT_WORDS: Final = 10
+_INVERSE: Final = 65536
 _KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3}  # Kind of common.cuh
 
 
 def stage_numbers(plan: Plan, number: int) -> list[int]:
-    """The 32-bit words of Stage of common.cuh behind its pointers."""
+    """The 32-bit words of Stage of common.cuh behind its pointers; those that are missing are 0."""
     network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
     images, rows, columns, channels = layer.shape
     _, in_rows, in_columns, in_channels = layer.reads
     tile = [tiling.rows, tiling.columns, tiling.images]
     out = [rows, columns, images, channels]
     match layer:
-        case Convolution():
-            window = windowed(network, layer)
-            step, height = tiling.step(layer), tiling.rows + (layer.size[0] - 1 if tiling.halo else 0)
-            taps = layer.size[0] * (1 if window else layer.size[1])
+        case Convolution() if windowed(network, layer):
+            _, source_rows, source_columns, _ = network.layers[layer.source].shape
+            box = 16 * (tiling.columns - 1) + 2 * WINDOW
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
-                taps, 1 if window else layer.size[1], slot_blocks(layer, tiling), int(tiling.halo),
+                1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0, box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
+                0, *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
+                in_rows, in_columns, in_channels, 1, 0, 0, 0, 0, _INVERSE, source_rows, source_columns,
+            ]  # fmt: skip
+        case Convolution():
+            step, height = tiling.step(layer), tiling.rows + (layer.size[0] - 1 if tiling.halo else 0)
+            return [
+                _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
+                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes), int(tiling.halo),
                 tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling), step, height * step if tiling.images > 1 else 64,
                 int(tiling.deep), *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
-                in_rows, in_columns, in_channels, int(window), 0, 0, 0, 0, -(-65536 // (1 if window else layer.size[1])),
+                in_rows, in_columns, in_channels, 0, 0, 0, 0, 0, -(-_INVERSE // layer.size[1]), 0, 0,
             ]  # fmt: skip
         case Maximum():
-            return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size, 0, 0, 0, 0, 0]  # fmt: skip
+            return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size]  # fmt: skip
         case Average():
-            return [
-                _KINDS[Average],
-                *[0] * 12,
-                *tile,
-                1,
-                0,
-                *out,
-                0,
-                0,
-                in_rows,
-                in_columns,
-                channels,
-                0,
-                0,
-                0,
-                0,
-                0,
-                0,
-            ]
+            return [_KINDS[Average], *[0] * 12, *tile, 1, 0, *out, 0, 0, in_rows, in_columns, channels]
         case Windows():
-            return [_KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0, in_rows, in_columns, channels, in_channels, *layer.strides, 0]  # fmt: skip
+            return [_KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0, in_rows, in_columns, channels, in_channels, *layer.strides]  # fmt: skip
 
 
 def stage_table(
@@ -82,13 +81,15 @@ def stage_table(
     for number, layer in enumerate(network.layers):
         at = STAGE_WORDS * number
         source = None if layer.source == INPUT else results[layer.source]
-        if isinstance(layer, Convolution):
+        if isinstance(layer, Convolution) and not windowed(network, layer):
             _put_map(table, at, plan, number, source)
         residual = getattr(layer, "residual", None)
         pointers = (results[number], source, None if residual is None else results[residual], weights[number])
         table.words[at + MAP_WORDS : at + MAP_WORDS + 4] = [0 if p is None else p.data_ptr() for p in pointers]
-        numbers = np.array([*stage_numbers(plan, number), *[0] * 7], np.int32)
-        table.words[at + MAP_WORDS + 4 : at + STAGE_WORDS] = numbers.view(np.uint64).tolist()
+        numbers = np.zeros(2 * (STAGE_WORDS - MAP_WORDS - 4), np.int32)
+        made = stage_numbers(plan, number)
+        numbers[: len(made)] = made
+        table.words[at + MAP_WORDS + 4 : at + STAGE_WORDS] = [int(word) for word in numbers.view(np.uint64)]
     return torch.from_numpy(np.array(table.words, np.uint64).view(np.int64))
 
 
@@ -96,20 +97,14 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
     network, layer, tiling = plan.network, plan.network.layers[number], plan.tilings[number]
     assert isinstance(layer, Convolution)
     step = layer.stride
-    if windowed(network, layer):
-        images, rows, columns, channels = network.layers[layer.source].shape
-        row = 2 * columns * channels
-        sizes, strides = (K_BLOCK, layer.shape[2], rows, images), (2 * channels * step, row, row * rows)
-        box, steps = (K_BLOCK, tiling.columns, (tiling.rows - 1) * step + 1, tiling.images), (1, 1, step, 1)
-    else:
-        images, rows, columns, channels = layer.reads
-        more = (layer.size[0] - 1, layer.size[1] - 1) if tiling.halo else (0, 0)
-        sizes, strides = (
-            (channels, columns, rows, images),
-            (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
-        )
-        sides = ((tiling.columns - 1) * step + 1 + more[1], (tiling.rows - 1) * step + 1 + more[0])
-        box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
+    images, rows, columns, channels = layer.reads
+    more = (layer.size[0] - 1, layer.size[1] - 1) if tiling.halo else (0, 0)
+    sizes, strides = (
+        (channels, columns, rows, images),
+        (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
+    )
+    sides = ((tiling.columns - 1) * step + 1 + more[1], (tiling.rows - 1) * step + 1 + more[0])
+    box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
     table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
 
 

@@ -70,7 +70,8 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The input with its channels filled up to ``shape``'s and ``padding`` columns of zeros to the left, the rest to the right: what a convolution reads as windows of 64 elements.
+    """The input with its channels filled up to ``shape``'s, ``padding`` rows of zeros above and columns to the left, the rest below and to the right: what a convolution
+    reads as windows of 32 elements, of which a step is eight elements.
 
     ``strides``: of the input's images, channels, rows and columns, in elements.
     """
@@ -155,8 +156,9 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
             case Average():
                 out = seen.mean((2, 3), keepdim=True)
             case Windows():
-                _, _, columns, channels = layer.shape
+                _, rows, columns, channels = layer.shape
                 right = columns - seen.shape[3] - layer.padding
-                out = functional.pad(seen, (layer.padding, right, 0, 0, 0, channels - seen.shape[1]))
+                below = rows - seen.shape[2] - layer.padding
+                out = functional.pad(seen, (layer.padding, right, layer.padding, below, 0, channels - seen.shape[1]))
         results.append(out.permute(0, 2, 3, 1).reshape(layer.shape).to(dtype).contiguous())
     return results

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from tileprof.runtime.convnet.network import Convolution, Network, folded, windowed
-from tileprof.runtime.convnet.tiling import K_BLOCK, Tiling, k_blocks, weight_blocks
+from tileprof.runtime.convnet.tiling import K_BLOCK, WINDOW, Tiling, k_blocks, weight_blocks
 
 
 def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:
@@ -25,7 +25,8 @@ def packed(network: Network, layer: Convolution, tiling: Tiling, parameters: Seq
     dtype = getattr(torch, network.dtype)
     if windowed(network, layer):
         window = network.layers[layer.source].shape[3]
-        weight = functional.pad(weight, (0, window - weight.shape[3], 0, K_BLOCK // window - weight.shape[2]))
+        pad = (0, window - weight.shape[3], 0, WINDOW // window - weight.shape[2], 0, 2 * blocks - weight.shape[1])
+        weight = functional.pad(weight, pad)
         rows = weight.to(dtype).reshape(channels, blocks, K_BLOCK)
     else:
         taps = layer.size[0] * layer.size[1]

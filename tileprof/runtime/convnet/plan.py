@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
-from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network
-from tileprof.runtime.convnet.tiling import Tiling, microseconds, tiled
+from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, windowed
+from tileprof.runtime.convnet.tiling import Tiling, k_blocks, load_bytes, microseconds, tiled
 
 I32 = NDArray[np.int32]
+
+_LEAST_SLOT_BYTES: Final = 16 * 1024
 
 _GAP_US: Final = 2.0
 """From the last store of a layer to the first product of the next, for dealing out tiles."""
@@ -80,6 +82,12 @@ class Plan:
         return self.bands[-1].first + self.bands[-1].count
 
     @property
+    def slot_bytes(self) -> int:
+        """Of a slot of activations: as small as the largest load allows, so that there are many, but not below what two loads of a small tile take."""
+        loads = zip(self.network.layers, self.tilings, strict=True)
+        return max(_LEAST_SLOT_BYTES, *(load_bytes(self.network, layer, tiling) for layer, tiling in loads))
+
+    @property
     def blocks(self) -> int:
         """Of the launch."""
         return len(self.heads)
@@ -94,6 +102,10 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
         source = network.layers[layer.source]
         seen = source.shape
         match layer:
+            case Convolution() if windowed(network, layer):
+                low = tile.y * layer.stride
+                high = low + layer.stride + 2 * k_blocks(network, layer)
+                yield Read(layer.source, (tile.image, last_image), (low, min(seen[1], high)))
             case Convolution() | Maximum() if layer.reads == source.shape:
                 size = layer.size if isinstance(layer, Maximum) else layer.size[0]
                 low = tile.y * layer.stride - layer.padding

@@ -9,35 +9,40 @@ struct Eight {
     __device__ void put(int pair, u32 two) { values[2 * pair] = unpack(two & 0xFFFF), values[2 * pair + 1] = unpack(two >> 16); }
 };
 
-// Eight channels of a pixel, as other blocks have stored them.
-__device__ __forceinline__ Eight load_eight(const unsigned short* from) {
-    const uint4 bits = load_global_u32x4(from);
+// Eight channels of a pixel.
+__device__ __forceinline__ Eight eight_of(const uint4& bits) {
     Eight eight;
     eight.put(0, bits.x), eight.put(1, bits.y), eight.put(2, bits.z), eight.put(3, bits.w);
     return eight;
 }
 
 __device__ __forceinline__ void store_eight(unsigned short* to, const Eight& eight) {
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) store_global_u32(to + 2 * pair, pack(eight.values[2 * pair], eight.values[2 * pair + 1]));
+    store_global_u32x4(to, uint4{pack(eight.values[0], eight.values[1]), pack(eight.values[2], eight.values[3]), pack(eight.values[4], eight.values[5]), pack(eight.values[6], eight.values[7])});
 }
 
+// Windows of SIDE x SIDE pixels. What is beyond an edge is replaced by the pixel at the edge, which is in the window, too; so all loads are under way at a time.
+template <int SIDE>
 __device__ __forceinline__ void pool_maximum(const Stage& stage, const Task& task, unsigned short* out, u32 thread) {
     const auto* from = static_cast<const unsigned short*>(stage.from);
     const int chunks = stage.channels / 8, all = stage.tile_rows * stage.tile_columns * chunks;
     for (int item = thread; item < all; item += CONSUMERS) {
         const int chunk = item % chunks, pixel = item / chunks, y = task.y + pixel / stage.tile_columns, x = task.x + pixel % stage.tile_columns;
         if (y >= stage.out_rows || x >= stage.out_columns) continue;
-        Eight most;
-        for (float& value : most.values) value = -INFINITY;
-        for (int down = 0; down < stage.window; ++down)
-            for (int across = 0; across < stage.window; ++across) {
-                const int row = y * stage.stride - stage.padding + down, column = x * stage.stride - stage.padding + across;
-                if (row < 0 || row >= stage.in_rows || column < 0 || column >= stage.in_columns) continue;
-                const Eight here = load_eight(from + ((task.image * stage.in_rows + row) * stage.in_columns + column) * stage.channels + 8 * chunk);
+        uint4 window[SIDE * SIDE];
 #pragma unroll
-                for (int i = 0; i < 8; ++i) most.values[i] = here.values[i] <= most.values[i] ? most.values[i] : here.values[i];  // or no number
-            }
+        for (int tap = 0; tap < SIDE * SIDE; ++tap) {
+            const int down = y * stage.stride - stage.padding + tap / SIDE, across = x * stage.stride - stage.padding + tap % SIDE;
+            const int row = down < 0 ? 0 : down < stage.in_rows ? down : stage.in_rows - 1;
+            const int column = across < 0 ? 0 : across < stage.in_columns ? across : stage.in_columns - 1;
+            window[tap] = load_global_u32x4(from + ((task.image * stage.in_rows + row) * stage.in_columns + column) * stage.channels + 8 * chunk);
+        }
+        Eight most = eight_of(window[0]);
+#pragma unroll
+        for (int tap = 1; tap < SIDE * SIDE; ++tap) {
+            const Eight here = eight_of(window[tap]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) most.values[i] = here.values[i] <= most.values[i] || most.values[i] != most.values[i] ? most.values[i] : here.values[i];
+        }
         store_eight(out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels + 8 * chunk, most);
     }
 }
@@ -48,7 +53,7 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
     const auto* from = static_cast<const unsigned short*>(stage.from) + task.image * pixels * stage.channels + task.column * 64 + thread % 8 * 8;
     Eight sums = {};
     for (int pixel = thread / 8; pixel < pixels; pixel += CONSUMERS / 8) {
-        const Eight here = load_eight(from + pixel * stage.channels);
+        const Eight here = eight_of(load_global_u32x4(from + pixel * stage.channels));
 #pragma unroll
         for (int i = 0; i < 8; ++i) sums.values[i] += here.values[i];
     }
@@ -70,19 +75,30 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
     barrier_sync<1, CONSUMERS>();
 }
 
-// Pixels of the network's input, with `channels` of 4 or 8 where it has `window`, and zeros around: `padding` columns to the left.
+// Pixels of the network's input, with `channels` of 4 or 8 where it has `window`, four at most, and zeros around: `padding` rows above and columns to the left.
 __device__ __forceinline__ void lay_windows(const Stage& stage, const Task& task, const unsigned short* from, unsigned short* out, u32 thread) {
-    const int all = stage.tile_rows * stage.out_columns, pairs = stage.channels / 2;
-    for (int item = thread; item < all; item += CONSUMERS) {
-        const int y = task.y + item / stage.out_columns, x = item % stage.out_columns, column = x - stage.padding;
-        if (y >= stage.out_rows) continue;
-        const bool inside = column >= 0 && column < stage.in_columns;
-        const unsigned short* pixel = from + task.image * stage.image_stride + y * stage.row_stride + column * stage.column_stride;
-        unsigned short* to = out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels;
-        for (int pair = 0; pair < pairs; ++pair) {
-            const u32 low = inside && 2 * pair < stage.window ? pixel[2 * pair * stage.channel_stride] : 0;
-            const u32 high = inside && 2 * pair + 1 < stage.window ? pixel[(2 * pair + 1) * stage.channel_stride] : 0;
-            store_global_u32(to + 2 * pair, low | high << 16);
+    constexpr int AT_ONCE = 4;  // pixels of a thread, so that their loads overlap
+    const int all = stage.tile_rows * stage.out_columns;
+    for (int first = thread; first < all; first += AT_ONCE * CONSUMERS) {
+        unsigned short pixels[AT_ONCE][4];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int item = first + i * CONSUMERS, row = task.y + item / stage.out_columns - stage.padding, column = item % stage.out_columns - stage.padding;
+            const bool inside = item < all && row >= 0 && row < stage.in_rows && column >= 0 && column < stage.in_columns;
+            const unsigned short* pixel = from + task.image * stage.image_stride + row * stage.row_stride + column * stage.column_stride;
+#pragma unroll
+            for (int channel = 0; channel < 4; ++channel) pixels[i][channel] = inside && channel < stage.window ? pixel[channel * stage.channel_stride] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int item = first + i * CONSUMERS, y = task.y + item / stage.out_columns, x = item % stage.out_columns;
+            if (item >= all || y >= stage.out_rows) continue;
+            unsigned short* to = out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels;
+            const u32 low = pixels[i][0] | static_cast<u32>(pixels[i][1]) << 16, high = pixels[i][2] | static_cast<u32>(pixels[i][3]) << 16;
+            if (stage.channels == 8)
+                store_global_u32x4(to, uint4{low, high, 0, 0});
+            else
+                store_global_u32x2(to, low, high);
         }
     }
 }

@@ -3,10 +3,13 @@
 
 #include "common.cuh"
 
-// K-major, 128-byte swizzle: eight rows of 128 bytes are an atom, atoms follow each other.
-__device__ __forceinline__ u64 descriptor(u32 address) {
-    return static_cast<u64>((address & 0x3FFFF) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
-}
+// The lower half of a descriptor: where an operand begins, which is K-major.
+__device__ __forceinline__ u32 descriptor(u32 address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
+
+// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight rows of 16 bytes are an atom, the next eight of k follow
+// 16 bytes on. As an atom's rows are 16 bytes apart, too, each row begins with what the row before has from its ninth element on: windows of a row of pixels of which
+// a step is 16 bytes.
+constexpr u32 SWIZZLED = 64u | 1u << 30, WINDOWED = 8u;
 
 // Where a warpgroup stands in the rings.
 struct Reader {
@@ -55,6 +58,8 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
     const int a_most = stage.slot_blocks, w_most = stage.weight_blocks;
     const u32 a_at = shared + (stage.deep ? 0 : group * stage.group_rows * ROW_BYTES), w_at = shared + W_AT;
     const u32 lane = thread % 32;
+    const u32 pair = __shfl_sync(~0u, stage.window ? WINDOW_PITCH / 16 : 4, 0);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 layout = __shfl_sync(~0u, stage.window ? WINDOWED : SWIZZLED, 0);
     Used before;
     for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
         const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks, w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
@@ -63,11 +68,13 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
         if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
         const u32 a_slot = a_at + reader.a.slot * A_BYTES, w_slot = w_at + reader.w.slot * W_BYTES;
         for (int block = k + (stage.deep ? (k + group) % 2 : 0); block < end; block += stride) {
-            const u64 a = descriptor(a_slot + rows_before(stage, block - a_begin));
-            const u64 b = descriptor(w_slot + (block - w_begin) * (W * ROW_BYTES));
+            // Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+            const u32 a = __shfl_sync(~0u, descriptor(a_slot + rows_before(stage, block - a_begin)), 0);
+            const u32 b = __shfl_sync(~0u, descriptor(w_slot + (block - w_begin) * (W * ROW_BYTES)), 0);
             wgmma_fence();
 #pragma unroll
-            for (int step = 0; step < 4; ++step) Multiply<W>::add(sums, a + 2 * step, b + 2 * step);
+            for (int step = 0; step < 4; ++step)
+                Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair), static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
             wgmma_commit();
         }
         if (end - k < stride)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -12,7 +14,7 @@ from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.launch import Launcher
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.pack import packed
-from tileprof.runtime.convnet.plan import planned, verify
+from tileprof.runtime.convnet.plan import Plan, planned, verify
 
 _CAPABILITY: Final = (9, 0)
 
@@ -20,20 +22,28 @@ _CAPABILITY: Final = (9, 0)
 class NetworkRunner:
     """Runs a network whose input comes first and whose parameters follow, as `Runner` of `tileprof.runtime.compile.region` says.
 
-    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's. Raises `UserError` where the device or the network does not fit.
+    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan`` that is given is not verified. Raises `UserError` where the device or the network does not fit.
     """
 
     frozen = True
 
     def __init__(
-        self, network: Network, device: torch.device, shape: Sequence[int], options: Options | None = None
+        self,
+        network: Network,
+        device: torch.device,
+        shape: Sequence[int],
+        options: Options | None = None,
+        plan: Plan | None = None,
     ) -> None:
         if torch.cuda.get_device_capability(device) != _CAPABILITY:
             raise UserError("convolutional networks in one launch need a GPU of compute capability 9.0")
         self.network, self.device, self.shape = network, torch.device(device), tuple(shape)
-        self.plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
-        verify(self.plan)
-        self._launcher = Launcher(self.plan, device, options or Options(dtype=network.dtype))
+        if plan is None:
+            plan = planned(network, torch.cuda.get_device_properties(device).multi_processor_count)
+            verify(plan)
+        self.plan = plan
+        self._options = replace(options or Options(), dtype=network.dtype, slot_bytes=plan.slot_bytes)
+        self._launcher = Launcher(plan, device, self._options)
         self._memory: list[Any] | None = None
         self._weights: list[Any] = []
 
@@ -44,6 +54,13 @@ class NetworkRunner:
         out = torch.empty(self.shape, dtype=getattr(torch, self.network.dtype), device=self.device)
         self._launcher.launch(x, out)
         return (out,)
+
+    def twin(self) -> NetworkRunner:
+        """A runner with semaphores and memory of its own, and the same packed weights."""
+        other = copy(self)
+        other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
+        other._memory = None  # noqa: SLF001 - likewise
+        return other
 
     def check(self) -> None:
         """Synchronise; raises `RuntimeError` that names the layer, tile and semaphore of a wait that gave up."""
@@ -70,7 +87,7 @@ class NetworkRunner:
         network = self.network
         dtype = getattr(torch, network.dtype)
         with torch.no_grad():
-            self._weights = [
+            self._weights = self._weights or [
                 packed(network, layer, tiling, parameters) if isinstance(layer, Convolution) else None
                 for layer, tiling in zip(network.layers, self.plan.tilings, strict=True)
             ]

@@ -21,7 +21,13 @@ ROW_BYTES: Final = 128
 
 K_BLOCK: Final = 64
 
-SLOT_BYTES: Final = 29 * 1024
+WINDOW: Final = 32
+"""Elements along k of a tap's row, where a convolution reads windows: two rows are a block of k."""
+
+WINDOW_PITCH: Final = 1024
+"""Bytes from a row of the padded input to the next, in a slot."""
+
+MOST_SLOT_BYTES: Final = 29 * 1024
 """Of a slot of activations: four rows of 58 pixels fit."""
 
 WEIGHT_BYTES: Final = 16 * 1024
@@ -61,7 +67,7 @@ class Tiling:
 def k_blocks(network: Network, layer: Convolution) -> int:
     """Blocks of 64 along k."""
     if windowed(network, layer):
-        return layer.size[0]
+        return ceil(layer.size[0] / 2)
     return layer.size[0] * layer.size[1] * (layer.reads[3] // K_BLOCK)
 
 
@@ -109,7 +115,11 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
 def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
     """Tilings that the kernel can run."""
     images, rows, columns, channels = layer.shape
-    halo = layer.size != (1, 1) and layer.stride == 1 and not windowed(network, layer)
+    if windowed(network, layer):
+        wide = next(n for n in range(64, 0, -1) if columns % n == 0)
+        yield from (Tiling(width, 2, wide) for width in WIDTHS if width < 2 * channels)
+        return
+    halo = layer.size != (1, 1) and layer.stride == 1
     for deep in (False, True):
         for across in (n for n in range(1, columns + 1) if columns % n == 0):
             wide = columns // across
@@ -124,15 +134,25 @@ def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
             for high, together in shapes:
                 for width in DEEP_WIDTHS if deep else WIDTHS:
                     tiling = Tiling(width, high, wide, together, deep, halo)
-                    if width < 2 * channels and tiling.box_rows(layer) * ROW_BYTES <= SLOT_BYTES:
+                    if width < 2 * channels and tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
                         yield tiling
 
 
-def slot_blocks(layer: Convolution, tiling: Tiling) -> int:
-    """Blocks of k in a slot of activations."""
+def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
+    """The least that a slot of activations must hold."""
+    if windowed(network, layer):
+        assert isinstance(layer, Convolution)
+        return (layer.stride + 2 * k_blocks(network, layer)) * WINDOW_PITCH
+    return block_bytes(layer, tiling) if isinstance(layer, Convolution) else 0
+
+
+def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes: int) -> int:
+    """Blocks of k in a slot of activations of so many bytes."""
+    if windowed(network, layer):
+        return k_blocks(network, layer)
     if tiling.halo:
         return layer.size[0] * layer.size[1]
-    return max(1, min(_MOST_BLOCKS, SLOT_BYTES // block_bytes(layer, tiling)))
+    return max(1, min(_MOST_BLOCKS, slot_bytes // block_bytes(layer, tiling)))
 
 
 def block_bytes(layer: Layer, tiling: Tiling) -> int:

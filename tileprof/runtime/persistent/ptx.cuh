@@ -129,6 +129,14 @@ __device__ __forceinline__ void store_global_u32(void* address, u32 value) {
     asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_global_u32x2(void* address, u32 x, u32 y) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(x), "r"(y) : "memory");
+}
+
+__device__ __forceinline__ void store_global_u32x4(void* address, const uint4& v) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 __device__ __forceinline__ void store_shared_f32x2(u32 address, const float2& v) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
 }
@@ -239,6 +247,11 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from),
         "r"(bytes), "r"(barrier), "l"(hint)
         : "memory");
+}
+
+// The same, of what other blocks have written.
+__device__ __forceinline__ void copy_bulk_written(u32 to, const void* from, u32 bytes, u32 barrier, u64 hint) {
+    copy_bulk(to, from, bytes, barrier, hint);
 }
 
 enum : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12F0000000000000 };

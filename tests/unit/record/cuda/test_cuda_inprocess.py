@@ -85,6 +85,60 @@ print(model(torch.ones(2, 4)).shape, torch.ones(1).add(1).item())
     assert output == "torch.Size([2, 4]) 2.0\n"
 
 
+def test_operators_say_how_they_were_called(inside):
+    pytest.importorskip("torch")
+    code = """
+import tileprof_calls, torch
+tileprof_calls.DEVICES.add("cpu")
+x, weight, bias = torch.ones(2, 4, 6)[:, 1:3, 2:], torch.ones(3, 4), torch.ones(3)
+print(x.data_ptr(), weight.data_ptr(), bias.data_ptr())
+torch.nn.functional.linear(x.reshape(4, 4), weight, bias)
+torch.cat([weight, weight])
+x.mul_(2.0)
+torch.full((2,), float("inf"))
+x.view(2, 2, 2, 2) if x.is_contiguous() else x.transpose(0, 1)
+"""
+    said, output = inside(code, TILEPROF_HOOKS="1")
+    x, weight, bias = map(int, output.split())
+    calls = {row["op"]: row for row in said if row.get("e") == "called"}
+    assert "aten::transpose.int" not in calls, "views launch nothing"
+    product = calls["aten::addmm"]
+    assert product["arguments"] == {
+        "self": {"tensor": 0}, "mat1": {"tensor": 1}, "mat2": {"tensor": 2}, "beta": 1, "alpha": 1,
+    }  # fmt: skip
+    names = [tensor[0] for tensor in product["tensors"]]
+    assert names == ["self", "mat1", "mat2", "out"]
+    assert product["tensors"][0][1:] == [bias, [3], [1], "float32", 4, False, "cpu"]
+    assert product["tensors"][2][1:4] == [weight, [4, 3], [1, 4]]
+    joined = calls["aten::cat"]
+    assert joined["arguments"] == {"tensors": [{"tensor": 0}, {"tensor": 1}], "dim": 0}
+    scaled = calls["aten::mul_.Tensor"]
+    assert [(t[0], t[1], t[6]) for t in scaled["tensors"] if t[1] == x] == [("self", x, True), ("out", x, True)]
+    assert scaled["tensors"][0][3] == [24, 6, 1]
+    assert "fill_value" not in calls["aten::full"]["arguments"], "infinity is no JSON"
+
+
+def test_in_inference_mode_the_parts_of_a_composite_operator_are_named_not_the_whole(inside):
+    pytest.importorskip("torch")
+    code = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Conv2d(1, 1, 1, bias=False))
+with torch.inference_mode():
+    print(model[0](torch.ones(2, 4)).shape, model[1](torch.ones(1, 1, 2, 2)).shape)
+"""
+    said, output = inside(code, TILEPROF_HOOKS="1")
+    assert output == "torch.Size([2, 4]) torch.Size([1, 1, 2, 2])\n"
+    marks = {row["op"] for row in said if row.get("e") == "mark"}
+    assert {"aten::addmm", "aten::convolution"} <= marks
+    assert not {"aten::linear", "aten::conv2d"} & marks
+
+
+def test_operators_on_the_host_alone_say_nothing_of_their_arguments(inside):
+    pytest.importorskip("torch")
+    said, _ = inside("import torch\ntorch.ones(3) + 1", TILEPROF_HOOKS="1")
+    assert not [row for row in said if row.get("e") == "called"]
+
+
 def test_what_is_launched_after_an_operator_has_returned_does_not_carry_its_name(inside):
     """As other threads' launches would, and those of a Triton kernel."""
     pytest.importorskip("torch")

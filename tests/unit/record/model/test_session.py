@@ -356,6 +356,39 @@ def test_modules_inside_function_transforms_are_recorded_with_their_names(record
     assert {"0.weight", "2.weight"} <= set(trace.buffers.name)
 
 
+def test_optimiser_steps_are_planned_once_whatever_their_bias_corrections(recorded, monkeypatch):
+    from tileprof.record.model import plans
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    optimiser = torch.optim.Adam(network.parameters())
+    planned, plan = [], plans.plan
+    monkeypatch.setattr(plans, "plan", lambda operator, *rest: planned.append(operator.name) or plan(operator, *rest))
+
+    def program():
+        for _ in range(5):
+            optimiser.zero_grad()
+            network(torch.ones(3, 8)).square().mean().backward()
+            optimiser.step()
+            planned.append("step")
+
+    trace = recorded(program)
+    steps = " ".join(planned).split("step")
+    assert "_foreach_addcdiv_" in steps[0]
+    assert not steps[3].split(), "all layouts are known after the second step"
+    ops = trace.launches["op"].astype(str)
+    assert ops.str.contains("_foreach_addcdiv_").sum() == 5
+
+
+def test_a_number_that_changes_is_in_the_call_and_not_in_the_plan(recorded):
+    import json
+
+    trace = recorded(lambda: [torch.ones(4).mul(number) for number in (2.0, 3.0)])
+    calls = [json.loads(text) for text, op in zip(trace.launches.call, trace.launches.op, strict=True) if "mul" in op]
+    assert [call["arguments"]["other"] for call in calls] == [2.0, 3.0]
+    rows = trace.launches[trace.launches.op.astype(str).str.contains("mul")]
+    assert rows.footprint.nunique() == rows.fingerprint.nunique() == 1
+
+
 def test_tensor_subclasses_are_seen_through(recorded):
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -226,7 +226,7 @@ def test_arrays_that_are_only_read_are_given_back(recorded):
     trace = recorded(program)
     inputs = trace.buffers[trace.buffers.kind == "input"]
     assert len(inputs) == 3
-    assert (inputs.freed_at >= 0).tolist() == [True, True, False]  # the last one's death met no operator
+    assert (inputs.freed_at >= 0).all()
 
 
 def _resized_tensor():
@@ -290,7 +290,8 @@ def test_arrays_that_an_in_place_operator_only_reads_are_given_back(recorded):
             x.add_(torch.from_numpy(np.ones(1024, np.float32)))
 
     inputs = recorded(program).buffers.query("kind == 'input'")
-    assert (inputs.freed_at >= 0).tolist() == [True, True, False]
+    assert len(inputs) == 3
+    assert (inputs.freed_at >= 0).all()
 
 
 def test_a_parameter_that_is_resized_stays_a_parameter(recorded):

@@ -12,15 +12,21 @@ u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
 
 u32 start_of(u64 descriptor) { return (descriptor & 0x3FFF) << 4; }
 
+constexpr u64 WINDOWS = (u64(8) << 32) | (1 << 16);  // no swizzle, atoms of eight rows of 16 bytes: 16 bytes to the next along k, 128 to the next eight rows
+
+bool has_windows(u64 descriptor) { return (descriptor & ~u64(0x3FFF)) == WINDOWS; }
+
 void check_descriptor(u64 descriptor) {
+    if (has_windows(descriptor)) return;
     if (descriptor >> 62 != 1 || (descriptor >> 32 & 0x3FFF) != 64 || (descriptor >> 49 & 7) != 0)
         report(text("a descriptor %llx that the machine does not know", static_cast<unsigned long long>(descriptor)));
 }
 
-// Row `row`, element `k` of an operand that is K-major with 128-byte swizzle.
-float element(Block& block, u32 start, u32 row, u32 k) {
+// Row `row`, element `k` of an operand that is K-major, with 128-byte swizzle or none.
+float element(Block& block, u64 descriptor, u32 row, u32 k) {
+    const u32 start = start_of(descriptor);
     u16 half;
-    std::memcpy(&half, bytes_of(block, swizzled(start + row * 128 + 2 * k), 2), 2);
+    std::memcpy(&half, bytes_of(block, has_windows(descriptor) ? start + row * 16 + 2 * k : swizzled(start + row * 128 + 2 * k), 2), 2);
     return values_of_halves[half];
 }
 
@@ -28,11 +34,10 @@ float element(Block& block, u32 start, u32 row, u32 k) {
 void compute(Block& block, u32 warp, const Group& group, u64 number) {
     const Product& first = group.products[0][number];
     float a[16][16], b[16][256], sums[16][256] = {};
-    const u32 a_at = start_of(first.a), b_at = start_of(first.b);
     for (u32 row = 0; row < 16; ++row)
-        for (u32 k = 0; k < 16; ++k) a[row][k] = element(block, a_at, warp % 4 * 16 + row, k);
+        for (u32 k = 0; k < 16; ++k) a[row][k] = element(block, first.a, warp % 4 * 16 + row, k);
     for (int column = 0; column < first.width; ++column)
-        for (u32 k = 0; k < 16; ++k) b[k][column] = element(block, b_at, column, k);
+        for (u32 k = 0; k < 16; ++k) b[k][column] = element(block, first.b, column, k);
     for (u32 row = 0; row < 16; ++row)
         for (u32 k = 0; k < 16; ++k)
             for (int column = 0; column < first.width; ++column) sums[row][column] += a[row][k] * b[k][column];

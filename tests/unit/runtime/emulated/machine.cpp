@@ -44,6 +44,12 @@ int least(int mine) {
     return warp_of(*now).result;
 }
 
+u32 first(u32 mine) {
+    now->mine = static_cast<int>(mine);
+    collective("__shfl_sync", [](Warp& warp) { warp.result = lane_of(*now, 0).mine; });
+    return static_cast<u32>(warp_of(*now).result);
+}
+
 void store_matrices(u32 address, const u32* squares) {
     now->address = address, now->squares = squares;
     collective("stmatrix", [](Warp&) {
@@ -264,7 +270,8 @@ void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 ta
     if (one_in(options.yield_odds)) yield();
 }
 
-void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
+void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier, bool others_write) {
+    if (others_write && now->acquired) report("copies what others wrote without a proxy fence since it has learnt of it");
     if (to % 16 != 0 || bytes % 16 != 0 || reinterpret_cast<u64>(from) % 16 != 0) report("a bulk copy that 16 does not divide");
     Block& block = block_of(*now);
     events.emplace_back([&block, to, from, bytes, barrier] {

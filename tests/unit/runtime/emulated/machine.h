@@ -36,6 +36,7 @@ u64 clock();
 void sync_warp();
 bool any(bool mine);
 int least(int mine);
+u32 first(u32 mine);  // lane 0's
 void store_matrices(u32 address, const u32* squares);
 float exchange(float value, u32 mask);
 void load_matrices(u32 address, bool transposed, u32* squares);
@@ -75,8 +76,7 @@ static_assert(sizeof(Map) == 128);
 
 void load_tensor(u32 to, const Map& map, u32 barrier, const int (&at)[4], u32 blocks, bool others_write);
 
-// Weights, which nobody else writes.
-void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier);
+void load_bulk(u32 to, const void* from, u32 bytes, u32 barrier, bool others_write);
 
 void multiply(float* sums, int width, u64 a, u64 b);
 void commit();

@@ -85,9 +85,15 @@ inline uint4 load_global_u32x4(const void* address) {
     std::memcpy(static_cast<void*>(&v), address, sizeof v);
     return v;
 }
+inline void store_global_u32x2(void* address, u32 x, u32 y) {
+    const u32 two[2] = {x, y};
+    machine::hold(address, two, sizeof two);
+}
+inline void store_global_u32x4(void* address, const uint4& v) { machine::hold(address, &v, sizeof v); }
 inline void store_shared_f32x2(u32 address, const float2& v) { store_shared(address, v); }
 inline float2 load_shared_f32x2(u32 address) { return load_shared<float2>(address); }
-inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64) { machine::load_bulk(to, from, bytes, barrier); }
+inline void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier, u64) { machine::load_bulk(to, from, bytes, barrier, false); }
+inline void copy_bulk_written(u32 to, const void* from, u32 bytes, u32 barrier, u64) { machine::load_bulk(to, from, bytes, barrier, true); }
 inline void store_global_u32(void* address, u32 value) { machine::hold(address, &value, sizeof value); }  // for assignments, see kernel_on_cpu.py
 inline void store_matrices_shared(u32 address, const u32 (&squares)[4]) { machine::store_matrices(address, squares); }
 inline u32 load_acquire_cta_shared_u32(u32 address) { return machine::load_word(address); }

@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 import tileprof_allocator  # type: ignore[import-not-found]
+import tileprof_calls  # type: ignore[import-not-found]
 
 
 def start() -> None:
@@ -48,6 +49,7 @@ class _Hooks:
         self.looking = os.environ.get("TILEPROF_CAPTURE") != "0" and "TILEPROF_NVTX" not in os.environ
         self.for_a_graph = False
         self.backward = False
+        self.composite: dict[Any, bool] = {}
         self.hidden: list[tuple[Any, str, Any]] = []
         """What `look` put a function of its own in place of: owner, name, and what the owner itself had there, if anything."""
         self.compiled: list[Any] = []
@@ -196,16 +198,37 @@ class _Hooks:
                     return function(*arguments, **(options or {}))
                 if not hooks.backward and hooks.torch._C._current_graph_task_id() >= 0:
                     hooks.tell_of_backward()
+                if hooks.torch.is_inference_mode_enabled() and hooks.is_composite(function):
+                    with self:  # its parts have names of their own, as where autograd takes it apart before we see it
+                        result = function.decompose(*arguments, **(options or {}))
+                    if result is not NotImplemented:
+                        return result
                 return hooks.named(function.name(), function, arguments, options or {})
 
         return Marks()
+
+    def is_composite(self, function: Any) -> bool:
+        """Whether PyTorch itself makes the operator of others on every device."""
+        known = self.composite.get(function)
+        if known is None:
+            has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
+            try:
+                known = bool(has_kernel(function.name(), "CompositeImplicitAutograd"))
+            except RuntimeError:  # not in the dispatcher's tables
+                known = False
+            self.composite[function] = known
+        return known
 
     def named(self, op: str, function: Any, arguments: Any, options: Any) -> Any:
         """Call what launches under this name. Afterwards there is none: other threads and libraries launch, too."""
         module = self.where()
         self.say(e="mark", op=op, module=module)
         try:
-            return function(*arguments, **options)
+            result = function(*arguments, **options)
+            call = tileprof_calls.described(self.torch, function, arguments, options, result)
+            if call is not None:
+                self.say(**call)
+            return result
         finally:
             self.say(e="mark", op="", module=module)
 

@@ -183,7 +183,7 @@ _FUSED = {
 """Tensor lists that the operator reads and writes, and operations an element."""
 
 
-@models(*(f"aten::{name}" for name in _FUSED))
+@models(*(f"aten::{name}" for name in _FUSED), any_number=True)
 def fused_step(call: Call, _device: Device) -> list[Kernel]:
     """An optimiser's whole step. Gradients are read, and rescaled in place where a gradient scaler asks for it."""
     name = short(call.op)
@@ -223,4 +223,5 @@ def _raise_flag(kernel: Kernel, flag: Operand) -> None:
 
 
 _REDUCING = {"_foreach_norm", "_foreach_max", "_foreach_powsum"}
-models(*(f"aten::{name}" for name in overloads() if name.startswith("_foreach_") and name not in _REDUCING))(foreach)
+_LISTS = [f"aten::{name}" for name in overloads() if name.startswith("_foreach_") and name not in _REDUCING]
+models(*_LISTS, any_number=True)(foreach)

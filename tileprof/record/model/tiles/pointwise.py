@@ -292,5 +292,5 @@ def _tagged() -> Iterator[str]:
 
 
 _NAMES = list(_tagged())
-models(*_NAMES)(pointwise)
-models(*(f"aten::{name}" for name in _OTHER_POINTWISE if f"aten::{name}" not in _NAMES))(pointwise)
+models(*_NAMES, any_number=True)(pointwise)
+models(*(f"aten::{name}" for name in _OTHER_POINTWISE if f"aten::{name}" not in _NAMES), any_number=True)(pointwise)

@@ -8,9 +8,9 @@ from collections import deque
 
 import numpy as np
 
+from tests.unit.analysis.plain_engine import _edges
 from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.inlining import INLINE, RULE, Inlining, Ran
-from tileprof.analysis.simulate.reference import _edges
 
 
 class Plain:

@@ -14,6 +14,15 @@ from tileprof.analysis.bounds.problem import Problem
 from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.engine import Outcome, Room
 from tileprof.analysis.simulate.plan import GRID, INSIDE, READY, Plan
+from tileprof.analysis.simulate.state import (
+    DECISION_ARRIVES,
+    LANE_FREE,
+    LAUNCH_OPENS,
+    QUANTUM_ENDS,
+    SERVER_FREE,
+    TILE_KNOWS,
+    WAIT_IS_OVER,
+)
 
 
 def run(p: Problem, plan: Plan, room: Room, sharing: Sharing | None = None) -> Outcome:
@@ -100,7 +109,10 @@ class _Simulation:
         self.next_in = self.next_out = self.idle = self.swaps = 0
         self.decided: set[int] = set()
         self.scheduled: set[int] = set()
-        self.events: list[tuple[float, int]] = []
+        self.events: list[tuple[float, int, int]] = []
+        self.launched: set[int] = set()
+        self.in_lanes, self.for_lane = 0, []
+        self.launcher_free = self.launching_ns = 0.0
         self.ready: list[tuple[int, int]] = []
         self.now = 0.0
 
@@ -126,20 +138,21 @@ class _Simulation:
                 continue
             if not self.events:
                 break
-            self.now, item = heapq.heappop(self.events)
-            tick = 3 * self.tiles + self.launches + self.plan.deciding.servers
-            if item > tick:
-                self.work(item - tick - 1, self.until[item - tick - 1])
-            elif item == tick:
+            self.now, kind, number = heapq.heappop(self.events)
+            if kind == WAIT_IS_OVER:
+                self.work(number, self.until[number])
+            elif kind == QUANTUM_ENDS:
                 self.quantum_ends()
-            elif item >= 3 * self.tiles + self.launches:
-                pass  # a server is free
-            elif item >= 2 * self.tiles + self.launches:
-                self.decision_arrives(item - 2 * self.tiles - self.launches)
-            elif item >= self.tiles + self.launches:
-                self.tile_knows(item - self.tiles - self.launches)
-            else:
-                self.launch_opens(item - self.tiles)
+            elif kind == LANE_FREE:
+                self.in_lanes -= 1
+                if self.for_lane:
+                    heapq.heappush(self.events, (self.now, LAUNCH_OPENS, heapq.heappop(self.for_lane)))
+            elif kind == DECISION_ARRIVES:
+                self.decision_arrives(number)
+            elif kind == TILE_KNOWS:
+                self.tile_knows(number)
+            elif kind == LAUNCH_OPENS and self.has_its_turn(number):
+                self.launch_opens(number)
         return Outcome(
             np.array(self.begin),
             np.array(self.end),
@@ -150,7 +163,23 @@ class _Simulation:
             self.spilled,
             self.swaps,
             self.working_ns,
+            self.launching_ns,
         )
+
+    def has_its_turn(self, launch: int) -> bool:
+        if launch in self.launched:
+            return True
+        if self.plan.lanes and self.in_lanes == self.plan.lanes:
+            heapq.heappush(self.for_lane, launch)
+            return False
+        self.in_lanes += 1
+        self.launched.add(launch)
+        turn = max(self.now, self.launcher_free) if self.plan.period_ns else self.now
+        self.launcher_free = turn + self.plan.period_ns
+        self.launching_ns += turn - self.now
+        if turn > self.now:
+            heapq.heappush(self.events, (turn, LAUNCH_OPENS, launch))
+        return turn == self.now
 
     def more_now(self) -> bool:
         next_stop = min(clock.first()[0] for clock in self.clocks)
@@ -203,8 +232,7 @@ class _Simulation:
 
     def begin_quantum(self) -> None:
         if self.plan.queues.mapped and self.idle <= len(self.queue_left) and self.outside():
-            tick = 3 * self.tiles + self.launches + self.plan.deciding.servers
-            heapq.heappush(self.events, (self.now + self.plan.queues.quantum_ns, tick))
+            heapq.heappush(self.events, (self.now + self.plan.queues.quantum_ns, QUANTUM_ENDS, 0))
 
     def quantum_ends(self) -> None:
         count, by_priority = len(self.queue_left), self.plan.queues.by_priority
@@ -233,8 +261,10 @@ class _Simulation:
             self.under_way += 1
         for i in self.openable():
             self.scheduled.add(i)
-            opens = max(max(self.now, self.held_until(i)) + self.plan.gap_ns[i], self.plan.issue_ns[i])
-            heapq.heappush(self.events, (opens, self.tiles + i))
+            may_open = max(self.now, self.held_until(i)) + self.plan.gap_ns[i]
+            opens = max(may_open, self.plan.issue_ns[i])
+            self.launching_ns += opens - may_open
+            heapq.heappush(self.events, (opens, LAUNCH_OPENS, i))
 
     def held_until(self, launch: int) -> float:
         awaited = [i for i in range(self.launches) if launch in self.starting(i)]
@@ -294,7 +324,7 @@ class _Simulation:
             self.make_ready(tile)
         else:
             when = max(self.knows(tile), self.now)
-            heapq.heappush(self.events, (when, self.tiles + self.launches + tile))
+            heapq.heappush(self.events, (when, TILE_KNOWS, tile))
 
     def tile_knows(self, tile: int) -> None:
         if not self.plan.deciding.ahead and self.is_decided_about(tile):
@@ -310,11 +340,11 @@ class _Simulation:
                 done = self.now + len(taken) * d.decide_ns + d.commit_ns
                 for tile in taken:
                     arrives = done + d.deliver_ns
-                    heapq.heappush(self.events, (arrives, 2 * self.tiles + self.launches + tile))
+                    heapq.heappush(self.events, (arrives, DECISION_ARRIVES, tile))
                 self.server_free[k] = done
                 self.deciding_ns += done - self.now
                 if done > self.now:
-                    heapq.heappush(self.events, (done, 3 * self.tiles + self.launches + k))
+                    heapq.heappush(self.events, (done, SERVER_FREE, k))
 
     def decision_arrives(self, tile: int) -> None:
         self.decided.add(tile)
@@ -335,6 +365,7 @@ class _Simulation:
         heapq.heappush(self.ready, (int(self.plan.rank[self.launch_of[tile]]), tile))
 
     def dispatch(self) -> None:
+        no_room: list[int] = []  # tiles that a greedy plan passes over
         while self.ready:
             tile = self.ready[0][1]
             launch = self.launch_of[tile]
@@ -343,12 +374,17 @@ class _Simulation:
                 continue
             places = self.place(launch)
             if places is None:
-                return
+                if not self.plan.greedy:
+                    return
+                no_room.append(heapq.heappop(self.ready)[1])
+                continue
             heapq.heappop(self.ready)
             self.placed[tile], self.sm[tile], self.begin[tile] = places, places[0], self.now
             self.try_to_end(tile)
             if self.plan.trigger[launch] == 0:
                 self.triggers(tile, self.now)
+        for tile in no_room:
+            self.make_ready(tile)
 
     def place(self, launch: int) -> list[int] | None:
         need = [int(x) for x in self.room.demand[launch]]
@@ -392,8 +428,7 @@ class _Simulation:
         self.working_ns += max(0.0, life - self.done.get(tile, 0.0) - (end - resumes))
         if resumes > self.now:  # no work and no load on others until then
             self.until[tile] = end
-            tick = 3 * self.tiles + self.launches + plan.deciding.servers
-            heapq.heappush(self.events, (resumes, tick + 1 + tile))
+            heapq.heappush(self.events, (resumes, WAIT_IS_OVER, tile))
         else:
             self.work(tile, end)
 
@@ -460,6 +495,8 @@ class _Simulation:
 
     def launch_ends(self, launch: int) -> None:
         self.grid_end[launch] = self.now
+        if self.plan.lanes:
+            heapq.heappush(self.events, (self.now + self.plan.lane_ns, LANE_FREE, launch))
         if self.plan.queues.mapped:
             queue = int(self.plan.queue[launch])
             self.queue_left[queue].remove(launch)

@@ -1,0 +1,143 @@
+"""One input through one verb: what it may do, and what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import signal
+import sys
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fuzz.inputs import Operation, make
+from tileprof.cli import main
+
+SECONDS = 60
+"""An input that takes longer is a failure."""
+
+_FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
+VERBS: dict[str, list[list[str]]] = {
+    "trace": [
+        ["report", "IN"], ["report", "--json", "IN"], ["simulate", "IN"], ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
+        ["verify", "--launches", "0,1", "cusync:rowsync", "IN"], ["run", "GOOD", "--trace", "IN"],
+        *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS),
+        *(["export", "--format", name, "--launches", "0,1", "-o", "OUT", "IN"] for name in _FORMATS[:3]),
+    ],
+    "policy": [
+        ["verify", "IN", "TRACE"], ["run", "IN", "--trace", "TRACE"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
+        ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
+    ],
+    "device": [["simulate", "--device", "IN", "TRACE"]],
+    "dependencies": [
+        ["verify", "IN", "TRACE"], ["verify", "--launches", "0,1,2", "IN", "TRACE"],
+        *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS[:3]),
+    ],
+}  # fmt: skip
+"""Command lines by kind of input; IN is the input, TRACE and GOOD a sound trace and policy, OUT the only folder to write to."""
+
+
+class _LateError(BaseException):
+    """Passes through what turns exceptions into exit codes."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verb did: ``fault`` is empty where it behaved."""
+
+    code: int | None
+    fault: str
+
+
+def kind_of(base: str) -> str:
+    return base if base in VERBS else "trace"
+
+
+def run(bases: Path, folder: Path, base: str, operations: list[Operation], verb: list[str]) -> Outcome:
+    """Run one command line of `VERBS` on one input in this process, in the empty ``folder``."""
+    given, out = folder / "in", folder / "out"
+    given.mkdir(parents=True)
+    out.mkdir()
+    made = make(bases, given, base, operations)
+    names = {"IN": made, "TRACE": bases / "mlp.tileprof", "GOOD": bases / "policy.json", "OUT": out}
+    words = [str(names.get(word, word.replace("OUT/", f"{out}/"))) for word in verb]
+    before = _listing(folder, out)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    code: int | None = None
+    try:
+        with (
+            _limited(),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(stdout),
+            contextlib.redirect_stderr(stderr),
+        ):
+            warnings.simplefilter("always")
+            code = main(words)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except _LateError:
+        return Outcome(None, f"took longer than {SECONDS} s")
+    return Outcome(
+        code, _fault(code, stdout.getvalue(), stderr.getvalue(), _written(out)) or _moved(before, _listing(folder, out))
+    )
+
+
+def _fault(code: int | None, stdout: str, stderr: str, pages: str) -> str:
+    if code not in (0, 1, 2):
+        return f"exit code {code}: {stderr[-3000:]}"
+    if re.search(r"Warning: |Traceback ", stderr):
+        return f"a warning or a traceback: {stderr[-3000:]}"
+    if code == 2 and len(stderr) > 4000:
+        return f"a message of {len(stderr)} characters: {stderr[:300]}"
+    for name, text in (("stdout", stdout), ("stderr", stderr)):
+        control = next((c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t"), None)
+        if control is not None:
+            return f"{control!r} on {name}"
+    if "<script>alert(1)" in pages or "<img src=x" in pages:
+        return "a script from a name in the page"
+    return ""
+
+
+def _written(out: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in out.rglob("*.html"))
+
+
+def _listing(folder: Path, out: Path) -> list[tuple[str, int]]:
+    """Everything in the folder that is not output, with its size."""
+    found = []
+    for root, _, names in os.walk(folder):
+        if not Path(root).is_relative_to(out):
+            found += [(os.path.join(root, name), os.lstat(os.path.join(root, name)).st_size) for name in names]  # noqa: PTH118 - fast
+    return sorted(found)
+
+
+def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
+    return "" if before == after else f"files changed outside of the output folder: {set(before) ^ set(after)}"
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raise `_LateError` after `SECONDS`."""
+
+    def late(*_: object) -> None:
+        raise _LateError
+
+    previous = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def limit_memory(bytes_: int) -> None:
+    """Bound the address space of this process, where the system can."""
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_, bytes_))

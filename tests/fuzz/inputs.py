@@ -1,0 +1,292 @@
+"""Inputs that no recorder wrote: well-formed files, and operations on them that are aware of their structure.
+
+An input is a base and a list of operations, both plain JSON, so that it fits on a line of the corpus and makes the same files everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.unit.analysis.fakes import write_mlp
+from tileprof.devices import get
+from tileprof.trace import schema
+
+ROOT = Path(__file__).parents[2]
+
+Operation = list[Any]
+"""A verb and its arguments: see `apply`."""
+
+NUMBERS = [0, 1, -1, 2, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**53, 2**60, 2**62, 2**63 - 1, -(2**63)]
+WIDE_NUMBERS = [10**40, -(10**40), 10**400, 1e300, 1e-300, "nan", "inf", "-inf", 0.5, -0.0]
+TEXTS = [
+    "", "x", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "*/ #error",
+    'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --", "../../etc/passwd", "/dev/zero", "{}", "[",
+    "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__", "operator new",
+]  # fmt: skip
+JSON_VALUES: list[Any] = [None, True, [], {}, "", [[]], {"a": 1}, *NUMBERS, *WIDE_NUMBERS, *TEXTS]
+
+DEPENDENCIES = """tileprof dependencies 1
+grid up 6 x 4
+grid down 5 x 4 launch 2
+grid out 3
+dep down on up(0..5, y)
+dep out on down(min(4, 2 * x)..min(4, 2 * x + 1), 0..3 step 2)
+"""
+CALL = {
+    "operands": [
+        {"argument": "mat1", "shape": [256, 256], "strides": [256, 1], "dtype": "float16"},
+        {"argument": "mat2", "shape": [256, 1024], "strides": [1024, 1], "dtype": "float16"},
+        {"argument": "out", "shape": [256, 1024], "strides": [1024, 1], "dtype": "float16"},
+    ],
+    "arguments": {"alpha": 1, "beta": 0},
+}
+BASES = ("mlp", "gemm_pair", "policy", "device", "dependencies")
+TRACES = ("mlp", "gemm_pair")
+
+
+def make_bases(folder: Path) -> None:
+    """Well-formed traces, a policy, a device and dependencies, by the names in `BASES`."""
+    write_mlp(folder / "mlp.tileprof", layers=2, tokens=256, hidden=256, call=json.dumps(CALL))
+    shutil.copytree(ROOT / "tests/golden/gemm_pair.tileprof", folder / "gemm_pair.tileprof")
+    from tileprof.cli import main
+
+    code = main(
+        ["export", "--format", "json", "--launches", "0,1", "-o", str(folder / "made"), str(folder / "mlp.tileprof")]
+    )
+    assert code == 0
+    (folder / "made" / "policy.json").rename(folder / "policy.json")
+    assert main(["simulate", str(folder / "mlp.tileprof")]) == 0, "and all schedulers are compiled now"
+    (folder / "device.json").write_text(json.dumps(get("A100").to_dict()))
+    (folder / "dependencies.dep").write_text(DEPENDENCIES)
+
+
+def path_of(folder: Path, base: str) -> Path:
+    return folder / {**dict.fromkeys(TRACES, f"{base}.tileprof"), "policy": "policy.json", "device": "device.json"}.get(
+        base, "dependencies.dep"
+    )
+
+
+def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> Path:
+    """The input as files in ``folder``: the path to give to a verb."""
+    source, target = path_of(bases, base), path_of(folder, base)
+    if base in TRACES:
+        shutil.copytree(source, target)
+        for operation in operations:
+            _change_trace(target, operation)
+    elif base == "dependencies":
+        text = source.read_text()
+        for operation in operations:
+            text = _change_text(text, operation)
+        target.write_bytes(text.encode("utf-8", "surrogatepass"))
+    else:
+        value = json.loads(source.read_text())
+        for kind, *rest in operations:
+            if kind == "raw":
+                target.write_text(rest[0])
+                return target
+            value = _set(value, *rest)
+        target.write_text(_json_text(value))
+    return target
+
+
+def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
+    """A random input."""
+    base = dice.choice([*TRACES, *TRACES, *BASES])
+    count = dice.choice([1, 1, 1, 2, 3])
+    if base in TRACES:
+        return base, [_draw_trace(dice, bases, base) for _ in range(count)]
+    if base == "dependencies":
+        return base, [_draw_text(dice) for _ in range(count)]
+    if dice.random() < 0.03:
+        return base, [["raw", dice.choice(["", "[" * 100_000, "nul", "\ufeff{}", "[]", '{"a":1,"a":2}', "1" * 5000])]]
+    value = json.loads(path_of(bases, base).read_text())
+    return base, [["set", _draw_place(dice, value), dice.choice(JSON_VALUES)] for _ in range(count)]
+
+
+def _json_text(value: Any) -> str:
+    """JSON in which the words nan, inf and -inf alone stand for the numbers, as files from elsewhere have them."""
+    text = json.dumps(value)
+    for word, number in (('"nan"', "NaN"), ('"inf"', "Infinity"), ('"-inf"', "-Infinity")):
+        text = text.replace(word, number)
+    return text
+
+
+# ---- values in JSON
+
+
+def _draw_place(dice: random.Random, value: Any) -> list[Any]:
+    place: list[Any] = []
+    while isinstance(value, dict | list) and value and (not place or dice.random() < 0.9):
+        key = dice.choice(list(value)) if isinstance(value, dict) else dice.randrange(len(value))
+        place.append(key)
+        value = value[key]
+    return place
+
+
+def _set(value: Any, place: list[Any], new: Any) -> Any:
+    if not place:
+        return new
+    at = value
+    try:
+        for key in place[:-1]:
+            at = at[key]
+        at[place[-1]] = new
+    except (TypeError, KeyError, IndexError):
+        pass  # an operation before this one took the place away
+    return value
+
+
+# ---- text
+
+
+def _draw_text(dice: random.Random) -> Operation:
+    words = [
+        *TEXTS,
+        *(str(n) for n in NUMBERS),
+        str(10**40),
+        "x",
+        "y..x",
+        "grid",
+        "dep",
+        "step 0",
+        "(((",
+        "x // 0",
+        "x % 0",
+        "-9**99",
+    ]
+    kind = dice.choice(["word", "word", "word", "line", "insert"])
+    return [kind, dice.randrange(60), dice.choice(words)]
+
+
+def _change_text(text: str, operation: Operation) -> str:
+    kind, place, word = operation
+    if kind == "insert":
+        return text[: place * 3] + word + text[place * 3 :]
+    separator = "\n" if kind == "line" else " "
+    parts = text.split(separator)
+    parts[place % len(parts)] = word
+    return separator.join(parts)
+
+
+# ---- traces
+
+
+def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
+    kind = dice.choice(
+        ["cell"] * 10
+        + ["column", "column", "manifest", "manifest", "rows", "cast", "drop", "cut", "noise", "link", "call"]
+    )
+    table = dice.choice(list(schema.TABLES.values()))
+    column = dice.choice(table.columns)
+    manifest = json.loads((path_of(bases, base) / "manifest.json").read_text())
+    match kind:
+        case "cell" | "column":
+            return [kind, table.name, column.name, dice.randrange(1000), _draw_cell(dice, column.type)]
+        case "manifest":
+            return [kind, _draw_place(dice, manifest), dice.choice(JSON_VALUES)]
+        case "call":
+            return [
+                "cell",
+                "launches",
+                "call",
+                dice.randrange(4),
+                json.dumps(_set(json.loads(json.dumps(CALL)), _draw_place(dice, CALL), dice.choice(JSON_VALUES))),
+            ]
+        case "rows":
+            return [
+                kind,
+                table.name,
+                dice.choice(["reversed", "doubled", "empty", "first", "shuffled"]),
+                dice.randrange(1000),
+            ]
+        case "cast":
+            return [kind, table.name, column.name, dice.choice(["int64", "int32", "float64", "string", "bool"])]
+        case "drop":
+            return [kind, table.name, dice.choice([column.name, ""])]
+        case _:
+            return [kind, table.name, dice.randrange(1_000_000), dice.randrange(256)]
+
+
+def _draw_cell(dice: random.Random, type_: str) -> Any:
+    if type_.startswith("int"):
+        most = 2 ** (int(type_[3:]) - 1)
+        return dice.choice(
+            [n for n in NUMBERS if -most <= n < most] + [dice.randrange(1, 2000), 8 * dice.randrange(4096)]
+        )
+    if type_.startswith("float"):
+        return dice.choice(
+            [0.0, 1.0, -1.0, 0.25, 1e300 if type_ == "float64" else 1e30, 9e18, 1e-30, "nan", "inf", "-inf"]
+        )
+    if type_ == "list<int64>":
+        return dice.choice([[], [1], [0, 0], [2**62] * 3, [-1], [1] * 100, [2**63 - 1]])
+    return dice.choice([*TEXTS, "read", "write", "atomic", "aten::mm", "gemm"])
+
+
+def _change_trace(folder: Path, operation: Operation) -> None:
+    kind, *rest = operation
+    if kind == "manifest":
+        path = folder / "manifest.json"
+        path.write_text(_json_text(_set(json.loads(path.read_text()), *rest)))
+        return
+    path = folder / rest[0] / "000000.parquet"
+    if path.is_symlink() or not path.exists() or not path.stat().st_size:
+        return  # an operation before this one left nothing to change
+    if kind in ("cut", "noise"):
+        data = bytearray(path.read_bytes())
+        if kind == "cut":
+            del data[rest[1] % len(data) :]
+        else:
+            data[rest[1] % len(data)] = rest[2]
+        path.write_bytes(data)
+    elif kind == "link":
+        target = ["/dev/zero", "/dev/null", str(folder), "000000.parquet", "../manifest.json", "/nowhere"][rest[1] % 6]
+        path.unlink()
+        path.symlink_to(target)
+    else:
+        _change_table(path, kind, rest)
+
+
+def _change_table(path: Path, kind: str, rest: list[Any]) -> None:
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except (OSError, pa.ArrowException):
+        return  # an operation before this one broke it
+    made = _changed_table(table, kind, rest[1:])
+    if made is not None:
+        pq.write_table(made, path)
+
+
+def _changed_table(table: pa.Table, kind: str, rest: list[Any]) -> pa.Table | None:
+    if kind == "drop":
+        return table.drop_columns(rest[0]) if rest[0] in table.column_names else table.slice(0, 0)
+    if kind == "rows":
+        order = np.arange(table.num_rows)
+        orders = {
+            "reversed": order[::-1], "doubled": np.concatenate([order, order]), "empty": order[:0], "first": order[: 1 + rest[1] % 5],
+            "shuffled": np.random.default_rng(rest[1]).permutation(order),
+        }  # fmt: skip
+        return table.take(pa.array(orders[rest[0]]))
+    at = table.schema.get_field_index(rest[0])
+    if at < 0 or not table.num_rows:
+        return None
+    field = table.schema.field(at)
+    try:
+        if kind == "cast":
+            return table.set_column(at, rest[0], table.column(at).cast(rest[1]))
+        values = table.column(at).to_pylist()
+        word = rest[2]
+        number = float(word) if word in ("nan", "inf", "-inf") and pa.types.is_floating(field.type) else word
+        for row in range(len(values)) if kind == "column" else [rest[1] % len(values)]:
+            values[row] = number
+        plain = pa.string() if pa.types.is_dictionary(field.type) else field.type
+        return table.set_column(at, pa.field(rest[0], plain), pa.array(values, plain))
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return None  # this column holds no such value

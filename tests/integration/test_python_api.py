@@ -1,0 +1,136 @@
+"""tileprof from Python: recording a block, what a trace answers, the cell magic, the pytest marker."""
+
+import subprocess
+import sys
+
+import pytest
+
+import tileprof
+from tileprof.errors import UserError
+
+torch = pytest.importorskip("torch")
+
+
+def compute():
+    x = torch.ones(64, 64)
+    return (x @ x).relu()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("api") / "block.tileprof"
+    with tileprof.record(path, device="H100"):
+        compute()
+    compute()  # after the block: not in the trace
+    return tileprof.load(path)
+
+
+def test_a_block_is_recorded_and_nothing_behind_it(recorded):
+    assert recorded.complete
+    assert recorded.device.name.startswith("H100")
+    assert list(recorded.launches["op"].astype(str))[-2:] == ["aten::mm", "aten::relu"]
+    assert (recorded.launches["op"].astype(str) == "aten::mm").sum() == 1
+
+
+def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_path):
+    assert recorded.graph() is recorded.graph()
+    assert repr(recorded.graph()).startswith("<TileGraph: ")
+    summary = recorded.report()
+    assert summary.guidance.verdict.sentence in repr(summary)
+    assert "Dependent launches" in str(summary)
+    assert "<table>" in recorded._repr_html_()
+    page = recorded.show(tmp_path / "page.html", browser=False)
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
+    with pytest.raises(RuntimeError, match="shapes"), tileprof.record(tmp_path / "t.tileprof"):
+        torch.ones(8).exp() @ torch.ones(3)
+    (left,) = tmp_path.iterdir()
+    trace = tileprof.load(left)
+    assert not trace.complete
+    assert "RuntimeError: " in trace.manifest["reason"]
+
+
+def test_a_trace_that_exists_is_not_overwritten_without_being_told(recorded):
+    with pytest.raises(UserError, match="force"), tileprof.record(recorded.path):
+        compute()
+
+
+def test_the_names_of_the_package_are_shown():
+    assert {"capture", "load", "record", "Trace"} <= set(dir(tileprof))
+
+
+NESTED = """
+import tileprof, torch
+torch.ones(8).exp()
+with tileprof.record("inner.tileprof"):
+    torch.ones(8).sin()
+"""
+
+
+def test_inside_a_recorded_program_a_block_limits_that_recording(tmp_path):
+    (tmp_path / "program.py").write_text(NESTED)
+    command = [sys.executable, "-m", "tileprof", "record", "--recorder", "model", "--", sys.executable, "program.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert [p.name for p in tmp_path.glob("*.tileprof")] == ["program.tileprof"]
+    operators = set(tileprof.load(tmp_path / "program.tileprof").launches["op"].astype(str))
+    assert "aten::sin" in operators
+    assert "aten::exp" not in operators
+
+
+def test_the_cell_magic_records_a_cell_and_shows_its_trace(tmp_path, monkeypatch):
+    interactive = pytest.importorskip("IPython.core.interactiveshell")
+    monkeypatch.chdir(tmp_path)
+    shell = interactive.InteractiveShell()
+    tileprof.load_ipython_extension(shell)
+    shell.user_ns["torch"] = torch
+    trace = shell.run_cell_magic("tileprof", "cell.tileprof --device H100", "y = torch.ones(8).sin()")
+    assert trace.path.name == "cell.tileprof"
+    assert "aten::sin" in set(trace.launches["op"].astype(str))
+    with pytest.raises(UserError, match="unrecognized arguments: --devise"):
+        shell.run_cell_magic("tileprof", "--devise H100", "pass")
+
+
+MARKED = """
+import pytest, torch
+
+@pytest.mark.tileprof(max_launches=10, no_conservative=True)
+def test_within():
+    torch.ones(8).sin()
+
+@pytest.mark.tileprof(max_launches=1)
+def test_beyond():
+    torch.ones(8).sin().cos()
+
+@pytest.mark.tileprof(fail_if="launches>1")
+def test_condition():
+    torch.ones(8).sin().cos()
+
+@pytest.mark.tileprof(max_gpa=1)
+def test_misspelt():
+    pass
+
+def test_unmarked():
+    pass
+"""
+
+
+def test_the_marker_fails_a_test_whose_trace_breaks_a_limit(tmp_path):
+    (tmp_path / "test_marked.py").write_text(MARKED)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tileprof.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        "test_marked.py",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "3 failed" in done.stdout
+    for said in ("more than 1", "launches>1 holds", "unknown arguments ['max_gpa']"):
+        assert said in done.stdout

@@ -1,0 +1,69 @@
+"""The decoder's source compiles for every kind of shape, and its registers hold what it keeps in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tileprof import building
+from tileprof.errors import UserError
+from tileprof.runtime.decode.build import COMPILER_WORDS, CUBIN, build
+from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
+
+SMALL = DecoderShape(
+    "bfloat16", batch=1, layers=2, hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=64, vocabulary=1024, cache=256, epsilon=1e-6, scale=0.125
+)  # fmt: skip
+SHAPES = {
+    "one sequence": SMALL,
+    "eight sequences, a mask": replace(SMALL, batch=8, masked=-65504.0),
+    "biases, ragged pieces, float16": replace(
+        SMALL, batch=2, hidden=896, intermediate=4864, heads=14, biased=True, dtype="float16", masked=float("-inf")
+    ),
+    "norms of heads": replace(SMALL, batch=2, hidden=1024, intermediate=3072, heads=16, kv_heads=8, head_dim=128, head_norms=True),
+}  # fmt: skip
+
+
+def compiler_missing() -> bool:
+    try:
+        building.nvcc("A test compiles the decoder")
+    except UserError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(compiler_missing(), reason="needs nvcc")
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_kernel_compiles(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
+    folder = build(SHAPES[name].header(132))
+    assert (folder / CUBIN).stat().st_size > 10_000
+    spilled = [
+        int(line.split(" bytes spill stores")[0].split()[-1])
+        for line in (folder / COMPILER_WORDS).read_text().splitlines()
+        if "spill stores" in line
+    ]
+    assert max(spilled) < 128
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_ring_leaves_room_for_the_sums(name):
+    shape = SHAPES[name]
+    shape.check()
+    assert 6 <= shape.slots <= 13
+    assert shape.slots * 8 * (2048 + 64) < SHARED_BYTES
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"batch": 9}, "9 sequences"),
+        ({"head_dim": 80}, "heads of 80 columns"),
+        ({"hidden": 5120}, "a hidden size of 5120"),
+        ({"intermediate": 520}, "an intermediate size of 520"),
+        ({"layers": 400}, "400 layers"),
+    ],
+)
+def test_a_shape_that_is_not_taken_is_refused_with_a_sentence(changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        replace(SMALL, **changes).check()

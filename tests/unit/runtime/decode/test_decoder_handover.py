@@ -1,0 +1,93 @@
+"""What the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tileprof.policy.format import Policy
+from tileprof.policy.format.document import WaitTable
+from tileprof.runtime.decode.handover import KINDS, Handover
+from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.executor import Memory, search
+
+SMALL = DecoderShape(
+    "bfloat16", batch=2, layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=64, vocabulary=64, cache=256, epsilon=1e-6, scale=0.125
+)  # fmt: skip
+CASES = {
+    "chunks of the context": Handover(SMALL, 132, 200),
+    "one chunk": Handover(SMALL, 132, 3),
+    "more heads than blocks": Handover(replace(SMALL, batch=8), 8, 200),
+    "wide heads, one sequence": Handover(replace(SMALL, batch=1, head_dim=128), 16, 255),
+}
+LAYERS = 2
+
+
+def memory(handover: Handover) -> Memory:
+    tiles = [handover.tiles(kind) for _ in range(LAYERS) for kind in KINDS]
+    return Memory.build(tiles, handover.touches(LAYERS))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_order_the_polls_allow_no_tile_reads_what_is_not_written(name):
+    handover = CASES[name]
+    findings = search(handover.policy(LAYERS), memory(handover), delayed=300)
+    assert findings.clean, findings.sentences()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_word_that_is_read_is_written_once_in_a_launch(name):
+    handover = CASES[name]
+    written = [
+        handover.writes(layer, kind, t)
+        for layer in range(LAYERS)
+        for kind in KINDS
+        for t in range(handover.tiles(kind))
+    ]
+    words, times = np.unique(np.concatenate(written), return_counts=True)
+    assert times.max() == 1
+    read = np.concatenate([
+        handover.reads(layer, kind, t) for layer in range(LAYERS) for kind in KINDS for t in range(handover.tiles(kind))
+    ])  # fmt: skip
+    assert np.isin(read, words).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_poll_that_is_left_out_is_caught(name):
+    handover = CASES[name]
+    policy, watched = handover.policy(LAYERS), memory(handover)
+    generator = np.random.default_rng(0)
+    caught = 0
+    for number, edge in enumerate(policy.edges):
+        assert isinstance(edge.waits, WaitTable)
+        consumer = int(generator.integers(len(edge.waits.indptr) - 1))
+        begin, end = edge.waits.indptr[consumer : consumer + 2]
+        if begin == end:
+            continue
+        mutant = without(policy, number, int(generator.integers(begin, end)))
+        redundant = already_ordered(policy, number)
+        findings = search(mutant, watched, delayed=10_000, random=0, enough=1)
+        assert not findings.clean or redundant, (
+            f"{policy.stages[edge.consumer].name} after {policy.stages[edge.producer].name}"
+        )
+        caught += not findings.clean
+    assert caught >= 2 * len(KINDS) - 1
+
+
+def already_ordered(policy: Policy, number: int) -> bool:
+    """Whether a chain of other stages, each of which waits for all of the one before, orders the two stages of an edge anyway: residuals."""
+    edge = policy.edges[number]
+    return edge.consumer - edge.producer > 1
+
+
+def without(policy: Policy, number: int, wait: int) -> Policy:
+    """The policy without one wait of an edge."""
+    edge = policy.edges[number]
+    assert isinstance(edge.waits, WaitTable)
+    assert isinstance(edge.value, tuple)
+    indptr = tuple(p - (p > wait) for p in edge.waits.indptr)
+    semaphores = edge.waits.semaphore[:wait] + edge.waits.semaphore[wait + 1 :]
+    mutant = replace(edge, waits=WaitTable(indptr, semaphores), value=edge.value[:wait] + edge.value[wait + 1 :])
+    return replace(policy, edges=(*policy.edges[:number], mutant, *policy.edges[number + 1 :]))

@@ -1,0 +1,120 @@
+"""What ``import tileprof`` offers: traces that know their graph, their report and their page.
+
+`load` gives a `LoadedTrace`; the parts below it (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) know nothing of each
+other in this direction, and are brought together here as the command line does.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import tempfile
+import webbrowser
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tileprof.trace import Trace
+from tileprof.trace import load as load_trace
+
+if TYPE_CHECKING:
+    import os
+
+    from tileprof.analysis import TileGraph
+    from tileprof.analysis.guidance import Guidance
+    from tileprof.analysis.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The report of a trace with what to do first; prints as ``tileprof report`` does."""
+
+    report: Report
+    guidance: Guidance
+
+    def __repr__(self) -> str:
+        return f"<Summary {Path(self.report.source.path).name}: {self.guidance.verdict.sentence}>"
+
+    def __str__(self) -> str:
+        from rich.console import Console  # noqa: PLC0415 - heavy
+
+        from tileprof.cli.report_text import print_report  # noqa: PLC0415 - heavy
+
+        text = io.StringIO()
+        print_report(self.report, 10, Console(file=text, width=100, highlight=False), guidance=self.guidance)
+        return text.getvalue()
+
+    def _repr_html_(self) -> str:
+        """Verdict, actions and ladder, for notebooks."""
+        from tileprof.analysis.words import duration, signed_percent  # noqa: PLC0415 - heavy
+
+        def row(*cells: str) -> str:
+            return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+
+        actions = "".join(
+            row(a.title, f"{duration(a.saves_ns)} ({signed_percent(a.saves_share)})", a.basis, a.effort, a.command)
+            for a in self.guidance.actions
+        )
+        ladder = "".join(
+            row(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder
+        )
+        return (
+            f"<p><b>{html.escape(self.guidance.verdict.sentence)}</b></p><table>{row('action', 'saves', 'basis', 'effort', 'command')}"
+            f"{actions}</table><table>{ladder}</table>"
+        )
+
+
+class LoadedTrace(Trace):
+    """A trace with the analysis at hand; the graph and the summary are computed once."""
+
+    @cached_property
+    def _graph(self) -> TileGraph:
+        from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy
+
+        return build_graph(self)
+
+    @cached_property
+    def _summary(self) -> Summary:
+        from tileprof.analysis.guidance import guide  # noqa: PLC0415 - heavy
+        from tileprof.analysis.report import build_report  # noqa: PLC0415 - heavy
+        from tileprof.analysis.simulate import Simulator  # noqa: PLC0415 - heavy
+
+        report = build_report(self._graph)
+        return Summary(report, guide(report, Simulator(self._graph)))
+
+    def graph(self) -> TileGraph:
+        """Which tile depends on which (`tileprof.analysis.build_graph`)."""
+        return self._graph
+
+    def report(self) -> Summary:
+        """What limits the program, what to do first, and every pair of launches."""
+        return self._summary
+
+    def show(self, page: str | os.PathLike[str] | None = None, *, browser: bool = True) -> Path:
+        """Write the page of ``tileprof view`` (default: a temporary file), open it in the browser, and return its path."""
+        from tileprof.viz import page as write_page  # noqa: PLC0415 - heavy
+        from tileprof.viz import study, variants  # noqa: PLC0415 - heavy
+
+        target = Path(page) if page is not None else Path(tempfile.mkdtemp()) / f"{self.path.stem}.html"
+        summary = self._summary
+        text = write_page(
+            self._graph,
+            summary.report,
+            study(self._graph),
+            None,
+            variants(self._graph),
+            guidance=summary.guidance,
+        )
+        target.write_text(text, encoding="utf-8")
+        if browser:
+            webbrowser.open(target.resolve().as_uri())
+        return target
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{self._summary._repr_html_()}"
+
+
+def load(path: str | os.PathLike[str]) -> LoadedTrace:
+    """The trace in a folder, as `tileprof.trace.load`, which says what it raises."""
+    return LoadedTrace(load_trace(path).path)

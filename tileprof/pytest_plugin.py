@@ -1,0 +1,72 @@
+"""A pytest plugin: ``@pytest.mark.tileprof(max_gap=0.3, no_conservative=True)`` records a test and checks its trace.
+
+Arguments of the marker: ``device``, ``fake``, ``module`` as of ``tileprof record``; ``max_gap`` and ``max_idle`` (shares, 0
+to 1), ``max_launches``, ``max_time_ns``, ``no_conservative``, and ``fail_if``, a condition of ``tileprof report --fail-if`` or
+several.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_LIMITS = {"max_gap": "gap", "max_idle": "idle", "max_launches": "launches", "max_time_ns": "time"}
+_RECORDING = {"device", "fake", "module", "tile"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line(
+        "markers",
+        "tileprof(device, fake, module, max_gap, max_idle, max_launches, max_time_ns, no_conservative, fail_if): "
+        "record the test's GPU work and check the trace",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Run a marked test under the model recorder, then fail it where its trace breaks a limit."""
+    marker = item.get_closest_marker("tileprof")
+    if marker is None:
+        return (yield)
+    wanted = dict(marker.kwargs)
+    unknown = set(wanted) - {*_LIMITS, *_RECORDING, "no_conservative", "fail_if"}
+    if marker.args or unknown:
+        pytest.fail(f"tileprof marker: unknown arguments {sorted(unknown) or list(marker.args)}", pytrace=False)
+    from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy, and only for marked tests
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "test.tileprof"
+        with recording(path, **{name: wanted[name] for name in _RECORDING & set(wanted)}):
+            result = yield
+        broken = _broken(path, wanted)
+    if broken:
+        pytest.fail("tileprof: " + "; ".join(broken), pytrace=False)
+    return result
+
+
+def _broken(path: Path, wanted: dict[str, Any]) -> list[str]:
+    """Sentences about limits that the trace breaks."""
+    from tileprof.analysis.comparison import facts  # noqa: PLC0415 - heavy, and only for marked tests
+    from tileprof.analysis.report import build_report  # noqa: PLC0415 - likewise
+    from tileprof.api import load  # noqa: PLC0415 - likewise
+    from tileprof.cli.conditions import condition, shown  # noqa: PLC0415 - likewise
+
+    values = facts(build_report(load(path).graph()))
+    broken = []
+    for argument, name in _LIMITS.items():
+        value = values[name]
+        if argument in wanted and value is not None and value > wanted[argument]:
+            broken.append(f"{name} is {shown(name, value)}, more than {shown(name, wanted[argument])}")
+    if wanted.get("no_conservative") and values["conservative"]:
+        broken.append(f"{shown('conservative', values['conservative'])} of the launches are conservative")
+    given = wanted.get("fail_if", ())
+    for text in [given] if isinstance(given, str) else given:
+        asked = condition(text, changes=False)
+        if asked.holds(values[asked.name]):
+            broken.append(f"{text} holds: {asked.name} is {shown(asked.name, values[asked.name])}")
+    return broken

@@ -1,0 +1,272 @@
+"""A recording from a GPU with its operators cut into the tiles of the model's kernels.
+
+The CUDA recorder sees cuBLAS's and cuDNN's tiles; stages of the runtime have tiles of their own. Where a trace says how an
+operator was called, its launches are replaced by those that the tile models make of the same call on the same buffers, and
+the time that was recorded for the operator is dealt out to them. All other launches stay as they were recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from tileprof.record.model import plans
+from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.operator import Operator, describe
+from tileprof.record.model.tiles import load_all, overrides
+from tileprof.trace import Footprint, Launch, TraceWriter
+from tileprof.trace.schema import NEVER
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tileprof.trace import Trace
+
+NOTE: Final = (
+    "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an operator is "
+    "the recorded one."
+)
+
+_SCRATCH_ALIGNMENT: Final = 512
+_ALIGNMENT: Final = 16
+
+
+@dataclass(slots=True)
+class Recut:
+    """``path`` is the new trace; ``launches[old]`` are the new numbers of a recorded launch's operator."""
+
+    path: Path
+    launches: dict[int, tuple[int, ...]]
+    operators: int
+    """Operators that were cut anew."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The launches of one operator call: their numbers in the recording, and the call with where its tensors lie."""
+
+    launches: list[int]
+    call: Call
+    places: list[tuple[int, int]]
+    planned: list[plans.Planned]
+    key: str
+
+
+def recut(trace: Trace, output: Path) -> Recut:
+    """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it."""
+    load_all()
+    groups = _groups(trace)
+    _deal_out_durations(trace, groups)
+    by_last = {group.launches[-1]: group for group in groups}
+    replaced = {launch for group in groups for launch in group.launches}
+    with TraceWriter(
+        output, recorder="model", command=list(trace.manifest["command"]), device=trace.device, force=True
+    ) as writer:
+        numbers = _Writing(trace, writer).run(by_last, replaced)
+        for note in (*trace.manifest["notes"], NOTE):
+            writer.note(note)
+        path = writer.close(int(trace.manifest["exit_code"] or 0))
+    launches = {old: new for group in groups for old in group.launches for new in [numbers[group.launches[-1]]]}
+    return Recut(path, {**numbers, **launches}, len(groups))
+
+
+def _groups(trace: Trace) -> list[_Group]:
+    texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+    for launch, text in enumerate(trace.launches["call"].astype(str)):
+        call = json.loads(text) if text else {}
+        if "number" in call:
+            texts[call["number"]].append((launch, call))
+    planned: dict[str, list[plans.Planned]] = {}
+    made = (_group(trace, members, planned) for members in texts.values())
+    return [group for group in made if group is not None]
+
+
+def _group(
+    trace: Trace, members: list[tuple[int, dict[str, Any]]], planned: dict[str, list[plans.Planned]]
+) -> _Group | None:
+    """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the trace."""
+    launches, (_, text) = [launch for launch, _ in members], members[-1]
+    name = str(trace.launches["op"].iloc[launches[0]])
+    operator = _operator(name)
+    if operator is None or operator.entry is None or operator.entry.data_dependent:
+        return None
+    call = _call(name, operator, text)
+    places = [(t["buffer"], t["offset"]) for t in text["tensors"]]
+    key = repr((name, call.arguments, call.outputs))
+    if key not in planned:
+        with overrides.override(*_tiles(call, trace.device.sms)):
+            planned[key] = plans.plan(operator, call, trace.device, key, set())
+    kernels = planned[key]
+    if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
+        return None
+    if any(not isinstance(slot, Scratch) and places[slot][0] < 0 for one in kernels for slot in one.slots):
+        return None
+    return _Group(launches, call, places, kernels, key)
+
+
+def _tiles(call: Call, sms: int) -> tuple[str, str]:
+    """Tiles that the persistent kernel takes: 64 or 128 rows of a product, 16 or 64 pixels of a convolution, 64 columns.
+
+    A convolution whose result would give less than a tile of 64 pixels to each SM has smaller ones.
+    """
+    out = call.outputs[0] if call.outputs else None
+    shape = out.shape if out is not None and out.shape else (1,)
+    rows = 64 if math.prod(shape[:-1]) <= 64 else 128
+    pixels = 64 if math.prod(shape) >= sms * 64 * 64 else 16
+    return f"gemm={rows}x64x64,split=1", f"conv={pixels}x64x64,split=1"
+
+
+def _operator(name: str) -> Operator | None:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        return describe(getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default"))
+    except (AttributeError, RuntimeError):  # another version of PyTorch, or a library that is not here
+        return None
+
+
+def _call(name: str, operator: Operator, text: dict[str, Any]) -> Call:
+    operands = [_operand(number, tensor) for number, tensor in enumerate(text["tensors"])]
+
+    def value(given: Any) -> Any:
+        if isinstance(given, dict):
+            return operands[given["tensor"]]
+        return [value(one) for one in given] if isinstance(given, list) else given
+
+    known = text["arguments"] | text["places"]
+    arguments = {a.name: value(known.get(a.name, a.default)) for a in operator.arguments}
+    named = {a.name for a in operator.arguments}
+    outputs = tuple(o for o, t in zip(operands, text["tensors"], strict=True) if t["argument"] not in named)
+    return Call(name, arguments, outputs, tuple(operands))
+
+
+def _operand(number: int, tensor: dict[str, Any]) -> Operand:
+    offset = int(tensor["offset"])
+    return Operand(
+        tuple(tensor["shape"]), tuple(tensor["strides"]), tensor["dtype"], getattr(torch, tensor["dtype"]).itemsize,
+        min(offset & -offset, _ALIGNMENT) or _ALIGNMENT, number,
+    )  # fmt: skip
+
+
+def _deal_out_durations(trace: Trace, groups: list[_Group]) -> None:
+    """Equal calls share a plan, whose launches together take the mean of what was recorded for such a call."""
+    recorded: dict[str, list[int]] = defaultdict(list)
+    duration = trace.launches["duration_ns"].to_numpy()
+    for group in groups:
+        recorded[group.key].append(int(duration[group.launches].sum()))
+    for group in {group.key: group for group in groups}.values():
+        modelled = sum(one.duration.launch_ns for one in group.planned)
+        factor = sum(recorded[group.key]) / len(recorded[group.key]) / max(modelled, 1)
+        for one in group.planned:
+            tile_ns = one.duration.tile_ns * factor
+            launch_ns = max(round(one.duration.launch_ns * factor), 1)
+            one.duration = replace(one.duration, tile_ns=tile_ns, launch_ns=launch_ns)
+            one.kernel = replace(one.kernel, footprint=replace(one.kernel.footprint, duration_ns=tile_ns))
+
+
+class _Writing:
+    """Writes the new trace launch by launch, buffers at the same moments as in the recording."""
+
+    def __init__(self, trace: Trace, writer: TraceWriter) -> None:
+        self._trace, self._writer = trace, writer
+        self._rows = _rows(trace.launches)
+        self._buffers: dict[int, int] = {}
+        self._footprints: dict[int, int] = {}
+        buffers = trace.buffers
+        end = int((buffers["base"] + buffers["bytes"]).max()) if len(buffers) else 0
+        self._scratch_base = -(-end // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+
+    def run(self, by_last: dict[int, _Group], replaced: set[int]) -> dict[int, tuple[int, ...]]:
+        """The new launches of every recorded one that stands for itself or ends a group."""
+        begun, ended = defaultdict(list), defaultdict(list)
+        for row in _rows(self._trace.buffers):
+            begun[max(row["allocated_at"], -1)].append(row)
+            if row["freed_at"] != NEVER:
+                ended[row["freed_at"]].append(row["buffer"])
+        self._allocate(begun[-1])
+        numbers: dict[int, tuple[int, ...]] = {}
+        for launch in range(len(self._rows)):
+            for buffer in ended[launch]:
+                self._writer.free_buffer(self._buffers[buffer])
+            self._allocate(begun[launch])
+            if launch in by_last:
+                numbers[launch] = tuple(self._cut(by_last[launch]))
+            elif launch not in replaced:
+                numbers[launch] = (self._copy(launch),)
+        return numbers
+
+    def _allocate(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self._buffers[row["buffer"]] = self._writer.add_buffer(
+                base=row["base"], bytes=row["bytes"], kind=row["kind"], name=row["name"], dtype=row["dtype"],
+                shape=row["shape"], strides=row["strides"], before_start=row["allocated_at"] < 0,
+            )  # fmt: skip
+
+    def _copy(self, launch: int) -> int:
+        row = self._rows[launch]
+        if row["footprint"] not in self._footprints:
+            recorded = self._trace.footprint(row["footprint"])
+            footprint = Footprint(recorded.block, recorded.boxes, recorded.duration_ns)
+            self._footprints[row["footprint"]] = self._writer.add_footprint(footprint)
+        buffers, offsets = self._trace.operands_of(launch)
+        bound = tuple((self._buffers[b], o) for b, o in zip(buffers.tolist(), offsets.tolist(), strict=True))
+        return self._writer.add_launch(
+            Launch(
+                footprint=self._footprints[row["footprint"]], operands=bound, kernel=row["kernel"],
+                grid=_xyz(row, "grid"), block=_xyz(row, "block"), cluster=_xyz(row, "cluster"), flops=row["flops"],
+                fingerprint=row["fingerprint"], registers=row["registers"], shared_bytes=row["shared_bytes"],
+                blocks_per_sm=row["blocks_per_sm"], timing=row["timing"], coverage=row["coverage"], note=row["note"],
+                duration_ns=row["duration_ns"], begin_ns=row["begin_ns"], **self._issued(row),
+            )
+        )  # fmt: skip
+
+    def _issued(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in ("op", "module", "stream", "graph", "device")}
+
+    def _cut(self, group: _Group) -> list[int]:
+        sizes: dict[int, int] = {}
+        for space in (slot for one in group.planned for slot in one.slots if isinstance(slot, Scratch)):
+            sizes[space.slot] = max(sizes.get(space.slot, 0), space.bytes)
+        scratch = {}
+        for number, size in sizes.items():
+            scratch[number] = self._writer.add_buffer(base=self._scratch_base, bytes=size, kind="workspace")
+            self._scratch_base += -(-size // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
+        numbers, begin = [], self._rows[group.launches[0]]["begin_ns"]
+        for one in group.planned:
+            bound = []
+            for slot in one.slots:
+                if isinstance(slot, Scratch):
+                    bound.append((scratch[slot.slot], 0))
+                else:
+                    buffer, offset = group.places[slot]
+                    bound.append((self._buffers[buffer], offset))
+            footprint = one.footprint
+            if footprint is None:
+                footprint = one.written(self._writer.add_footprint(one.kernel.footprint))
+            kernel = one.kernel
+            launch = Launch(
+                footprint=footprint, operands=tuple(bound), kernel=kernel.name, grid=kernel.grid, block=kernel.block,
+                cluster=kernel.cluster, registers=kernel.registers, shared_bytes=kernel.shared_bytes,
+                blocks_per_sm=one.duration.blocks_per_sm, flops=kernel.flops, fingerprint=one.fingerprint,
+                duration_ns=one.duration.launch_ns, begin_ns=begin, timing="modelled", coverage=kernel.coverage,
+                note=kernel.note, call=one.call, **self._issued(self._rows[group.launches[0]]),
+            )  # fmt: skip
+            begin += one.duration.launch_ns
+            numbers.append(self._writer.add_launch(launch))
+        for buffer in scratch.values():
+            self._writer.free_buffer(buffer)
+        return numbers
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _xyz(row: dict[str, Any], what: str) -> tuple[int, int, int]:
+    return row[f"{what}_x"], row[f"{what}_y"], row[f"{what}_z"]

@@ -1,0 +1,48 @@
+"""What the backend made of a graph, for those who want more than the log."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(slots=True)
+class Report:
+    """One graph. ``taken``: names of regions; ``left``: operators, by the name that ATen gives them, that Inductor compiles in our program; times in microseconds, of the race."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    reason: str = ""
+    """Why Inductor's program runs; empty while ours does, or nothing has been decided."""
+    ours_us: float | None = None
+    inductor_us: float | None = None
+    kept: str = ""
+    """The regions of the program that was kept; empty where it is Inductor's."""
+
+
+_LISTENING: Final[list[list[Report]]] = []
+_LOCK: Final = threading.Lock()
+
+
+@contextmanager
+def reports() -> Iterator[list[Report]]:
+    """The reports of all graphs that the backend is given meanwhile; a report is completed when its program is first called."""
+    found: list[Report] = []
+    with _LOCK:
+        _LISTENING.append(found)
+    try:
+        yield found
+    finally:
+        with _LOCK:
+            _LISTENING[:] = [other for other in _LISTENING if other is not found]
+
+
+def announce(report: Report) -> None:
+    """Hand a report to everybody who listens."""
+    with _LOCK:
+        for found in _LISTENING:
+            found.append(report)

@@ -1,0 +1,246 @@
+// What all stages of the decoder share: the model's sizes, parameters, memory that is handed from stage to stage, the ring of weights.
+#pragma once
+
+#include "config.h"  // first: ptx.cuh asks it for the type of halves
+#include "instructions.cuh"
+
+using u16 = unsigned short;
+using s64 = long long;
+
+constexpr int WARPS = 8;  // that multiply
+constexpr int CONSUMERS = 32 * WARPS;
+constexpr int GROUP = 8;  // rows of weights that are dealt to blocks
+constexpr int PIECE = 1024;  // columns of weights in a slot of the ring
+constexpr int STEP = 32;  // columns that a warp multiplies at a time
+constexpr u32 ROW_BYTES = 2 * PIECE + 64;  // of a slot: rows begin 16 banks apart
+constexpr u32 SLOT_BYTES = GROUP * ROW_BYTES;
+constexpr int TILES = 8;  // of 16 rows that are finished together
+constexpr int TILES_HELD = 2;  // of 16 rows whose sums a warp holds at a time, where activations pass by
+
+constexpr int SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
+constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
+constexpr int MOST_CHUNKS = BLOCKS / (BATCH * KV_HEADS) > 1 ? BLOCKS / (BATCH * KV_HEADS) : 1;
+constexpr int SMALLEST_CHUNK = 32, CHUNK_STEP = 16;  // positions
+constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // keys, then values of so many positions in a slot
+constexpr int PARTIAL = HEAD_DIM + 2;  // words of a head's part: sums, largest score, sum of weights
+
+// Words that one stage hands to the next, by layer: see Handed.
+constexpr int QKV_AT = 0, ATTENDED_AT = QKV_AT + BATCH * QKV / 2, MIDDLE_AT = ATTENDED_AT + BATCH * QUERY / 2;
+constexpr int ACTIVATED_AT = MIDDLE_AT + BATCH * HIDDEN / 2, OUT_AT = ACTIVATED_AT + BATCH * INTERMEDIATE / 2;
+constexpr int PARTS_AT = OUT_AT + BATCH * HIDDEN / 2;
+constexpr int LAYER_WORDS = (PARTS_AT + BATCH * KV_HEADS * MOST_CHUNKS * SHARERS * PARTIAL + 31) / 32 * 32;
+constexpr long long SET_WORDS = static_cast<long long>(LAYER_WORDS) * LAYERS;
+
+// "Not there yet": two halves that no conversion makes (a NaN is 0x7FFF), and a float that no operation makes.
+constexpr u32 ABSENT = 0xFFFFFFFFu;
+
+struct Layer {
+    const u16 *norm, *query, *key, *value, *query_bias, *key_bias, *value_bias, *query_norm, *key_norm;
+    const u16 *output, *middle_norm, *gate, *up, *down;
+    u16 *keys, *values;
+    s64* counter;  // tokens in the cache
+};
+static_assert(sizeof(Layer) == 17 * 8);
+
+struct Parameters {
+    Layer layers[LAYERS];
+    const s64* tokens;
+    const u16* embedding;
+    const u16 *cosine, *sine;  // [1 or BATCH, HEAD_DIM]
+    const s64* last;  // the last position that is attended
+    const unsigned char* mask;  // [1 or BATCH, CACHE], instead
+    const u16 *norm, *head;
+    u32* logits;
+    u32* sets;  // two of SET_WORDS words
+    s32* state;  // see State
+    u64* clocks;
+    s64 rotary_step, mask_step;  // elements from sequence to sequence
+};
+
+// Words of Parameters::state.
+enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, HEAD_NEXT = 3, RECORD = 8, RECORD_WORDS = 8 };
+
+// Stages of a layer, and what follows the last.
+enum Stage : int { STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_GATE, STAGE_DOWN, STAGE_HEAD, STAGES };
+
+// Shared memory. The scratch holds a stage's normalised activations, then its sums; in the attention stage, the warps' parts.
+constexpr u32 ACTIVATION_BYTES = 2 * HIDDEN + 64;  // of a token: tokens begin 16 banks apart
+constexpr int SQUARES = (HIDDEN + 255) / 256;  // parts of a token's sum of squares, of a warp each
+constexpr u32 SCRATCH_PRODUCT = 4 * WARPS * TILES * 16 * BATCH, SCRATCH_HEADS = 4 * WARPS * SHARERS * PARTIAL, SCRATCH_TOKENS = BATCH * ACTIVATION_BYTES;
+constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+constexpr u32 SCRATCH_AT = SLOTS * SLOT_BYTES, HEADS_AT = SCRATCH_AT + larger(SCRATCH_PRODUCT, larger(SCRATCH_HEADS, SCRATCH_TOKENS));
+constexpr u32 SQUARES_AT = HEADS_AT + 4 * (SHARERS + 2) * HEAD_DIM, FULL_AT = (SQUARES_AT + 4 * SQUARES * BATCH + 7) / 8 * 8;
+constexpr u32 FREE_AT = FULL_AT + 8 * SLOTS, GROUPS_AT = FREE_AT + 8 * SLOTS;  // GROUPS: which group of the head a slot holds
+constexpr u32 TILES_AT = GROUPS_AT + 4 * SLOTS, ABORTED_AT = TILES_AT + 4 * TILES;  // TILES: which tiles of the head are finished together
+static_assert(ABORTED_AT + 4 + 128 <= SHARED_BYTES, "ring, scratch and barriers fit");
+
+__device__ __forceinline__ float low(u32 two) { return unpack(static_cast<u16>(two)); }
+__device__ __forceinline__ float high(u32 two) { return unpack(static_cast<u16>(two >> 16)); }
+__device__ __forceinline__ float rounded(float x) { return low(pack(x, 0.0f)); }
+
+struct Ring {
+    u32 slot = 0, turn = 0;
+
+    __device__ void advance() {
+        if (++slot == SLOTS) slot = 0, turn ^= 1;
+    }
+};
+
+// A block's view of the launch. What a stage hands to the next lies in one of two sets, by launches in turn; who writes a word of this launch's set marks the
+// same word of the other as absent, so that the next launch finds no old values.
+struct Block {
+    const Parameters& p;
+    u32 shared;
+    u32* set;
+    u32* other;
+    int limit;  // positions that may be attended
+    int chunk, chunks;  // positions in a chunk, chunks of a sequence
+    u32 thread, warp, lane;
+    Ring ring;
+    int layer = 0;
+
+    __device__ u32* words(int at) const { return set + static_cast<s64>(layer) * LAYER_WORDS + at; }
+
+    __device__ void hand(int at, u32 value) const {
+        const s64 word = static_cast<s64>(layer) * LAYER_WORDS + at;
+        store_relaxed_gpu_u32(set + word, value);
+        store_relaxed_gpu_u32(other + word, ABSENT);
+    }
+
+    __device__ void hand_float(int at, float value) const {
+        const u32 bits = __float_as_uint(value);
+        hand(at, bits == ABSENT ? 0x7FFFFFFFu : bits);
+    }
+
+    __device__ bool aborted() const { return load_shared_s32(shared + ABORTED_AT) != 0; }
+};
+
+__device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>(); }
+
+// For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
+__device__ __forceinline__ void delay(const Block& block, int stage) {
+    if constexpr (DELAY_NS > 0) {
+        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.p.state[EPOCH] * 30011u + block.warp * 7919u;
+        mixed = (mixed ^ (mixed >> 7)) * 9973u;
+        mixed = (mixed ^ (mixed >> 11)) & 1023u;
+        const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
+        while (globaltimer() - start < nap) nanosleep(100);
+    }
+}
+
+// For a profile: when a block is at a place of a stage.
+__device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
+    if constexpr (PROFILE)
+        if (block.thread == 0)
+            block.p.clocks[((static_cast<s64>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] = globaltimer();
+}
+
+constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that this is a fault of the kernel.
+
+__device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
+    for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
+        if (++tries == MOST_TRIES) __trap();
+}
+
+// A wait for other blocks' words that counts its tries, and gives up when the launch has.
+struct Patience {
+    u64 start = 0;
+    u32 tries = 0;
+
+    // Whether to go on waiting for the word at `awaited`.
+    __device__ bool more(const Block& block, int stage, const void* awaited) {
+        if (++tries % 64 != 0) return true;
+        if (block.aborted()) return false;
+        if (start == 0) start = globaltimer();
+        s32* const state = block.p.state;
+        const bool late = globaltimer() - start > TIMEOUT_NS;
+        if (late && compare_and_swap_relaxed_gpu_s32(state + GAVE_UP, 0, 1) == 0) {
+            const s64 word = static_cast<const u32*>(awaited) - block.set;
+            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x, state[RECORD + 3] = block.warp;
+            state[RECORD + 4] = static_cast<s32>(word - static_cast<s64>(block.layer) * LAYER_WORDS), state[RECORD + 5] = state[EPOCH];
+        }
+        if (late || load_relaxed_gpu_s32(state + GAVE_UP) != 0) {
+            store_shared_s32(block.shared + ABORTED_AT, 1);
+            return false;
+        }
+        return true;
+    }
+};
+
+__device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
+__device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
+__device__ __forceinline__ bool absent(u32 v) { return v == ABSENT; }
+
+__device__ __forceinline__ float load_shared_f32(u32 address) { return __int_as_float(load_shared_s32(address)); }
+__device__ __forceinline__ void store_shared_f32(u32 address, float value) { store_shared_s32(address, __float_as_int(value)); }
+
+__device__ __forceinline__ void load_relaxed(uint4& v, const void* from, bool when) { load_relaxed_gpu_u32x4(v, from, when); }
+__device__ __forceinline__ void load_relaxed(uint2& v, const void* from, bool when) { load_relaxed_gpu_u32x2(v, from, when); }
+__device__ __forceinline__ void load_relaxed(u32& v, const void* from, bool when) { load_relaxed_gpu_u32(v, from, when); }
+
+// Reads N values, from(i) each, again and again until none of their words is absent. All are under way at once. `v` holds what was read before, or absent words.
+template <int N, class T, class From>
+__device__ __forceinline__ void arrive(T (&v)[N], const Block& block, int stage, From&& from) {
+    Patience patience;
+    bool again = false;
+#pragma unroll
+    for (int i = 0; i < N; ++i) again |= absent(v[i]);
+    while (again) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) load_relaxed(v[i], from(i), absent(v[i]));
+        again = false;
+        const void* awaited = nullptr;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (absent(v[i])) again = true, awaited = from(i);
+        if (again && !patience.more(block, stage, awaited)) break;
+    }
+}
+
+// Eight halves to floats.
+__device__ __forceinline__ void widen(float (&to)[8], const uint4& from) {
+    to[0] = low(from.x), to[1] = high(from.x), to[2] = low(from.y), to[3] = high(from.y);
+    to[4] = low(from.z), to[5] = high(from.z), to[6] = low(from.w), to[7] = high(from.w);
+}
+
+__device__ __forceinline__ uint4 narrow(const float (&from)[8]) {
+    return make_uint4(pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]), pack(from[6], from[7]));
+}
+
+constexpr u32 FIRST_BARRIER = 2;  // of TILES, behind those of all threads and of the consumers
+
+// Which groups of eight rows of a product this block has: first, first + BLOCKS, ... The blocks that have one more change from stage to stage.
+struct Share {
+    int first, count;
+
+    __device__ Share(int groups, int before) {
+        first = (static_cast<int>(blockIdx.x) + BLOCKS - before % BLOCKS) % BLOCKS;
+        count = first < groups ? (groups - first + BLOCKS - 1) / BLOCKS : 0;
+    }
+
+    __device__ int group(int i) const { return first + i * BLOCKS; }
+};
+
+constexpr int QKV_GROUPS = QKV / GROUP, HIDDEN_GROUPS = HIDDEN / GROUP, GATE_GROUPS = INTERMEDIATE / GROUP, HEAD_GROUPS = VOCABULARY / GROUP;
+constexpr int LAYER_GROUPS = QKV_GROUPS + 2 * HIDDEN_GROUPS + 2 * GATE_GROUPS;
+
+__device__ __forceinline__ Share qkv_share(int layer) { return {QKV_GROUPS, layer * LAYER_GROUPS}; }
+__device__ __forceinline__ Share output_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS}; }
+__device__ __forceinline__ Share gate_share(int layer) { return {GATE_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS}; }
+__device__ __forceinline__ Share down_share(int layer) { return {HIDDEN_GROUPS, layer * LAYER_GROUPS + QKV_GROUPS + HIDDEN_GROUPS + 2 * GATE_GROUPS}; }
+
+// The head's tiles of two groups: the first HEAD_FIXED of a block are its own, the others go to who comes first.
+constexpr int HEAD_TILES = (HEAD_GROUPS + 1) / 2, HEAD_FIXED = HEAD_TILES / BLOCKS * 3 / 4 > 1 ? HEAD_TILES / BLOCKS * 3 / 4 : 1;
+
+// The work of the attention stage: a chunk of the positions of a sequence and a head of keys.
+struct Chunk {
+    int sequence, head, number, begin, end;
+
+    __device__ Chunk(const Block& block, int task) {
+        sequence = task / (KV_HEADS * block.chunks), head = task / block.chunks % KV_HEADS, number = task % block.chunks;
+        begin = number * block.chunk;
+        end = number + 1 < block.chunks ? begin + block.chunk : block.limit;
+    }
+
+    __device__ s64 first_row() const { return (static_cast<s64>(sequence) * KV_HEADS + head) * CACHE; }
+};

@@ -1,0 +1,114 @@
+"""Decoders in ATen graphs, as regions for the backend."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import fx
+
+from tileprof.errors import UserError
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.region import Region
+from tileprof.runtime.decode.launch import Decoder
+from tileprof.runtime.decode.match import Matched, Mismatch, matched
+from tileprof.runtime.decode.shape import DecoderShape
+
+LOG: Final = logging.getLogger("tileprof.runtime.compile")
+
+
+def decoders(graph: fx.Graph) -> Iterator[Region]:
+    """The decoder that ends in a result of the graph, if there is one that the kernel takes. A graph with a cache that is not taken is logged with the reason."""
+    if not any(aten.calls(node, aten.ATEN.index_copy.default) for node in graph.nodes):
+        return
+    output = next(node for node in graph.nodes if node.op == "output")
+    for node in output.all_input_nodes:
+        value = aten.tensor(node)
+        if value is None or value.dim() != 3:
+            continue
+        try:
+            yield region_of(matched(node))
+        except (Mismatch, UserError) as reason:
+            LOG.info("no decoder ends in %s: %s", node, reason)
+
+
+def shape_of(found: Matched) -> DecoderShape:
+    """The sizes of a decoder. Raises `UserError` where the kernel does not take them."""
+    dtype: Literal["float16", "bfloat16"] = "float16" if found.dtype is torch.float16 else "bfloat16"
+    names = ("batch", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary", "cache")
+    optional = [sum(role in layer for layer in found.layers) for role in ("query_bias", "query_norm")]
+    biases = [sum(f"{role}_bias" in layer for layer in found.layers) for role in ("query", "key", "value")]
+    if any(count not in {0, len(found.layers)} for count in (*optional, *biases)) or len(set(biases)) != 1:
+        raise UserError("the decoder has biases or norms of heads in some of its layers or products only")
+    assert found.epsilon is not None
+    assert found.scale is not None
+    shape = DecoderShape(
+        dtype=dtype, layers=len(found.layers), epsilon=found.epsilon, scale=found.scale, biased=optional[0] > 0, head_norms=optional[1] > 0,
+        masked=found.masked, **{name: found.sizes[name] for name in names},
+    )  # fmt: skip
+    shape.check()
+    return shape
+
+
+def region_of(found: Matched) -> Region:
+    """The region of a decoder. Raises `UserError` where the kernel does not take it."""
+    shape = shape_of(found)
+    nodes = _closed(found)
+    inputs = aten.inputs_of(nodes)
+    place = {node: number for number, node in enumerate(inputs)}
+    tensors = [node for layer in found.layers for node in layer.values()] + list(found.model.values())
+    if missing := [node for node in tensors if node not in place]:
+        raise UserError(f"the decoder computes {missing[0]}, which it should read")
+    layers = tuple({role: place[node] for role, node in layer.items()} for layer in found.layers)
+    model = {role: place[node] for role, node in found.model.items()}
+    mutated = tuple(layer[role] for layer in layers for role in ("keys", "values", "counter"))
+    roles = _Roles(shape, layers, model)
+    return Region(
+        f"decoder, {shape.layers} layers, {shape.batch} sequences of {shape.dtype}", nodes, inputs, (found.logits,), tuple(sorted(mutated)), roles.build
+    )  # fmt: skip
+
+
+def _closed(found: Matched) -> tuple[fx.Node, ...]:
+    """The nodes whose results nobody else reads: ranges and masks that something else reads too are left to the graph."""
+    nodes = set(found.nodes)
+    while spare := {
+        node for node in nodes if node is not found.logits and any(user not in nodes for user in node.users)
+    }:
+        nodes -= spare
+    return tuple(sorted(nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Roles:
+    """Where a region's inputs stand, by layer and role."""
+
+    shape: DecoderShape
+    layers: tuple[dict[str, int], ...]
+    model: dict[str, int]
+
+    def build(self, device: torch.device) -> _Runner:
+        return _Runner(self, device)
+
+
+class _Runner:
+    """A decoder as the backend calls it."""
+
+    frozen = False
+
+    def __init__(self, roles: _Roles, device: torch.device) -> None:
+        self._roles = roles
+        self._decoder = Decoder(roles.shape, device)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        shape, roles = self._roles.shape, self._roles
+        dtype = getattr(torch, shape.dtype)
+        logits = torch.empty((shape.batch, 1, shape.vocabulary), dtype=dtype, device=self._decoder.device)
+        layers = [{role: inputs[at] for role, at in layer.items()} for layer in roles.layers]
+        self._decoder.launch(layers, {role: inputs[at] for role, at in roles.model.items()}, logits)
+        return (logits,)
+
+    def check(self) -> None:
+        self._decoder.check()

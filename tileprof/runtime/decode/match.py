@@ -1,0 +1,441 @@
+"""A decoder like LLaMA's in an ATen graph: every node of it, backwards from the logits. What differs in any node is not matched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.decode.positions import Computed, computed, is_causal, is_counter
+
+_DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_MASKED_VALUES: Final = (-65504.0, float("-inf"))
+
+
+class Mismatch(Exception):  # noqa: N818 - not an error: a graph that is another model's
+    """Why a graph is not matched."""
+
+
+@dataclass(slots=True)
+class Matched:
+    """A decoder: its nodes, its tensors by role (see `launch`), and the numbers that the graph holds."""
+
+    logits: fx.Node
+    nodes: set[fx.Node] = field(default_factory=set)
+    layers: list[dict[str, fx.Node]] = field(default_factory=list)
+    model: dict[str, fx.Node] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    epsilon: float | None = None
+    scale: float | None = None
+    masked: float | None = None
+    mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
+    dtype: torch.dtype = torch.bfloat16
+
+    def size(self, name: str, value: int) -> None:
+        """A size, which has to be the same wherever it appears."""
+        _need(self.sizes.setdefault(name, value) == value, f"{name} is {self.sizes[name]} and {value}")
+
+    def tensor(self, roles: dict[str, fx.Node], role: str, node: fx.Node, shape: tuple[int, ...]) -> None:
+        """A contiguous tensor of a role."""
+        value = aten.tensor(node)
+        _need(value is not None, f"{role} is no tensor of known sizes")
+        assert value is not None
+        _need(tuple(value.shape) == shape, f"{role} has shape {tuple(value.shape)}, not {shape}")
+        _need(value.is_contiguous() and value.dtype is self.dtype, f"{role} is not contiguous, or of another dtype")
+        roles[role] = node
+
+
+def _need(holds: object, reason: str) -> None:
+    if not holds:
+        raise Mismatch(reason)
+
+
+def matched(logits: fx.Node) -> Matched:
+    """The decoder whose logits a node is. Raises `Mismatch` that says what differs."""
+    value = aten.tensor(logits)
+    _need(value is not None and len(value.shape) == 3 and value.shape[1] == 1, "the logits are not of one token")
+    assert value is not None
+    _need(
+        value.dtype in _DTYPES and value.is_contiguous(),
+        "the logits are neither float16 nor bfloat16, or not contiguous",
+    )
+    found = Matched(logits, dtype=value.dtype)
+    found.size("batch", value.shape[0])
+    found.size("vocabulary", value.shape[2])
+    last, weight, bias = _linear(found, logits)
+    _need(bias is None, "the head has a bias")
+    last = _same_shape(found, last)
+    x, norm = _norm(found, last, "hidden")
+    found.tensor(found.model, "norm", norm, (found.sizes["hidden"],))
+    found.tensor(found.model, "head", weight, (found.sizes["vocabulary"], found.sizes["hidden"]))
+    while aten.calls(x, ATEN.add.Tensor):
+        layer: dict[str, fx.Node] = {}
+        x = _layer(found, x, layer)
+        found.layers.insert(0, layer)
+    _need(found.layers, "no layer ends in a sum with its residual")
+    _entrance(found, x)
+    _counters(found)
+    return found
+
+
+def _entrance(found: Matched, x: fx.Node) -> None:
+    batch, hidden = found.sizes["batch"], found.sizes["hidden"]
+    if aten.calls(x, ATEN.embedding.default) and aten.dtype(x.args[1]) is torch.int64:
+        table, tokens = x.args[:2]
+        shape = aten.shape(table)
+        _need(shape is not None and len(shape) == 2, "the embedding has no sizes")
+        assert shape is not None
+        found.nodes.add(x)
+        found.tensor(found.model, "embedding", table, (shape[0], hidden))
+        strides = aten.strides(tokens)
+        one_each = aten.shape(tokens) == (batch, 1) and strides is not None and (batch == 1 or strides[0] == 1)
+        _need(one_each, "the tokens are not one per sequence, in neighbouring words")
+        found.model["tokens"] = tokens
+    else:
+        found.tensor(found.model, "embedding", x, (batch, 1, hidden))
+
+
+def _counters(found: Matched) -> None:
+    """Caches and counters are those of the graph's inputs, each in one layer only, and updated as the kernel updates them."""
+    roles = [layer[role] for layer in found.layers for role in ("keys", "values", "counter")]
+    _need(len(set(roles)) == len(roles), "layers share a cache or its counter")
+    graph = found.logits.graph
+    updates = {into: (copy, value) for copy, into, value in aten.copies_into(graph)}
+    for layer in found.layers:
+        counter = layer["counter"]
+        _need(counter in updates, "a cache's counter is not counted up")
+        copy, value = updates[counter]
+        plus_one = aten.calls(value, ATEN.add.Tensor) and value.args == (counter, 1) and not value.kwargs
+        _need(plus_one and set(value.users) == {copy}, "a cache's counter is not counted up by one")
+        found.nodes |= {copy, value}
+        for role in ("keys", "values"):
+            cache = layer[role]
+            copies = [user for user in cache.users if aten.calls(user, ATEN.index_copy.default)]
+            _need(cache in updates and updates[cache][1] in copies, "a cache is not updated in place")
+            _need(set(cache.users) == {updates[cache][0], *copies} and len(copies) == 1, "a cache is read elsewhere")
+            found.nodes.add(updates[cache][0])
+
+
+def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
+    """One layer backwards; the node that enters it."""
+    hidden = found.sizes["hidden"]
+    middle, down_out = _residual(found, x)
+    activated, down = _plain_linear(found, down_out, "down")
+    found.size("intermediate", _width(activated))
+    gate_out, up_out = _gated(found, activated)
+    (normed, gate), (again, up) = _plain_linear(found, gate_out, "gate"), _plain_linear(found, up_out, "up")
+    _need(normed is again, "gate and up read different activations")
+    inner, middle_norm = _norm(found, normed, "hidden")
+    _need(inner is middle, "the second norm is not of the residual")
+    wide = found.sizes["intermediate"]
+    found.tensor(layer, "middle_norm", middle_norm, (hidden,))
+    found.tensor(layer, "gate", gate, (wide, hidden))
+    found.tensor(layer, "up", up, (wide, hidden))
+    found.tensor(layer, "down", down, (hidden, wide))
+
+    enters, output_out = _residual(found, middle)
+    attended, output = _plain_linear(found, output_out, "output")
+    normed = _attention(found, attended, layer)
+    found.tensor(layer, "output", output, (hidden, found.sizes["heads"] * found.sizes["head_dim"]))
+    inner, norm = _norm(found, normed, "hidden")
+    _need(inner is enters, "the first norm is not of the residual")
+    found.tensor(layer, "norm", norm, (hidden,))
+    return enters
+
+
+def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
+    """From what enters the output product back to the normalised activations."""
+    merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
+    _need(
+        aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2),
+        "heads are not transposed after attention",
+    )
+    found.nodes.add(merged)
+    out = _same_shape(found, merged.args[0])
+    attention = aten.attention(out.args[0] if out.args else None)
+    _need(attention is not None and attention.out is out, "no fused attention without dropout")
+    assert attention is not None
+    found.nodes |= {attention.call, attention.out}
+    sizes = aten.shape(attention.query)
+    _need(sizes is not None and sizes[2] == 1, "attention is not of one token")
+    assert sizes is not None
+    found.size("batch", sizes[0])
+    found.size("heads", sizes[1])
+    found.size("head_dim", sizes[3])
+    _need(not attention.causal and attention.mask is not None, "attention without a mask")
+    _need(found.scale in {None, attention.scale}, "layers differ in the scale of their scores")
+    found.scale = attention.scale
+
+    inputs = [
+        _cached(found, attention.key, layer, "keys"), _cached(found, attention.value, layer, "values"), attention.query
+    ]  # fmt: skip
+    head_dim, heads, kv_heads = (found.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
+    key, key_norm = _turned(found, inputs[0], kv_heads)
+    query, query_norm = _turned(found, inputs[2], heads)
+    _need((key_norm is None) == (query_norm is None), "queries are normalised and keys are not, or the other way round")
+    if key_norm is not None and query_norm is not None:
+        found.tensor(layer, "query_norm", query_norm, (head_dim,))
+        found.tensor(layer, "key_norm", key_norm, (head_dim,))
+    value = _split(found, inputs[1], kv_heads)
+    normed: list[fx.Node] = []
+    hidden = found.sizes["hidden"]
+    for role, node, rows in (("query", query, heads), ("key", key, kv_heads), ("value", value, kv_heads)):
+        x, weight, bias = _linear(found, node)
+        normed.append(x)
+        found.tensor(layer, role, weight, (rows * head_dim, hidden))
+        if bias is not None:
+            found.tensor(layer, f"{role}_bias", bias, (rows * head_dim,))
+    _need(normed[0] is normed[1] is normed[2], "queries, keys and values read different activations")
+    _need(attention.mask is not None, "attention without a mask")
+    _mask(found, attention.mask)
+    return normed[0]
+
+
+def _mask(found: Matched, mask: Any) -> None:
+    """Attended positions: those up to a counter, or those of a mask of booleans."""
+    if mask not in found.mask_nodes:
+        found.mask_nodes[mask] = _what_mask(found, mask)
+    role, node, value, nodes = found.mask_nodes[mask]
+    _need(found.model.setdefault(role, node) is node, "layers differ in their masks")
+    _need(role == "last" or found.masked in {None, value}, "layers differ in what their masks add")
+    found.masked = value if role == "mask" else found.masked
+    _need(not {"last", "mask"} <= found.model.keys(), "layers differ in their masks")
+    found.nodes |= nodes
+
+
+def _what_mask(found: Matched, mask: Any) -> tuple[str, fx.Node, float, frozenset[fx.Node]]:
+    cache, batch = found.sizes["cache"], found.sizes["batch"]
+    sizes = aten.shape(mask)
+    _need(sizes is not None and sizes[1:] == (1, 1, cache) and sizes[0] in {1, batch}, f"a mask of shape {sizes}")
+    _need(aten.dtype(mask) is found.dtype, "a mask of another dtype")
+    behind = computed(mask)
+    if behind is not None and is_causal(behind, cache):
+        return "last", behind.counter, 0.0, frozenset(behind.nodes)
+    _need(aten.calls(mask, ATEN.where.self), "a mask that is not made of booleans")
+    keep, zero, value = mask.args
+    constants = [_constant(node) for node in (zero, value)]
+    _need(aten.dtype(keep) is torch.bool and constants[0] == 0.0, "a mask that is not made of booleans")
+    _need(constants[1] in _MASKED_VALUES, f"a mask that adds {constants[1]}")
+    sizes, strides = aten.shape(keep), aten.strides(keep)
+    _need(
+        sizes is not None and sizes[1:] == (1, 1, cache) and strides is not None and strides[3] == 1,
+        "a mask whose rows are not contiguous",
+    )
+    assert constants[1] is not None
+    return "mask", keep, constants[1], frozenset((mask, zero, value))
+
+
+def _constant(node: Any) -> float | None:
+    return float(node.args[0]) if aten.calls(node, ATEN.scalar_tensor.default) else None
+
+
+def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
+    """From keys or values as attention reads them back to the new token's."""
+    heads = aten.shape(node)
+    node = _through(found, node, *aten.RESHAPES, ATEN.clone.default)
+    if aten.calls(node, ATEN.expand.default):
+        found.nodes.add(node)
+        inner = node.args[0]
+        _need(aten.calls(inner, ATEN.unsqueeze.default) and inner.args[1] == 2, "heads are repeated otherwise")
+        found.nodes.add(inner)
+        node = inner.args[0]
+    _need(aten.calls(node, ATEN.index_copy.default) and node.args[1] == 2, f"{role} do not come from a static cache")
+    found.nodes.add(node)
+    cache, _, index, new = node.args
+    _need(aten.parameter(cache), f"the cache of {role} is computed")
+    shape = aten.shape(cache)
+    _need(
+        shape is not None
+        and len(shape) == 4
+        and shape[0] == found.sizes["batch"]
+        and shape[3] == found.sizes["head_dim"],
+        f"a cache of shape {shape}",
+    )
+    assert shape is not None
+    found.size("kv_heads", shape[1])
+    found.size("cache", shape[2])
+    _need(heads == (shape[0], found.sizes["heads"], *shape[2:]), "attention does not read all of the cache")
+    found.tensor(layer, role, cache, shape)
+    position = _index(found, index)
+    _need(layer.setdefault("counter", position) is position, "keys and values are appended at different positions")
+    _need(aten.shape(new) == (shape[0], shape[1], 1, shape[3]), "more than one token is appended")
+    return new
+
+
+def _index(found: Matched, index: fx.Node) -> fx.Node:
+    position: Computed | None = computed(index)
+    _need(
+        position is not None and is_counter(position, found.sizes["cache"]),
+        "the position that is appended is not a counter's",
+    )
+    assert position is not None
+    found.nodes |= set(position.nodes)
+    return position.counter
+
+
+def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
+    """From a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
+    _need(aten.calls(node, ATEN.add.Tensor) and not node.kwargs, "heads are not rotated")
+    plain, crossed = node.args
+    for part in (plain, crossed):
+        _need(aten.calls(part, ATEN.mul.Tensor), "heads are not rotated")
+    x, cosine = plain.args
+    halves, sine = crossed.args
+    half = found.sizes["head_dim"] // 2
+    _need(
+        aten.calls(halves, ATEN.cat.default)
+        and aten.argument(halves, 1, "dim", 0) in {-1, 3}
+        and len(halves.args[0]) == 2,
+        "heads are rotated otherwise",
+    )
+    negative, first = halves.args[0]
+    _need(aten.calls(negative, ATEN.neg.default), "heads are rotated otherwise")
+    second = negative.args[0]
+    for part, begin, end in ((first, 0, half), (second, half, 2 * half)):
+        _need(aten.calls(part, ATEN.slice.Tensor) and part.args[0] is x, "heads are rotated otherwise")
+        _need(
+            part.args[1] == 3
+            and part.args[2] == begin
+            and (part.args[3] == end or part.args[3] >= 2 * half == end)
+            and len(part.args) == 4,
+            "heads are rotated otherwise",
+        )
+    for role, table in (("cosine", cosine), ("sine", sine)):
+        _need(aten.calls(table, ATEN.unsqueeze.default) and table.args[1] == 1, f"the {role} has another form")
+        found.nodes.add(table)
+        inner, shape = table.args[0], aten.shape(table.args[0])
+        _need(shape is not None and shape[0] in {1, found.sizes["batch"]}, f"the {role} has shape {shape}")
+        assert shape is not None
+        found.tensor(found.model, role, found.model.get(role, inner), (shape[0], 1, 2 * half))
+        _need(found.model[role] is inner, f"layers differ in their {role}")
+    found.nodes |= {node, plain, crossed, halves, negative, first, second}
+    _need(aten.calls(x, ATEN.transpose.int) and tuple(x.args[1:]) == (1, 2), "heads are not transposed")
+    found.nodes.add(x)
+    inner = x.args[0]
+    weight = None
+    if aten.calls(inner, ATEN.mul.Tensor):
+        inner, weight = _norm(found, inner, "head_dim")
+    return _heads(found, inner, heads), weight
+
+
+def _split(found: Matched, node: Any, heads: int) -> Any:
+    _need(aten.calls(node, ATEN.transpose.int) and tuple(node.args[1:]) == (1, 2), "heads are not transposed")
+    found.nodes.add(node)
+    return _heads(found, node.args[0], heads)
+
+
+def _heads(found: Matched, node: Any, heads: int) -> Any:
+    """A view of a product's result as heads."""
+    batch, head_dim = found.sizes["batch"], found.sizes["head_dim"]
+    _need(
+        aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, 1, heads, head_dim), "heads have another shape"
+    )
+    found.nodes.add(node)
+    return node.args[0]
+
+
+def _gated(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    node = _through(found, node, *aten.RESHAPES)
+    _need(aten.calls(node, ATEN.mul.Tensor), "the MLP is not gated")
+    silu, up = node.args
+    _need(aten.calls(silu, ATEN.silu.default), "the gate's activation is not SiLU")
+    found.nodes |= {node, silu}
+    return silu.args[0], up
+
+
+def _residual(found: Matched, node: Any) -> tuple[Any, Any]:
+    _need(aten.calls(node, ATEN.add.Tensor) and len(node.args) == 2 and not node.kwargs, "no sum with the residual")
+    before, new = node.args
+    _need(
+        all(aten.shape(n) == (found.sizes["batch"], 1, found.sizes["hidden"]) for n in (before, new)),
+        "no sum with the residual",
+    )
+    found.nodes.add(node)
+    return before, new
+
+
+def _norm(found: Matched, node: fx.Node, size: str) -> tuple[fx.Node, fx.Node]:
+    """An RMS norm: what it normalises, and its weight."""
+    _need(aten.calls(node, ATEN.mul.Tensor), "no RMS norm")
+    weight, narrow = node.args
+    _need(aten.parameter(weight) and aten.calls(narrow, ATEN._to_copy.default), "no RMS norm")  # noqa: SLF001 - ATen's own name
+    product = narrow.args[0]
+    _need(aten.calls(product, ATEN.mul.Tensor), "no RMS norm")
+    wide, factor = product.args
+    _need(aten.calls(wide, ATEN._to_copy.default) and aten.calls(factor, ATEN.rsqrt.default), "no RMS norm")  # noqa: SLF001 - ATen's own name
+    shifted = factor.args[0]
+    _need(
+        aten.calls(shifted, ATEN.add.Tensor) and isinstance(shifted.args[1], float) and not shifted.kwargs,
+        "no RMS norm",
+    )
+    mean = shifted.args[0]
+    _need(aten.calls(mean, ATEN.mean.dim) and tuple(mean.args[1:]) == ([-1], True) and not mean.kwargs, "no RMS norm")
+    square = mean.args[0]
+    _need(aten.calls(square, ATEN.pow.Tensor_Scalar) and square.args == (wide, 2), "no RMS norm")
+    x = wide.args[0]
+    _need(
+        _casts(wide, torch.float32) and _casts(narrow, found.dtype) and aten.dtype(x) is found.dtype,
+        "a norm in other dtypes",
+    )
+    _need(found.epsilon in {None, shifted.args[1]}, "norms differ in epsilon")
+    found.epsilon = shifted.args[1]
+    found.size(size, _width(x))
+    found.nodes |= {node, narrow, product, wide, factor, shifted, mean, square}
+    return x, weight
+
+
+def _casts(node: fx.Node, dtype: torch.dtype) -> bool:
+    return dict(node.kwargs) == {"dtype": dtype}
+
+
+def _plain_linear(found: Matched, node: fx.Node, role: str) -> tuple[fx.Node, fx.Node]:
+    x, weight, bias = _linear(found, node)
+    _need(bias is None, f"the product {role} has a bias")
+    return x, weight
+
+
+def _linear(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | None]:
+    """A product with a weight [out, in]: activations, weight, bias."""
+    product = _through(found, node, *aten.RESHAPES)
+    _need(aten.calls(product, ATEN.mm.default, ATEN.addmm.default) and not product.kwargs, "no product with a weight")
+    bias = product.args[0] if product.target is ATEN.addmm.default else None
+    x, turned = product.args[-2:]
+    _need(aten.calls(turned, ATEN.t.default) and aten.parameter(turned.args[0]), "no product with a weight")
+    _need(bias is None or aten.parameter(bias), "a bias that is computed")
+    found.nodes |= {product, turned}
+    _need(
+        aten.shape(x) == (found.sizes["batch"], _width(turned.args[0])),
+        "a product of other activations than one token's",
+    )
+    before = _through(found, x, *aten.RESHAPES)
+    return before, turned.args[0], bias
+
+
+def _through(found: Matched, node: Any, *targets: Any) -> Any:
+    """The node behind views, which are taken along."""
+    while aten.calls(node, *targets):
+        found.nodes.add(node)
+        node = node.args[0]
+    _need(isinstance(node, fx.Node), "a constant where a tensor is expected")
+    return node
+
+
+def _same_shape(found: Matched, node: Any) -> Any:
+    """The node behind views that keep everything."""
+    while aten.calls(node, ATEN.alias.default, ATEN.slice.Tensor, *aten.RESHAPES) and aten.shape(node) == aten.shape(
+        node.args[0]
+    ):
+        found.nodes.add(node)
+        node = node.args[0]
+    return node
+
+
+def _width(node: Any) -> int:
+    sizes = aten.shape(node)
+    _need(sizes, "a tensor without sizes")
+    assert sizes
+    return sizes[-1]

@@ -1,0 +1,84 @@
+"""Which positions a graph attends, and at which it appends, as functions of one counter: evaluated for every value that the counter may have.
+
+Small whole-number subgraphs (ranges, sums, comparisons) have many equivalent forms. Instead of a list of forms, the subgraph is run for each number of cached tokens and compared with
+what the kernel does, so that nothing is taken that differs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.aten import ATEN
+
+_ALLOWED: Final = frozenset({
+    ATEN.arange.default, ATEN.arange.start, ATEN.arange.start_step, ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.le.Tensor, ATEN.lt.Tensor, ATEN.ge.Tensor, ATEN.gt.Tensor,
+    ATEN.le.Scalar, ATEN.lt.Scalar, ATEN.ge.Scalar, ATEN.gt.Scalar, ATEN.bitwise_and.Tensor, ATEN.bitwise_or.Tensor, ATEN.logical_and.default, ATEN.new_ones.default,
+    ATEN.ones.default, ATEN.full.default, ATEN.scalar_tensor.default, ATEN.where.self, ATEN.where.ScalarSelf, ATEN.unsqueeze.default, ATEN.expand.default, ATEN.view.default,
+    ATEN.alias.default, ATEN.slice.Tensor, ATEN.squeeze.dim,
+})  # fmt: skip
+_MOST_NODES: Final = 64
+_MOST_MASKED: Final = -65504.0
+"""Added to a score, this or less leaves a position no weight beside any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A tensor that the graph computes from one counter alone, an int64 scalar that comes in."""
+
+    node: fx.Node
+    counter: fx.Node
+    nodes: tuple[fx.Node, ...]
+
+    def values(self, most: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each number below ``most``, and what the node is where the counter has it."""
+        for count in range(most):
+            known: dict[fx.Node, Any] = {self.counter: torch.tensor(count)}
+            for node in self.nodes:
+                args = fx.node.map_arg(node.args, known.__getitem__)
+                kwargs = {k: v for k, v in node.kwargs.items() if k not in {"device", "pin_memory", "layout"}}
+                known[node] = node.target(*args, **fx.node.map_arg(kwargs, known.__getitem__))
+            yield count, known[self.node]
+
+
+def computed(node: fx.Node) -> Computed | None:
+    """The subgraph behind a node, if it reads one counter and nothing else."""
+    found: set[fx.Node] = set()
+    counters: set[fx.Node] = set()
+    waiting = [node]
+    while waiting:
+        at = waiting.pop()
+        if aten.parameter(at):
+            counters.add(at)
+        elif at not in found:
+            if not aten.calls(at, *_ALLOWED) or len(found) >= _MOST_NODES:
+                return None
+            found.add(at)
+            waiting.extend(at.all_input_nodes)
+    if len(counters) != 1:
+        return None
+    counter = counters.pop()
+    if aten.shape(counter) != () or aten.dtype(counter) is not torch.int64:
+        return None
+    return Computed(node, counter, tuple(sorted(found)))
+
+
+def is_counter(index: Computed, cache: int) -> bool:
+    """Whether an index is the counter itself, for all positions of the cache."""
+    return all(value.numel() == 1 and int(value) == count for count, value in index.values(cache))
+
+
+def is_causal(mask: Computed, cache: int) -> bool:
+    """Whether a mask to be added attends the positions up to the counter's, and no others."""
+    positions = torch.arange(cache)
+    for count, value in mask.values(cache):
+        row = value.reshape(-1, cache)
+        attended = (positions <= count).expand_as(row)
+        if not bool(torch.where(attended, row == 0, row <= _MOST_MASKED).all()):
+            return False
+    return True

@@ -1,0 +1,163 @@
+"""How fast a model's call is: by PyTorch, by Inductor, and by ``torch.compile(backend="tileprof")``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from tileprof.devices import of_driver
+from tileprof.errors import UserError
+from tileprof.runtime.compile.report import Report, reports
+from tileprof.runtime.programs.calls import Call, tensors_in
+
+VARIANTS: Final = ("eager", "inductor", "tileprof")
+
+_REPLAYS: Final = 30
+_WARM: Final = 5
+
+
+@dataclass(slots=True)
+class Compared:
+    """One call, measured. ``us``: medians, by variant; ``graph``: whether they are those of CUDA graphs; ``failures``: sentences, by variant.
+
+    ``shares``: by the operator's name in ATen the part of eager PyTorch's time on the GPU that it takes.
+    """
+
+    name: str
+    count: int
+    us: dict[str, float] = field(default_factory=dict)
+    graph: bool = True
+    bound_us: float | None = None
+    failures: dict[str, str] = field(default_factory=dict)
+    reports: list[Report] = field(default_factory=list)
+    shares: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> str:
+        """What of the model runs in kernels of this package; empty where nothing does."""
+        return ", ".join(r.kept for r in self.reports if r.kept)
+
+    @property
+    def left(self) -> list[tuple[str, int, float]]:
+        """Operators that those kernels do not take: name, how many, and their part of eager PyTorch's time; the longest first."""
+        counts: Counter[str] = Counter()
+        for report in self.reports:
+            counts.update(report.left)
+        return sorted(((n, c, self.shares.get(n, 0.0)) for n, c in counts.items()), key=lambda row: -row[2])
+
+
+def compare(call: Call, clock: Callable[..., Any] | None = None) -> Compared:
+    """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told otherwise."""
+    found = Compared(call.name, call.count)
+    state = _State(call)
+    works: dict[str, Callable[[], Any]] = {}
+    torch._dynamo.reset()  # noqa: SLF001 - its public name
+    with torch.no_grad(), reports() as made:
+        for variant in VARIANTS:
+            model = _compiled(call.model, variant)
+            try:
+                state.restore()
+                model(*call.args, **call.kwargs)
+            except Exception as error:  # noqa: BLE001 - a compiler's failure is a result here
+                found.failures[variant] = _sentence(error)
+                continue
+            works[variant] = partial(model, *call.args, **call.kwargs)
+        state.restore()
+        found.us, found.graph = (clock or time_calls)(works, state.restore)
+        state.restore()
+        found.shares = _shares(works["eager"]) if "eager" in works else {}
+        state.restore()
+    found.reports = made
+    found.bound_us = _bound(call)
+    return found
+
+
+def _compiled(model: Any, variant: str) -> Any:
+    if variant == "eager":
+        return model
+    return torch.compile(model, backend=variant)
+
+
+class _State:
+    """What a call changes in place, found by making it, and its values from before."""
+
+    def __init__(self, call: Call) -> None:
+        tensors = [*tensors_in((call.args, call.kwargs)), *call.model.buffers()]
+        before = [t.clone() for t in tensors]
+        with torch.no_grad():
+            call.model(*call.args, **call.kwargs)
+        pairs = zip(tensors, before, strict=True)
+        self._changed = [(t, b) for t, b in pairs if t.shape == b.shape and not torch.equal(t, b)]
+        self.restore()
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for tensor, saved in self._changed:
+                tensor.copy_(saved)
+
+
+def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None]) -> tuple[dict[str, float], bool]:
+    """Microseconds of each, medians of calls that take turns, in CUDA graphs; without graphs, where one of them cannot be captured."""
+    from statistics import median  # noqa: PLC0415 - beside its use
+
+    from tileprof.runtime.timing import captured  # noqa: PLC0415 - likewise
+
+    runs, in_graphs = dict(works), True
+    try:
+        runs = {name: captured(work).replay for name, work in works.items()}
+    except RuntimeError:
+        torch.cuda.synchronize()
+        runs, in_graphs = dict(works), False
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(_REPLAYS + _WARM):
+        for name, run in runs.items():
+            restore()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            if number >= _WARM:
+                times[name].append(float(1000 * begin.elapsed_time(end)))
+    return {name: median(t) for name, t in times.items()}, in_graphs
+
+
+def _shares(work: Callable[[], Any]) -> dict[str, float]:
+    """By the operator's name in ATen, its own kernels' part of all kernels' time in one eager call."""
+    from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
+
+    there = torch.cuda.is_available()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if there else [])]) as seen:
+        work()
+        if there:
+            torch.cuda.synchronize()
+    spent = "self_device_time_total" if there else "self_cpu_time_total"
+    times = {
+        e.key.removeprefix("aten::"): float(getattr(e, spent))
+        for e in seen.key_averages()
+        if e.key.startswith("aten::")
+    }
+    total = sum(times.values())
+    return {name: t / total for name, t in times.items() if t > 0} if total else {}
+
+
+def _bound(call: Call) -> float | None:
+    """Microseconds in which the GPU's memory hands over every weight once; None where the GPU is not known."""
+    device = next((p.device for p in call.model.parameters() if p.is_cuda), None)
+    if device is None:
+        return None
+    try:
+        known = of_driver(torch.cuda.get_device_name(device))
+    except UserError:
+        return None
+    weights = {p.data_ptr(): p.nbytes for p in call.model.parameters()}  # tied weights count once
+    return float(1e6 * sum(weights.values()) / known.sustained_bytes_per_s)
+
+
+def _sentence(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
