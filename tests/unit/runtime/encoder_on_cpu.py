@@ -17,11 +17,11 @@ from tileprof.runtime.encoder.plan import Plan
 from tileprof.runtime.encoder.source import Options, header
 
 
-def compiled(plan: Plan, folder: Path, patch: Patch | None = None) -> Path:
+def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
     folder.mkdir(parents=True)
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
-    texts["stages.h"] = header(plan, Options())
+    texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     for name, text in texts.items():
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
@@ -47,7 +47,14 @@ class HostLauncher:
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
             schedule.drain_odds = schedule.drain_odds or 16  # stores that nobody orders arrive in the end
-            said = run(ctypes.c_void_p(arguments.pointers[0]), blocks, self.plan.cluster, ctypes.byref(schedule), None, ctypes.c_uint64(0))
+            said = run(
+                ctypes.c_void_p(arguments.pointers[0]),
+                blocks,
+                self.plan.cluster,
+                ctypes.byref(schedule),
+                None,
+                ctypes.c_uint64(0),
+            )
             self.said = None if said is None else said.decode()
 
         self._start = start
@@ -97,7 +104,7 @@ class _Torch:
     def __getattr__(self, name: str) -> object:
         return getattr(torch, name)
 
-    def empty(self, size: tuple[int, ...], dtype: torch.dtype, device: object) -> torch.Tensor:  # noqa: ARG002
+    def empty(self, size: tuple[int, ...], dtype: torch.dtype, device: object) -> torch.Tensor:
         return aligned(torch.full(size, float("nan"), dtype=dtype))
 
 

@@ -83,7 +83,9 @@ class _Block:
             raise Refused("it is not in float16 or bfloat16, or its sizes are not constant")
         batch, heads, length, width = sizes
         if width != HEAD or keys[2] != length or aten.shape(call.value) != keys or heads % keys[1] or keys[0] != batch:
-            raise Refused(f"it has {keys[2]} keys of {width} columns for {length} queries; the kernel takes {HEAD} columns and as many keys as queries")
+            raise Refused(
+                f"it has {keys[2]} keys of {width} columns for {length} queries; the kernel takes {HEAD} columns and as many keys as queries"
+            )
         rows = batch * length
         if not LEAST_ROWS <= rows <= MOST_ROWS:
             raise Refused(f"it has {rows} rows of tokens; the kernel is for {LEAST_ROWS} to {MOST_ROWS}")
@@ -91,7 +93,7 @@ class _Block:
             raise Refused("the blocks before it have other sizes")
         stack.rows, stack.dtype = rows, dtype
         attended = self._attention(batch, heads, keys[1], length)
-        middle = self._with_residual(self._behind_attention(heads, length), attended)
+        middle = self._with_residual(self._behind_attention(heads), attended)
         up = self._reader(middle)
         inner, epilogue = self._activation(up)
         self._product(up, self._entry_of(up), inner, epilogue)
@@ -110,7 +112,11 @@ class _Block:
         if len(entries) != 1:
             raise Refused("queries, keys and values come from different rows")
         entry = entries.pop()
-        if stack.blocks and entry.rows not in stack.known and (entry.norm is None or self._behind(entry.norm.args[0]) is not stack.end):
+        if (
+            stack.blocks
+            and entry.rows not in stack.known
+            and (entry.norm is None or self._behind(entry.norm.args[0]) is not stack.end)
+        ):
             raise Refused("the block before does not feed it")
         for product in products:
             self._product(product, entry)
@@ -144,7 +150,9 @@ class _Block:
             raise Refused(f"{node.name} is no view of a product")
         wanted = (length * columns, HEAD, columns, 1)
         if any(size > 1 and a != b for size, a, b in zip(value.shape, value.stride(), wanted, strict=True)):
-            raise Refused(f"{node.name} has strides {tuple(value.stride())}; the kernel takes heads side by side in rows")
+            raise Refused(
+                f"{node.name} has strides {tuple(value.stride())}; the kernel takes heads side by side in rows"
+            )
         if batch * length != self._stack.rows or value.storage_offset() % 8:
             raise Refused(f"{node.name} begins in the middle of 16 bytes")
         return base, columns, int(value.storage_offset())
@@ -175,20 +183,24 @@ class _Block:
         if value is None or value.dim() != 4 or (not boolean and value.dtype != self._stack.dtype):
             raise Refused(f"its mask {source.name} is none that the kernel reads")
         wanted = (batch, heads, length, length)
-        if any(size not in (1, full) for size, full in zip(value.shape, wanted, strict=True)) or (length > 1 and (value.shape[3] != length or value.stride(3) != 1)):
+        if any(size not in (1, full) for size, full in zip(value.shape, wanted, strict=True)) or (
+            length > 1 and (value.shape[3] != length or value.stride(3) != 1)
+        ):
             raise Refused(f"its mask {source.name} has sizes {tuple(value.shape)} and strides {tuple(value.stride())}")
         self._stack.activations.add(source)
         strides = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, value.stride(), strict=True))
         return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0)
 
-    def _behind_attention(self, heads: int, length: int) -> fx.Node:
+    def _behind_attention(self, heads: int) -> fx.Node:
         """The product of what attention gives, heads side by side again."""
         node = aten.only_user(self._call.out)
         while node is not None and aten.calls(node, *_STEPS) and aten.shape(node) == aten.shape(self._call.out):
             self._stack.nodes.add(node)
             node = aten.only_user(node)
         swapped = aten.calls(node, ATEN.transpose.int) and {a % 4 for a in node.args[1:3]} == {1, 2} if node else False
-        if node is None or not (swapped or (aten.calls(node, ATEN.permute.default) and list(node.args[1]) == [0, 2, 1, 3])):
+        if node is None or not (
+            swapped or (aten.calls(node, ATEN.permute.default) and list(node.args[1]) == [0, 2, 1, 3])
+        ):
             raise Refused(f"{self._call.out.name} is not put together again as rows")
         self._stack.nodes.add(node)
         return self._only_product(node, heads * HEAD)
@@ -210,7 +222,11 @@ class _Block:
         """Rows that stages compute, or that come in from outside as one dense matrix."""
         stack, found = self._stack, self._behind(node)
         sizes = aten.shape(found)
-        if sizes is None or _product_of(sizes) != stack.rows * columns or (found not in stack.known and sizes[-1] != columns):
+        if (
+            sizes is None
+            or _product_of(sizes) != stack.rows * columns
+            or (found not in stack.known and sizes[-1] != columns)
+        ):
             raise Refused(f"{getattr(found, 'name', found)} is no matrix of {stack.rows} rows of {columns} columns")
         if found not in stack.known and not (_dense(found) and aten.dtype(found) == stack.dtype):
             raise Refused(f"{found.name} is not dense, or of another dtype")
@@ -222,7 +238,11 @@ class _Block:
     def _entry_of(self, product: fx.Node) -> _Entry:
         rows = product.args[1] if aten.calls(product, ATEN.addmm.default) else product.args[0]
         depth, found = (aten.shape(rows) or (0,))[-1], self._behind(rows)
-        normed = aten.calls(found, operator.getitem) and found.args[1] == 0 and aten.calls(found.args[0], ATEN.native_layer_norm.default)
+        normed = (
+            aten.calls(found, operator.getitem)
+            and found.args[1] == 0
+            and aten.calls(found.args[0], ATEN.native_layer_norm.default)
+        )
         if found in self._stack.known or not normed:
             return _Entry(found, None, depth)
         return _Entry(found, found.args[0], depth)
@@ -257,14 +277,21 @@ class _Block:
         stack.known[stored] = out
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
-        if not aten.parameter(node) or aten.shape(node) != shape or aten.dtype(node) != self._stack.dtype or not _dense(node):
+        if (
+            not aten.parameter(node)
+            or aten.shape(node) != shape
+            or aten.dtype(node) != self._stack.dtype
+            or not _dense(node)
+        ):
             raise Refused(f"{getattr(node, 'name', node)} is no dense parameter of {shape}")
         self._stack.parameters.add(node)
         return str(node.name)
 
     def _norm(self, entry: _Entry, call: fx.Node) -> tuple[Matrix, Norm]:
         source, shape, gamma, beta, epsilon = call.args
-        if list(shape) != [entry.depth] or any(not aten.calls(u, operator.getitem) or u is not entry.rows for u in call.users):
+        if list(shape) != [entry.depth] or any(
+            not aten.calls(u, operator.getitem) or u is not entry.rows for u in call.users
+        ):
             raise Refused(f"{call.name} is no norm of rows")
         matrix = self._source(source, entry.depth)
         names = self._parameter(gamma, (entry.depth,)), self._parameter(beta, (entry.depth,))
@@ -296,7 +323,12 @@ class _Block:
             if node is not product:
                 self._stack.nodes.add(node)
             before, node = node, user
-        if not aten.calls(node, ATEN.add.Tensor) or node.kwargs or len(node.args) != 2 or aten.shape(node) != aten.shape(before):
+        if (
+            not aten.calls(node, ATEN.add.Tensor)
+            or node.kwargs
+            or len(node.args) != 2
+            or aten.shape(node) != aten.shape(before)
+        ):
             raise Refused(f"{node.name} behind {product.name} is no residual addition")
         other = node.args[1] if node.args[0] is before else node.args[0]
         if not isinstance(other, fx.Node) or other is before:
@@ -384,7 +416,11 @@ def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
         if user is None or not aten.calls(user, target) or user.kwargs:
             return None
         others = [a for a in user.args if a is not last]
-        fits = others == [] if wanted is None else len(others) == 1 and (others[0] is wanted or (isinstance(wanted, float) and others[0] == wanted))
+        fits = (
+            others == []
+            if wanted is None
+            else len(others) == 1 and (others[0] is wanted or (isinstance(wanted, float) and others[0] == wanted))
+        )
         if not fits:
             return None
         chain.append(user)
@@ -392,7 +428,13 @@ def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
 
 
 def _scalar(node: fx.Node, target: Any, tensor: fx.Node, value: float) -> bool:
-    return aten.calls(node, target) and len(node.args) == 2 and node.args[0] is tensor and node.args[1] == value and not node.kwargs
+    return (
+        aten.calls(node, target)
+        and len(node.args) == 2
+        and node.args[0] is tensor
+        and node.args[1] == value
+        and not node.kwargs
+    )
 
 
 def _constant(node: Any) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+import torch
 from torch import fx
 
 from tileprof.errors import UserError
@@ -17,9 +18,9 @@ from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
 from tileprof.runtime.compile.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block
-from tileprof.runtime.encoder.plan import activation_columns
+from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.encoder.program import Program
-from tileprof.runtime.encoder.source import PARAMETERS
+from tileprof.runtime.encoder.source import PARAMETERS, Options, header
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
@@ -47,27 +48,28 @@ def find(graph: fx.Graph) -> Iterator[Region]:
 
 def _region(stack: Stack) -> Iterator[Region]:
     try:
-        nodes = _closed(stack)
-        kept = {node for node, _ in stack.kept}
-        outputs = aten.outputs_of(nodes)
-        if set(outputs) - {stack.end, *kept}:
-            raise Refused(f"{min(set(outputs) - {stack.end, *kept}).name} is read outside")
-        inputs = aten.inputs_of(nodes)
-        if missing := (stack.parameters | stack.activations) - set(inputs):
-            raise Refused(f"{min(missing).name} is not an input")
-        sizes = [(node.name, *_rows_and_columns(node, stack)) for node in outputs]
-        program = Program(
-            f"{stack.blocks} transformer blocks", stack.dtype_name, tuple(stack.stages), tuple(n.name for n in inputs),
-            frozenset(n.name for n in inputs if n not in stack.parameters), tuple(sizes),
-        )  # fmt: skip
-        activation_columns(program)
-        if len(program.activations) + len(sizes) > PARAMETERS:
-            raise Refused(f"more than {PARAMETERS} activations and results")
+        yield _checked(stack)
     except (Refused, UserError) as refusal:
         LOG.info("transformer blocks: %d blocks are not taken: %s", stack.blocks, refusal)
-        return
+
+
+def _checked(stack: Stack) -> Region:
+    """The stack as a region. Raises `Refused` or `UserError` where it is none."""
+    nodes = _closed(stack)
+    outputs, inputs = aten.outputs_of(nodes), aten.inputs_of(nodes)
+    if strange := set(outputs) - {stack.end, *(node for node, _ in stack.kept)}:
+        raise Refused(f"{min(strange).name} is read outside")
+    if missing := (stack.parameters | stack.activations) - set(inputs):
+        raise Refused(f"{min(missing).name} is not an input")
+    sizes = tuple((node.name, *_rows_and_columns(node, stack)) for node in outputs)
+    moving = frozenset(node.name for node in inputs if node not in stack.parameters)
+    name = f"{stack.blocks} transformer blocks"
+    program = Program(name, stack.dtype_name, tuple(stack.stages), tuple(n.name for n in inputs), moving, sizes)
+    if len(moving) + len(sizes) > PARAMETERS:
+        raise Refused(f"it has more than {PARAMETERS} activations and results")
+    header(plan_of(program, blocks=32, cluster=2), Options())
     shapes = tuple(aten.shape(node) or () for node in outputs)
-    yield Region(program.name, tuple(sorted(nodes)), inputs, outputs, (), partial(_built, program, shapes))
+    return Region(program.name, tuple(sorted(nodes)), inputs, outputs, (), partial(_built, program, shapes))
 
 
 def _rows_and_columns(node: fx.Node, stack: Stack) -> tuple[int, int]:
@@ -88,7 +90,7 @@ def _closed(stack: Stack) -> set[fx.Node]:
     return nodes
 
 
-def _built(program: Program, shapes: tuple[tuple[int, ...], ...], device: object) -> Runner:
+def _built(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.device) -> Runner:
     from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)

@@ -81,7 +81,9 @@ class Launcher:
         """New outputs of one launch on the current stream."""
         program = self.plan.program
         dtype = getattr(torch, program.dtype)
-        outputs = [torch.empty((rows, columns), dtype=dtype, device=self.device) for _, rows, columns in program.outputs]
+        outputs = [
+            torch.empty((rows, columns), dtype=dtype, device=self.device) for _, rows, columns in program.outputs
+        ]
         key = tuple(tensor.data_ptr() for name, tensor in inputs.items() if name not in program.activations)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -100,7 +102,9 @@ class Launcher:
 
     def _prepared(self, inputs: Mapping[str, Tensor]) -> tuple[Arguments, list[Tensor]]:
         if torch.cuda.is_current_stream_capturing():
-            raise UserError(f"{self.plan.program.name}: parameters are at new addresses in a capture; run it once before")
+            raise UserError(
+                f"{self.plan.program.name}: parameters are at new addresses in a capture; run it once before"
+            )
 
         def address(name: str) -> int:
             if name in self._moving:

@@ -163,15 +163,15 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
                     f"norm of {source.tensor}", stage.rows, stage.depth, 0, -(-stage.rows // blocks), None, "none", source, None, norm, normed
                 )  # fmt: skip
             source = Matrix(normed, stage.depth)
-        norm, normed = norms.get(stage.out.tensor, (None, None))
-        parts = norm is not None or stage.residual is not None
+        later = norms.get(stage.out.tensor)
+        parts = later is not None or stage.residual is not None
         splits = cut.splits(stage, width) if parts else 1
         yield Tiled(stage, source, width, splits, parts)
         if parts:
             ended.add(stage.out.tensor)
             out = stage.out if stage.out.tensor in plain else None
             yield Finish(
-                stage.name, stage.rows, stage.columns, splits, -(-stage.rows // blocks), stage.bias, stage.epilogue, stage.residual, out, norm, normed
+                stage.name, stage.rows, stage.columns, splits, -(-stage.rows // blocks), stage.bias, stage.epilogue, stage.residual, out, *(later or (None, None))
             )  # fmt: skip
 
 
@@ -307,7 +307,9 @@ def faults(plan: Plan) -> list[str]:
                 continue
             box = written[name][row:row_end, column:column_end]
             if box.shape != (row_end - row, column_end - column) or (box == 0).any() or (box > task.stage).any():
-                found.append(f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes")
+                found.append(
+                    f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes"
+                )
     found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Product, Program
 
-_EPILOGUES: Final = {
+_EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
     "none": lambda v: v,
     "gelu": functional.gelu,
     "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh"),

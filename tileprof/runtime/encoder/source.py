@@ -133,7 +133,12 @@ def _put(row: Any, stage: Planned, address: Address) -> None:
                 row["bias"] = 0 if product.bias is None else address(product.bias)
                 row["epilogue"] = _EPILOGUES[product.epilogue]
         case Finish():
-            row["kind"], row["columns"], row["width"], row["splits"] = _FINISH, stage.columns, stage.columns, stage.splits
+            row["kind"], row["columns"], row["width"], row["splits"] = (
+                _FINISH,
+                stage.columns,
+                stage.columns,
+                stage.splits,
+            )
             row["partials"] = address(parts_of(stage.name)) if stage.splits else 0
             row["bias"] = 0 if stage.bias is None else address(stage.bias)
             row["epilogue"] = _EPILOGUES[stage.epilogue]

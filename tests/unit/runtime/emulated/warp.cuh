@@ -16,8 +16,13 @@ inline void load_matrices_transposed_shared(u32 address, u32 (&squares)[4]) { ma
 inline void multiply_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b_low, u32 b_high) { machine::multiply_rows(sums, a, b_low, b_high); }
 inline float exchange_xor(float value, u32 mask) { return machine::exchange(value, mask); }
 
+inline void check_aligned(const void* address, u32 bytes) {
+    if (reinterpret_cast<u64>(address) % bytes != 0) machine::fail("an access of global memory at an address that its size does not divide");
+}
+
 template <class T>
 T load_global(const void* address) {
+    check_aligned(address, sizeof(T));
     T v;
     std::memcpy(static_cast<void*>(&v), address, sizeof v);
     return v;
@@ -25,8 +30,14 @@ T load_global(const void* address) {
 inline uint4 load_table_u32x4(const void* address) { return load_global<uint4>(address); }
 inline uint4 load_relaxed_gpu_u32x4(const void* address) { return load_global<uint4>(address); }
 inline uint2 load_relaxed_gpu_u32x2(const void* address) { return load_global<uint2>(address); }
-inline void store_relaxed_gpu_u32x4(void* address, const uint4& v) { machine::hold(address, &v, sizeof v); }
-inline void store_relaxed_gpu_u32x2(void* address, const uint2& v) { machine::hold(address, &v, sizeof v); }
+inline void store_relaxed_gpu_u32x4(void* address, const uint4& v) {
+    check_aligned(address, sizeof v);
+    machine::hold(address, &v, sizeof v);
+}
+inline void store_relaxed_gpu_u32x2(void* address, const uint2& v) {
+    check_aligned(address, sizeof v);
+    machine::hold(address, &v, sizeof v);
+}
 
 // Until something has happened, where a word is still absent.
 template <class V>
