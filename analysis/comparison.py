@@ -34,7 +34,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Program A against B; ``facts`` as `facts`, ``patterns`` pairs per pattern, ``rows`` the largest change of time first."""
+    """Program A against B; ``facts`` as `facts`, ``patterns`` pairs per pattern, ``rows`` the largest change of time
+    first.
+    """
 
     facts: dict[str, tuple[float | None, float | None]]
     patterns: dict[str, tuple[int, int]]
@@ -53,9 +55,9 @@ class Comparison:
 def facts(report: Report) -> dict[str, float | None]:
     """What a condition can ask of a program, by the names of `UNITS`; None where the trace does not say.
 
-    ``gap``: share of the recorded time in which no kernel runs; ``idle``: share of slot-time without a tile while launches
-    run; ``conservative``: share of launches whose accesses are a superset; ``pairs`` that only recycled memory makes do not
-    count.
+    ``gap``: share of the recorded time in which no kernel runs; ``idle``: share of slot-time without a tile while
+    launches run; ``conservative``: share of launches whose accesses are a superset; ``pairs`` that only recycled memory
+    makes do not count.
     """
     p, bounds = report.program, report.bounds
     real = ~report.pairs["reuse_only"].to_numpy(bool) if len(report.pairs) else np.zeros(0, bool)

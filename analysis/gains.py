@@ -45,14 +45,15 @@ class PairAnswer:
 def pair_gains(bounder: Bounder) -> pd.DataFrame:
     """``graph.pairs`` with what overlap could save, one row a pair, in order of producer and consumer.
 
-    Added columns: ``direct`` (no path through a launch in between orders the two anyway), ``apart`` (launches issued between
-    them), ``last_producer`` (the consumer needs no launch that is issued after this producer: while everything else stays
-    ordered, only such a pair gains from overlap), ``recorded_ns`` (both launches and the gap between them, as recorded, without what others did in between),
-    ``bound_ns`` and ``binding`` (no schedule of the two alone is faster; see `Bounds`), ``gain_ns`` (their difference, never
-    negative), ``listed_ns`` (what list scheduling needs for the two), ``early`` (share of the consumer's tiles that could start before
-    the producer ends: all their parents in this producer have ended by then, each launch in stream order with recorded
-    durations; hazards of recycled memory aside), ``lead_ns`` (how long before that end, mean over all tiles of the consumer),
-    ``overlap_ns`` (what the list schedule saves beyond the gap between the launches, which needs no tile-level overlap; 0 below `OVERLAP_MARGIN`),
+    Added columns: ``direct`` (no path through a launch in between orders the two anyway), ``apart`` (launches issued
+    between them), ``last_producer`` (the consumer needs no launch that is issued after this producer: while everything
+    else stays ordered, only such a pair gains from overlap), ``recorded_ns`` (both launches and the gap between them,
+    as recorded, without what others did in between), ``bound_ns`` and ``binding`` (no schedule of the two alone is
+    faster; see `Bounds`), ``gain_ns`` (their difference, never negative), ``listed_ns`` (what list scheduling needs for
+    the two), ``early`` (share of the consumer's tiles that could start before the producer ends: all their parents in
+    this producer have ended by then, each launch in stream order with recorded durations; hazards of recycled memory
+    aside), ``lead_ns`` (how long before that end, mean over all tiles of the consumer), ``overlap_ns`` (what the list
+    schedule saves beyond the gap between the launches, which needs no tile-level overlap; 0 below `OVERLAP_MARGIN`),
     ``stream_waves`` and ``overlapped_waves`` (see `PairWaves`), ``key`` (equal numbers mean equal answers).
 
     A pair is computed once for all pairs of equal footprints, durations and relations.
@@ -157,8 +158,8 @@ class _Keys:
         return tuple(bound)
 
     def recorded_ns(self, producer: int, consumer: int) -> float:
-        """Both launches, less their overlap, plus the gap between them up to the device's launch gap: a longer gap is other
-        launches or a slow host, which overlapping these two does not mend.
+        """Both launches, less their overlap, plus the gap between them up to the device's launch gap: a longer gap is
+        other launches or a slow host, which overlapping these two does not mend.
         """
         took = self._launch_ns[[producer, consumer]]
         if not self._placed:
@@ -234,13 +235,15 @@ _SUMMED = ("recorded_ns", "bound_ns", "listed_ns", "gain_ns", "listed_gain_ns", 
 
 
 def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
-    """Pairs of repeated layers as one row: equal footprints, kernels, pattern and map, and modules that differ in digits only.
+    """Pairs of repeated layers as one row: equal footprints, kernels, pattern and map, and modules that differ in
+    digits only.
 
-    Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times`` (pairs
-    folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the list schedule's),
-    ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides (``producer_kernel`` ...; digits that differ as
-    ``*``). Sorted: direct pairs first, of these the ones that renaming of memory would not separate and
-    whose producer is the consumer's last, then by what overlap saves beyond the launch gap, by gain and by bytes, largest first.
+    Columns of `pair_gains`, of the first of them, but sums in ``*_ns`` (``lead_ns`` and ``early``: mean); and ``times``
+    (pairs folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the
+    list schedule's), ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides
+    (``producer_kernel`` ...; digits that differ as ``*``). Sorted: direct pairs first, of these the ones that renaming
+    of memory would not separate and whose producer is the consumer's last, then by what overlap saves beyond the launch
+    gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
@@ -275,8 +278,8 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
-    """Rows of `fold` that are worth looking at: direct pairs with something to gain while everything else stays ordered, whose
-    accesses are known and that renaming of memory would not separate.
+    """Rows of `fold` that are worth looking at: direct pairs with something to gain while everything else stays
+    ordered, whose accesses are known and that renaming of memory would not separate.
     """
     worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
     worth &= groups["last_producer"].to_numpy(bool)
@@ -285,8 +288,8 @@ def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def described_edges(row: Mapping[Any, Any]) -> int:
-    """Dependencies of a pair that its pattern and bytes speak of: RAW, or where there are none the hazards that renaming leaves, or
-    those of recycled memory.
+    """Dependencies of a pair that its pattern and bytes speak of: RAW, or where there are none the hazards that
+    renaming leaves, or those of recycled memory.
     """
     return int(row["raw"] or row["war"] + row["waw"] or row["edges"]) if "raw" in row else int(row["edges"])
 

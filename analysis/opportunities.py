@@ -13,7 +13,9 @@ from tileprof.analysis.simulate.schedulers.pdl import Pdl
 from tileprof.analysis.words import counted, duration
 
 LADDER = ("pdl", "cusync")
-"""Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is for neighbours alone."""
+"""Schedulers that can be had today for a pair inside a CUDA graph, the least work for a programmer first. The first is
+for neighbours alone.
+"""
 
 APART = "graph:dependencies=1"
 """A graph whose edges are dependencies: independent launches run side by side."""
@@ -27,11 +29,11 @@ MOST_PAIRS = 24
 
 @dataclass(frozen=True, slots=True)
 class Opportunity:
-    """One line of advice; ``saves_ns`` over all repetitions, simulated: for the whole program against stream order, for a pair
-    against the same pair in a CUDA graph.
+    """One line of advice; ``saves_ns`` over all repetitions, simulated: for the whole program against stream order, for
+    a pair against the same pair in a CUDA graph.
 
-    ``producers`` and ``consumers`` are launches (empty: the whole program); ``because`` and ``held_back`` are sentences with their
-    numbers; ``bound_ns`` is what no schedule can exceed saving.
+    ``producers`` and ``consumers`` are launches (empty: the whole program); ``because`` and ``held_back`` are sentences
+    with their numbers; ``bound_ns`` is what no schedule can exceed saving.
     """
 
     scheduler: str
@@ -62,8 +64,8 @@ class Opportunity:
 def opportunities(report: Report, simulator: Simulator) -> list[Opportunity]:
     """Advice from a report, the largest saving first; nothing that saves less than 0.1% of the program.
 
-    Pairs are simulated in isolation, so the savings of different lines overlap. Pairs of conservative launches and pairs
-    that only recycled memory orders are left out: what is not known is no opportunity.
+    Pairs are simulated in isolation, so the savings of different lines overlap. Pairs of conservative launches and
+    pairs that only recycled memory orders are left out: what is not known is no opportunity.
     """
     total = report.program.recorded_ns
     rows = report.groups[direct_and_known(report.groups)].head(MOST_PAIRS).to_dict("records")
@@ -95,7 +97,9 @@ def _whole_program(report: Report, simulator: Simulator) -> Opportunity | None:
 
 
 def pair_opportunity(row: dict[Any, Any], simulator: Simulator, program: Program) -> Opportunity | None:
-    """Advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves anything."""
+    """Advice on one row of `fold`: the cheapest scheduler on the ladder that is worth it; None where none saves
+    anything.
+    """
     middle = len(row["producers"]) // 2
     pair = [row["producers"][middle], row["consumers"][middle]]
     stream, graph = (simulator.run(SCHEDULERS[name], launches=pair) for name in ("stream", "graph"))

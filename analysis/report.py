@@ -1,28 +1,34 @@
 """What a trace says about itself and about overlap, as one value: `build_report(graph) -> Report`.
 
-The JSON form (`Report.to_json`, ``tileprof report --json``) is stable under its ``version``; keys are only added. Times are
-nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
+The JSON form (`Report.to_json`, ``tileprof report --json``) is stable under its ``version``; keys are only added. Times
+are nanoseconds, sizes bytes, shares 0 to 1; an unknown number is null. ::
 
     schema        "tileprof report"
     version       1
     trace         path, recorder, command, complete, granule
-    device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one, and
+    device        name, sms, replayed         the GPU that the bounds speak of; replayed: it is not the recorded one,
+    and
                   "recorded" times below are stream order on it, tile durations as recorded
-    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread, roofline (launches
+    program       launches, tiles, recorded_ns, timing {measured, modelled}, tile_times {measured, modelled, spread,
+    roofline (launches
                   without a duration: modelled from FLOPs and bytes, and part of recorded_ns)},
-                  launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns (no kernel ran),
-                  waves, last_wave (mean fullness, weighed by time), idle (share of slot-time without a tile, likewise),
-                  bytes_read, bytes_written (summed over tiles), flops
-    bounds        of the program: recorded_ns, bounds_ns {name: ns}, area_by_resource_ns, compulsory_dram_bytes, bound_ns,
+                  launch_ns (sum), alone_ns (sum of what the tiles of each launch need alone on the GPU), gap_ns (no
+                  kernel ran), waves, last_wave (mean fullness, weighed by time), idle (share of slot-time without a
+                  tile, likewise), bytes_read, bytes_written (summed over tiles), flops
+    bounds        of the program: recorded_ns, bounds_ns {name: ns}, area_by_resource_ns, compulsory_dram_bytes,
+    bound_ns,
                   binding, ready_gated_bound_ns, gain, list_schedule_ns, list_schedule_with_reuse_ns, achievable_gain
-    dependencies_known  false where the trace holds no accesses: bounds then know of no dependency, and what a schedule achieves is null
-    unknown_lags  share of edges of which it is not known when in the tiles' lives the bytes are touched
+    dependencies_known  false where the trace holds no accesses: bounds then know of no dependency, and what a schedule
+    achieves is null unknown_lags  share of edges of which it is not known when in the tiles' lives the bytes are
+    touched
     layers        [name, times, first, last (launches of the one that stands for all), bounds (as above, of one)]
-    pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op, module},
+    pairs         [producers, consumers (launches, first to last of a repeated pair), times, producer {kernel, op,
+    module},
                   consumer {...}, pattern, map, edges (all
-                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of), bytes, early, lead_ns, direct, apart, last_producer, reuse_only, stream_waves,
-                  overlapped_waves, recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage]
-                  sorted as the table is; sums over the repetitions for *_ns, the first pair's for the rest
+                  hazards, those of recycled memory too), described_edges (the ones that pattern and bytes speak of),
+                  bytes, early, lead_ns, direct, apart, last_producer, reuse_only, stream_waves, overlapped_waves,
+                  recorded_ns, bound_ns, binding, list_schedule_ns, gain_ns, overlap_ns, program_share, coverage] sorted
+                  as the table is; sums over the repetitions for *_ns, the first pair's for the rest
     conservative  [op, kernel, launches, tiles, notes]
     notes         sentences of the recorder
     assumptions   {bound: sentence}
@@ -90,12 +96,12 @@ class Source:
 class Report:
     """All answers about one trace on one machine.
 
-    ``dependencies_known``: false for a trace without accesses, of which nothing may be concluded from launches being independent;
-    ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are touched;
-    ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``launch_waves`` as `tileprof.analysis.waves.launch_waves`; ``pairs`` as `tileprof.analysis.gains.pair_gains` (one
-    row a dependent pair of launches); ``groups`` as `tileprof.analysis.gains.fold` (repeated layers folded, the best direct
-    pair first); ``conservative``: one row an operator and kernel whose accesses are a superset: op, kernel, launches,
-    tiles, notes.
+    ``dependencies_known``: false for a trace without accesses, of which nothing may be concluded from launches being
+    independent; ``unknown_lags`` is the share of edges of which it is not known when in the tiles' lives the bytes are
+    touched; ``layers`` as `tileprof.analysis.layers.repeated_layers`; ``launch_waves`` as
+    `tileprof.analysis.waves.launch_waves`; ``pairs`` as `tileprof.analysis.gains.pair_gains` (one row a dependent pair
+    of launches); ``groups`` as `tileprof.analysis.gains.fold` (repeated layers folded, the best direct pair first);
+    ``conservative``: one row an operator and kernel whose accesses are a superset: op, kernel, launches, tiles, notes.
     """
 
     source: Source
@@ -114,8 +120,9 @@ class Report:
 
     @property
     def first_look(self) -> int | None:
-        """Row of ``groups`` to look at first: of the direct pairs whose accesses are known and that renaming would not separate
-        the one whose overlap saves most beyond the launch gap; else any direct pair; None where nothing can be gained.
+        """Row of ``groups`` to look at first: of the direct pairs whose accesses are known and that renaming would not
+        separate the one whose overlap saves most beyond the launch gap; else any direct pair; None where nothing can be
+        gained.
         """
         groups = self.groups
         worth = groups["direct"].to_numpy(bool) & (groups["gain_ns"].to_numpy(np.float64) > 0)
@@ -151,7 +158,9 @@ class Report:
 
 
 def build_report(graph: TileGraph, machine: Machine | None = None) -> Report:
-    """The report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as recorded)."""
+    """The report of a trace's tile graph on its own device, or on another machine (durations of tiles stay as
+    recorded).
+    """
     trace = graph.trace
     bounder = Bounder(graph, machine)
     waves = launch_waves(trace.launches, bounder.slots, bounder.durations)
@@ -185,7 +194,9 @@ def recorded_ns(launches: pd.DataFrame) -> float:
 
 
 def quiet_ns(launches: pd.DataFrame) -> float:
-    """How much of the recorded time no kernel ran, between the first launch's begin and the last one's end; 0 without begins."""
+    """How much of the recorded time no kernel ran, between the first launch's begin and the last one's end; 0 without
+    begins.
+    """
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     if not begin.any():
         return 0.0

@@ -1,7 +1,7 @@
 """What ``import tileprof`` offers: traces that know their graph, their report and their page.
 
-`load` gives a `LoadedTrace`; the parts below it (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) know nothing of each
-other in this direction, and are brought together here as the command line does.
+`load` gives a `LoadedTrace`; the parts below it (`tileprof.trace`, `tileprof.analysis`, `tileprof.viz`) know nothing of
+each other in this direction, and are brought together here as the command line does.
 """
 
 from __future__ import annotations
@@ -59,10 +59,9 @@ class Summary:
         ladder = "".join(
             row(r.label, duration(r.time_ns), signed_percent(-r.saves_share)) for r in self.guidance.ladder
         )
-        return (
-            f"<p><b>{html.escape(self.guidance.verdict.sentence)}</b></p><table>{row('action', 'saves', 'basis', 'effort', 'command')}"
-            f"{actions}</table><table>{ladder}</table>"
-        )
+        verdict = html.escape(self.guidance.verdict.sentence)
+        head = row("action", "saves", "basis", "effort", "command")
+        return f"<p><b>{verdict}</b></p><table>{head}{actions}</table><table>{ladder}</table>"
 
 
 class LoadedTrace(Trace):
@@ -92,7 +91,9 @@ class LoadedTrace(Trace):
         return self._summary
 
     def show(self, page: str | os.PathLike[str] | None = None, *, browser: bool = True) -> Path:
-        """Write the page of ``tileprof view`` (default: a temporary file), open it in the browser, and return its path."""
+        """Write the page of ``tileprof view`` (default: a temporary file), open it in the browser, and return its
+        path.
+        """
         from tileprof.viz import page as write_page  # noqa: PLC0415 - heavy
         from tileprof.viz import study, variants  # noqa: PLC0415 - heavy
 

@@ -2,7 +2,8 @@
 
     ~/.cache/tileprof/<name>/<key>/        one build; the key is a hash of all that went in
 
-A build happens in a temporary folder that is renamed at the end, so that two processes may build at once and a killed one leaves nothing behind.
+A build happens in a temporary folder that is renamed at the end, so that two processes may build at once and a killed
+one leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tileprof.errors import UserError
 
 
 def nvcc(why: str) -> Path:
-    """The CUDA compiler: $CUDA_HOME, $CUDA_PATH, $PATH, a pip package, /usr/local/cuda. Raises `UserError` where there is none, beginning with ``why`` it is needed."""
+    """The CUDA compiler: $CUDA_HOME, $CUDA_PATH, $PATH, a pip package, /usr/local/cuda. Raises `UserError` where there
+    is none, beginning with ``why`` it is needed.
+    """
     homes = [Path(home) for name in ("CUDA_HOME", "CUDA_PATH") if (home := os.environ.get(name))]
     on_path = [Path(found)] if (found := shutil.which("nvcc")) else []
     later = [*pip_cuda_folders(), Path("/usr/local/cuda")]
@@ -46,9 +49,11 @@ def cache_folder(name: str) -> Path:
 
 
 def kept(folder: Path, files: Sequence[str], make: Callable[[Path], None], what: str) -> Path:
-    """``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given. ``what``: in messages, what is built.
+    """``folder`` with ``files`` in it: as it is, or with what ``make`` leaves in the folder that it is given. ``what``:
+    in messages, what is built.
 
-    Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make`` leaves a file out.
+    Raises `UserError` where the folder holds something else, where the cache cannot be written, and where ``make``
+    leaves a file out.
     """
     _refuse_foreign(folder)
     if _holds(folder, files):
@@ -87,7 +92,9 @@ def run(command: Sequence[str], what: str) -> str:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise `UserError` where someone else could put code into a build, which is then loaded: another owner, or written by everyone."""
+    """Raise `UserError` where someone else could put code into a build, which is then loaded: another owner, or
+    written by everyone.
+    """
     if not hasattr(os, "geteuid"):
         return
     for place in (folder.parent, folder):
@@ -97,7 +104,8 @@ def _refuse_foreign(folder: Path) -> None:
             continue  # not there yet, or it cannot be read, which is said later
         if info.st_uid not in (0, os.geteuid()) or info.st_mode & stat.S_IWOTH:
             raise UserError(
-                f"{place} belongs to another user or can be written by everyone, and code is loaded from it. Make it yours alone "
+                f"{place} belongs to another user or can be written by everyone, and code is loaded from it. Make it "
+                "yours alone "
                 "(chown, chmod 700), or set TILEPROF_CACHE to another folder."
             )
 

@@ -28,7 +28,9 @@ def register(shell: Any) -> None:
     """Add the magic to an IPython shell; a cell's trace is overwritten when the cell runs again, and is its result."""
 
     def tileprof(line: str, cell: str) -> Any:
-        """%%tileprof [PATH] [--device NAME] [--fake] [--module REGEX] [--tile SHAPE]: record the cell's PyTorch operators."""
+        """%%tileprof [PATH] [--device NAME] [--fake] [--module REGEX] [--tile SHAPE]: record the cell's PyTorch
+        operators.
+        """
         from tileprof.api import load  # noqa: PLC0415 - heavy
         from tileprof.record.model.inline import recording  # noqa: PLC0415 - heavy
 

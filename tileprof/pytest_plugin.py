@@ -1,8 +1,8 @@
 """A pytest plugin: ``@pytest.mark.tileprof(max_gap=0.3, no_conservative=True)`` records a test and checks its trace.
 
-Arguments of the marker: ``device``, ``fake``, ``module`` as of ``tileprof record``; ``max_gap`` and ``max_idle`` (shares, 0
-to 1), ``max_launches``, ``max_time_ns``, ``no_conservative``, and ``fail_if``, a condition of ``tileprof report --fail-if`` or
-several.
+Arguments of the marker: ``device``, ``fake``, ``module`` as of ``tileprof record``; ``max_gap`` and ``max_idle``
+(shares, 0 to 1), ``max_launches``, ``max_time_ns``, ``no_conservative``, and ``fail_if``, a condition of ``tileprof
+report --fail-if`` or several.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Pages that show a tile graph: launches, the tiles of a pair, the lanes of SMs over time, and what schedulers would gain."""
+"""Pages that show a tile graph: launches, the tiles of a pair, the lanes of SMs over time, and what schedulers would
+gain.
+"""
 
 from tileprof.viz.address import link
 from tileprof.viz.overlay import Overlay, PairOverlay

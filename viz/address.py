@@ -1,17 +1,20 @@
 """Addresses of a page: what its address bar says, and how to link to a launch, a pair, a view or a scheduler.
 
-A page keeps its selection in the fragment of its address, so that a reload restores it and a copied address shows a colleague the
-same thing. The fragment is a list of ``name=value``, ``&`` between them, in any order; what this trace does not have selects
-nothing, and names that a page does not know are ignored. ::
+A page keeps its selection in the fragment of its address, so that a reload restores it and a copied address shows a
+colleague the same thing. The fragment is a list of ``name=value``, ``&`` between them, in any order; what this trace
+does not have selects nothing, and names that a page does not know are ignored. ::
 
     #launch=3                         a launch, by its number in the trace
     #pair=3,5                         a pair: producer, consumer (they must depend on each other)
     #tile=5,17                        a tile: launch, tile
     #chain=3,5,6                      with a pair: the launches of the tile graph, ascending
-    #view=matrix|tiles|gain|sizes     the upper right view: pairs and their tiles (as without), tile graph, gain, what if
-    #beside=cusync                    the scheduler whose timeline is beside the recorded one; in a served page also with options,
+    #view=matrix|tiles|gain|sizes     the upper right view: pairs and their tiles (as without), tile graph, gain, what
+    if
+    #beside=cusync                    the scheduler whose timeline is beside the recorded one; in a served page also
+    with options,
                                       cusync:window=4
-    #if=cusync:poll_ns=1400@132,0     the what-if setting: scheduler, options, SMs, resident blocks an SM (0: as recorded); a file
+    #if=cusync:poll_ns=1400@132,0     the what-if setting: scheduler, options, SMs, resident blocks an SM (0: as
+    recorded); a file
                                       has what its sliders reach, a served page anything
     #time=1200                        the moment kept in the timeline, ns
     #open=0.1                         groups of repeated layers that are open, by their place in the fold
@@ -40,8 +43,8 @@ def link(
 ) -> str:
     """The address of a page with something selected: ``file:`` for a path, or a served page's own.
 
-    ``launch`` and ``pair`` (producer, consumer) are launches of the trace; ``view`` one of `VIEWS`; ``scheduler`` is shown beside
-    the recorded timeline. Raises `UserError` for an unknown view, or for a launch outside the pair.
+    ``launch`` and ``pair`` (producer, consumer) are launches of the trace; ``view`` one of `VIEWS`; ``scheduler`` is
+    shown beside the recorded timeline. Raises `UserError` for an unknown view, or for a launch outside the pair.
     """
     if view is not None and view not in VIEWS:
         raise UserError(f"there is no view {view!r}; the views are {', '.join(VIEWS)}")

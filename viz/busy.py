@@ -18,15 +18,17 @@ _STEPS = 200
 
 
 class Curves:
-    """Of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were recorded to begin."""
+    """Of one graph, as recorded: tiles as measured, or handed out in dispatch order; launches where they were recorded
+    to begin.
+    """
 
     def __init__(self, graph: TileGraph) -> None:
         self._graph = graph
         self._source = LaneSource(graph.trace, graph.trace.launches)
 
     def busy(self, bins: int) -> NDArray[np.float64]:
-        """``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's launch), from the first launch's begin to the last one's end; empty without
-        launches.
+        """``[bins]`` share of the GPU's slots that hold a tile (as `Schedule.busy`: in slots of the tile's launch),
+        from the first launch's begin to the last one's end; empty without launches.
         """
         launches = self._source.timed(self._graph.trace.launches)
         if not len(launches):
@@ -54,8 +56,8 @@ class Curves:
         return np.linspace(0.0, span, _STEPS + 1), np.concatenate(([0.0], np.cumsum(share))) * span / _STEPS
 
     def ready(self, producer: int, consumer: int, bins: int) -> NDArray[np.float64]:
-        """``[bins]`` share of the consumer's tiles whose parents in the producer have ended, at the end of each part of the producer's
-        time; hazards of recycled memory aside.
+        """``[bins]`` share of the consumer's tiles whose parents in the producer have ended, at the end of each part of
+        the producer's time; hazards of recycled memory aside.
         """
         ends = self._source.spans(producer)[1]
         links = self._graph.links

@@ -1,4 +1,6 @@
-"""Charts for notebooks: plotly pictures of tables. Colours, dashes and markers differ together, so that no reader needs colours."""
+"""Charts for notebooks: plotly pictures of tables. Colours, dashes and markers differ together, so that no reader
+needs colours.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ _LEAST_LABELLED = 0.075
 
 
 def dressed(figure: go.Figure, title: str, *, height: int, top: int = 0, legend: str = "") -> go.Figure:
-    """The figure in the look that all share, with its finding as title, in lines that a notebook can hold; ``top``: pixels between title
-    and picture, with room for a legend named ``legend``.
+    """The figure in the look that all share, with its finding as title, in lines that a notebook can hold; ``top``:
+    pixels between title and picture, with room for a legend named ``legend``.
     """
     lines = [part for line in title.split("<br>") for part in wrap(line, _TITLE_CHARACTERS) or [""]]
     used = 22 + 26 * len(lines)
@@ -86,7 +88,8 @@ def level_shares(
 def level_bars(table: pd.DataFrame, *, title: str, what: str, bounds: Sequence[float] = LEVELS) -> go.Figure:
     """Bars of levels: how many of a group's rows, and how much of their time, have a ``share`` (0 to 1) in each level.
 
-    ``table`` has columns ``group`` (bars in the order in which they come), ``share`` and ``time_ns``; ``what`` says what is shared.
+    ``table`` has columns ``group`` (bars in the order in which they come), ``share`` and ``time_ns``; ``what`` says
+    what is shared.
     """
     groups = list(dict.fromkeys(table["group"]))
     panels = ("share of kernels", "share of their time")
@@ -133,9 +136,9 @@ def _of_group(rows: pd.DataFrame, timed: bool, bounds: Sequence[float]) -> NDArr
 def wave_points(table: pd.DataFrame, *, title: str) -> go.Figure:
     """Kernels as points: waves (tiles over slots) across, share of the slots that tiles fill over these waves up.
 
-    ``table`` has columns ``waves``, ``share``, ``family`` (a colour each), ``source`` (hollow marks for the first, filled for the second)
-    and ``name`` (shown on hover); the area of a mark grows with the kernels that share it. The line behind is what whole waves
-    allow: w / ceil(w).
+    ``table`` has columns ``waves``, ``share``, ``family`` (a colour each), ``source`` (hollow marks for the first,
+    filled for the second) and ``name`` (shown on hover); the area of a mark grows with the kernels that share it. The
+    line behind is what whole waves allow: w / ceil(w).
     """
     low, high = float(table["waves"].min()) / 1.3, float(table["waves"].max()) * 1.3
     at = _saw(low, high)
@@ -219,9 +222,9 @@ def curves(
 ) -> go.Figure:
     """Lines of column ``y`` over column ``x``, one for each value of ``by``, in a panel for each value of ``panel``.
 
-    ``levels``: by panel, named values of y that do not depend on x, drawn across. ``guides``: named values of x, drawn upright in every
-    panel. ``ranges``: by panel, what of y is shown. ``percent``: y are shares of 1. ``even_x``: values of x stand at equal distances,
-    each with its tick; not with ``log_x`` or ``guides``, which need an axis of numbers.
+    ``levels``: by panel, named values of y that do not depend on x, drawn across. ``guides``: named values of x, drawn
+    upright in every panel. ``ranges``: by panel, what of y is shown. ``percent``: y are shares of 1. ``even_x``: values
+    of x stand at equal distances, each with its tick; not with ``log_x`` or ``guides``, which need an axis of numbers.
     """
     if even_x and (log_x or guides):
         raise UserError("values of x at equal distances leave no axis for log_x or guides: choose one of them")
@@ -322,7 +325,9 @@ def heat(
     unit: str,
     percent: bool = False,
 ) -> go.Figure:
-    """Cells of column ``value`` over columns ``x`` and ``y`` in ascending order, each with its number; ``unit`` names the colours."""
+    """Cells of column ``value`` over columns ``x`` and ``y`` in ascending order, each with its number; ``unit`` names
+    the colours.
+    """
     grid = table.pivot_table(index=y, columns=x, values=value, sort=True)
     cells = grid.to_numpy(np.float64)
     figure = go.Figure(
@@ -356,7 +361,8 @@ def areas(
 ) -> go.Figure:
     """``cells`` ``[rows, columns]`` are numbers of ``names``: a plane of coloured cells, row 0 on top, with a legend.
 
-    ``origin``: row and column that the first cell is called by. ``square``: cells are as wide as high. Raises `UserError` where a number has no name.
+    ``origin``: row and column that the first cell is called by. ``square``: cells are as wide as high. Raises
+    `UserError` where a number has no name.
     """
     if cells.size == 0 or int(cells.min()) < 0 or int(cells.max()) >= len(names):
         raise UserError(

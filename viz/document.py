@@ -73,8 +73,9 @@ def document(
 ) -> dict[str, Any]:
     """Everything a page shows of a tile graph.
 
-    ``report`` adds its gains where it has them, ``study`` schedules and other GPU sizes, ``policy`` what its waits cover,
-    ``variants`` what the sliders of the what-if view move through, ``guidance`` the card that the page opens with.
+    ``report`` adds its gains where it has them, ``study`` schedules and other GPU sizes, ``policy`` what its waits
+    cover, ``variants`` what the sliders of the what-if view move through, ``guidance`` the card that the page opens
+    with.
     """
     launches = graph.trace.launches
     notes: list[str] = []
@@ -136,7 +137,8 @@ def _untimed(launches: pd.DataFrame, sources: list[str]) -> list[str]:
         notes.append("The trace does not say when its launches began: they are drawn one after another, without gaps.")
     if unknown := sources.count(ROOFLINE):
         notes.append(
-            f"{unknown:,} of {len(launches):,} launches have no durations: their times are modelled by a roofline (FLOPs or bytes "
+            f"{unknown:,} of {len(launches):,} launches have no durations: their times are modelled by a roofline "
+            "(FLOPs or bytes "
             "at the rates that the GPU sustains), and so are gains."
         )
     return notes
@@ -237,8 +239,9 @@ def _gains(pairs: pd.DataFrame, report: Report | None) -> dict[str, Packed]:
 
 
 def _groups(report: Report | None) -> dict[str, Packed]:
-    """The pairs to look at first, in the order of `fold`, which the report prints too: ``pairs.group`` is a pair's place here. What overlap
-    of all copies could gain, what list scheduling saves beyond the launch gap, and how many copies there are.
+    """The pairs to look at first, in the order of `fold`, which the report prints too: ``pairs.group`` is a pair's
+    place here. What overlap of all copies could gain, what list scheduling saves beyond the launch gap, and how many
+    copies there are.
     """
     if report is None:
         return {}

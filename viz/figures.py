@@ -31,9 +31,9 @@ _BEND = 0.026
 def tile_graph(graph: TileGraph, launches: Sequence[int], *, title: str = "", reuse: bool = False) -> go.Figure:
     """Tiles as nodes, one column a launch, dependencies as lines; tiles without parents here are marked.
 
-    Where several tiles all need the same several tiles, their lines meet in a small square and go on as one to a second, from which they part
-    again. Lines that pass over columns are bent, and have a colour for each producer. ``reuse`` draws hazards of recycled memory too.
-    Raises `UserError` above `MOST_TILES` tiles.
+    Where several tiles all need the same several tiles, their lines meet in a small square and go on as one to a
+    second, from which they part again. Lines that pass over columns are bent, and have a colour for each producer.
+    ``reuse`` draws hazards of recycled memory too. Raises `UserError` above `MOST_TILES` tiles.
     """
     chosen = sorted(set(launches))
     tiles = [int(graph.tile_base[i + 1] - graph.tile_base[i]) for i in chosen]
@@ -132,7 +132,9 @@ class _Path:
         self.y: list[float | None] = []
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Straight to the next column; further on it is bent upwards, so that it passes between nodes of its own height."""
+        """Straight to the next column; further on it is bent upwards, so that it passes between nodes of its own
+        height.
+        """
         (x0, y0), (x1, y1) = start, end
         at = np.array([0.0, 1.0]) if x1 - x0 <= 1 else np.linspace(0, 1, 13)
         self.x += [*(x0 + at * (x1 - x0)).tolist(), None]
@@ -179,10 +181,12 @@ def tile_matrix(graph: TileGraph, producer: int, consumer: int, *, title: str = 
 def wait_matrix(
     graph: TileGraph, pair: PairOverlay, *, title: str, first: slice = slice(0, 48), reuse: bool = False
 ) -> go.Figure:
-    """A policy over one pair of launches, tile by tile: dependencies that it guarantees, those that it misses, and waits without need.
+    """A policy over one pair of launches, tile by tile: dependencies that it guarantees, those that it misses, and
+    waits without need.
 
-    ``pair`` as for the page, ``awaited`` and ``missing`` in tiles of the trace; of both launches the tiles ``first`` are shown. ``reuse`` draws hazards
-    of recycled memory too. Raises `UserError` where the slice holds no tile of either.
+    ``pair`` as for the page, ``awaited`` and ``missing`` in tiles of the trace; of both launches the tiles ``first``
+    are shown. ``reuse`` draws hazards of recycled memory too. Raises `UserError` where the slice holds no tile of
+    either.
     """
     needed = _parents(graph, pair.producer, pair.consumer, reuse=reuse)
     shape = needed.shape

@@ -31,8 +31,8 @@ _NO_TABLE = -1
 def lane_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
     """``lanes``, ``lane_of`` (a launch's place in ``lanes``), ``grids`` and ``grid_of``; at most ``budget`` bytes.
 
-    Launches with the same footprint and occupancy share their modelled lanes; a measured launch has its own. Where tiles are clusters,
-    ``cluster`` is how many lanes each holds (see `Lanes`).
+    Launches with the same footprint and occupancy share their modelled lanes; a measured launch has its own. Where
+    tiles are clusters, ``cluster`` is how many lanes each holds (see `Lanes`).
     """
     grids, grid_of = _grids(trace, launches, budget // 3, notes)
     budget -= sum(_bytes(g) for g in grids)
@@ -59,7 +59,8 @@ def lane_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: lis
         )
     if slower := sum(source.scale(i) < 1 for i in range(len(launches))):
         notes.append(
-            f"Block times of {slower:,} launches come from a slower pass, scaled: drawn such that none outlasts its launch."
+            f"Block times of {slower:,} launches come from a slower pass, scaled: drawn such that none outlasts its "
+            "launch."
         )
     return {"lanes": tables, "lane_of": pack(lane_of), "grids": grids, "grid_of": pack(grid_of)}
 
@@ -102,7 +103,7 @@ def _aggregated(lanes: Lanes, sms: int) -> dict[str, Any]:
 def _grids(
     trace: Trace, launches: pd.DataFrame, budget: int, notes: list[str]
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, and bytes ``read`` and ``written``."""
+    """Tiles of each footprint in dispatch order: coordinates ``x``, ``y``, ``z``, bytes ``read`` and ``written``."""
     tiles = launches.groupby("footprint")["tiles"].first().sort_values(kind="stable")
     grids: list[dict[str, Any]] = []
     place: dict[int, int] = {}

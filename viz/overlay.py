@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PairOverlay:
-    """Two launches of the trace: tiles that the policy's waits await, and dependencies that no wait covers; None for none."""
+    """Two launches of the trace: tiles that the policy's waits await, and dependencies that no wait covers; None for
+    none.
+    """
 
     producer: int
     consumer: int
@@ -27,10 +29,10 @@ class PairOverlay:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``: dependencies;
-    ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without need. ``stream_ns``
-    and ``policy_ns``: predicted time of its launches alone, one after the other and under the policy. ``refused``: why it cannot
-    be of this trace; nothing else is known of it then.
+    """What a page says of a policy. ``reasons``: sentences on what else is unsound; ``needed``, ``missing``:
+    dependencies; ``waits``: of tiles on semaphores; ``excess``: pairs of tiles of which one awaits the other without
+    need. ``stream_ns`` and ``policy_ns``: predicted time of its launches alone, one after the other and under the
+    policy. ``refused``: why it cannot be of this trace; nothing else is known of it then.
     """
 
     name: str
@@ -55,10 +57,11 @@ class Overlay:
 def overlay_table(
     overlay: Overlay, pairs: pd.DataFrame, tiles: Sequence[int], *, budget: int, notes: list[str]
 ) -> dict[str, Any]:
-    """``policy`` of the page: the verdict, and ``pairs`` of ``{"pair", "awaited", "missing"}`` with relations in `blocks`' form.
+    """``policy`` of the page: the verdict, and ``pairs`` of ``{"pair", "awaited", "missing"}`` with relations in
+    `blocks`' form.
 
-    ``pair`` is a place in ``pairs`` (the page's). Waits between launches that do not depend on each other have no matrix to stand in,
-    and are counted.
+    ``pair`` is a place in ``pairs`` (the page's). Waits between launches that do not depend on each other have no
+    matrix to stand in, and are counted.
     """
     keys = zip(pairs["producer"].tolist(), pairs["consumer"].tolist(), strict=True)
     place = {key: i for i, key in enumerate(keys)}

@@ -22,9 +22,23 @@ if TYPE_CHECKING:
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
 # its marks go blank beyond a million, while a pair of launches can have more tiles than that.
 SCRIPTS = (
-    "data", "state", "advice", "canvas", "fold", "layout", "graph", "ranking", "matrix", "simulated", "lanes", "tiles", "gain", "sizes",
+    "data",
+    "state",
+    "advice",
+    "canvas",
+    "fold",
+    "layout",
+    "graph",
+    "ranking",
+    "matrix",
+    "simulated",
+    "lanes",
+    "overview",
+    "tiles",
+    "gain",
+    "sizes",
     "main",
-)  # fmt: skip
+)
 """Parts of the page's program, in the order in which they are joined into one module."""
 
 
@@ -44,9 +58,10 @@ def page(
 ) -> str:
     """The page of ``graph`` as HTML text, under 20 MB whatever the trace.
 
-    ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU; ``policy`` lays
-    a policy over the dependencies; ``variants`` are what the sliders of the what-if view move through; ``guidance`` is the
-    card that the page opens with; a ``served`` page may ask its own server for more. Names in the trace are untrusted: they reach the page as inert JSON and are only ever shown as text.
+    ``report`` adds what overlap could gain, in all and for each pair; ``study`` schedules and other sizes of GPU;
+    ``policy`` lays a policy over the dependencies; ``variants`` are what the sliders of the what-if view move through;
+    ``guidance`` is the card that the page opens with; a ``served`` page may ask its own server for more. Names in the
+    trace are untrusted: they reach the page as inert JSON and are only ever shown as text.
     """
     value = document(graph, report, study, policy, variants, guidance)
     scripts = (*SCRIPTS[:-1], "served", SCRIPTS[-1]) if served else SCRIPTS

@@ -20,12 +20,12 @@ _ROOM = 0.06
 def beside(
     table: pd.DataFrame, *, title: str, by: str, panel: str, name: str, unit: str, order: Sequence[str] = ()
 ) -> go.Figure:
-    """Marks at (published, predicted) in a panel for each value of column ``panel``, a colour and symbol for each value of ``by``;
-    on the diagonal both agree.
+    """Marks at (published, predicted) in a panel for each value of column ``panel``, a colour and symbol for each value
+    of ``by``; on the diagonal both agree.
 
-    ``table`` has columns ``published`` and ``predicted`` in ``unit``, and ``name``, which is shown on hover. ``order``: panels in
-    this order; a panel of which there are no rows is left out. Hollow marks: rows whose column ``tests`` is false, where there is
-    one. Raises `UserError` for an empty table.
+    ``table`` has columns ``published`` and ``predicted`` in ``unit``, and ``name``, which is shown on hover. ``order``:
+    panels in this order; a panel of which there are no rows is left out. Hollow marks: rows whose column ``tests`` is
+    false, where there is one. Raises `UserError` for an empty table.
     """
     panels = [p for p in (order or dict.fromkeys(table[panel])) if (table[panel] == p).any()]
     if not panels:
@@ -80,5 +80,6 @@ def _marks(rows: pd.DataFrame, which: str, number: int, name: str, unit: str, *,
             "line": {"color": colour, "width": 1.5},
         },
         customdata=rows[[name]],
-        hovertemplate=f"%{{customdata[0]}}: published %{{x:.1f}} {unit}, predicted %{{y:.1f}} {unit}<extra>{which}</extra>",
+        hovertemplate=f"%{{customdata[0]}}: published %{{x:.1f}} {unit}, predicted %{{y:.1f}} "
+        f"{unit}<extra>{which}</extra>",
     )

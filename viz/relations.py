@@ -32,8 +32,8 @@ _CELLS_AT_ONCE = 2_000_000
 
 
 def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
-    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes; ``block_numbers``:
-    their places in the graph.
+    """``links`` of the given pairs, and ``blocks``: the relations that they share, at most ``budget`` bytes;
+    ``block_numbers``: their places in the graph.
 
     Small relations are kept whole first; the rest become counts on a coarse grid.
     """
@@ -63,8 +63,8 @@ def relation_tables(graph: TileGraph, pairs: pd.DataFrame, *, budget: int, notes
 
 
 def fitted(block: EdgeBlock, producers: int, budget: int, *, reserved: int = 0) -> tuple[dict[str, Any], int]:
-    """One relation for the browser and its bytes: whole within ``budget - reserved``, counted on a grid within ``budget``, else
-    ``{"left_out": True}``.
+    """One relation for the browser and its bytes: whole within ``budget - reserved``, counted on a grid within
+    ``budget``, else ``{"left_out": True}``.
     """
     if len(block.parent) <= _TOO_MANY:
         value = whole(block)

@@ -27,7 +27,9 @@ _BINS = 1_000
 def gain_tables(
     graph: TileGraph, report: Report | None, study: Study, *, budget: int, notes: list[str]
 ) -> dict[str, Any]:
-    """``gain`` (the bracket, and where recorded time goes), ``schedules`` and ``sizes`` of a page, at most ``budget`` bytes."""
+    """``gain`` (the bracket, and where recorded time goes), ``schedules`` and ``sizes`` of a page, at most ``budget``
+    bytes.
+    """
     schedules, coarse = [], 0
     work_ns = _work_ns(study)
     for schedule in study.schedules:
@@ -72,8 +74,8 @@ def _work_ns(study: Study) -> float:
 
 
 def _parts(schedule: Schedule, work_ns: float) -> dict[str, Any]:
-    """The time of a schedule as parts of the whole GPU's: tiles at work, tiles that hold slots and wait or signal, slots that are
-    empty while some tile runs, and time in which none runs.
+    """The time of a schedule as parts of the whole GPU's: tiles at work, tiles that hold slots and wait or signal,
+    slots that are empty while some tile runs, and time in which none runs.
     """
     value = {"name": schedule.scheduler, "deadlock": printable(schedule.deadlock), "time_ns": finite(schedule.time_ns)}
     if schedule.deadlock:

@@ -1,8 +1,8 @@
 """The page over HTTP, on this machine only: what is too large for a file, and schedulers run when asked for.
 
-Only a browser here that was given the address gets an answer: the server listens on the loopback interface, the path begins with a
-secret, and requests whose Host names anything else than the loopback are refused, because a name of a foreign site may be made
-to point here (DNS rebinding). At most `MOST_REQUESTS` requests are answered at the same time.
+Only a browser here that was given the address gets an answer: the server listens on the loopback interface, the path
+begins with a secret, and requests whose Host names anything else than the loopback are refused, because a name of a
+foreign site may be made to point here (DNS rebinding). At most `MOST_REQUESTS` requests are answered at the same time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _SLOWEST_S = 30.0
 
 
 class Answers:
-    """What a served page may ask of one graph; every answer is a JSON value. Raises `UserError` for what it cannot answer."""
+    """What a served page may ask of one graph; every answer is a JSON value. Raises `UserError` for what it cannot
+    answer.
+    """
 
     def __init__(
         self,

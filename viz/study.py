@@ -36,8 +36,8 @@ _FIRST = ("stream", "list", "cusync", "graph")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The program on a GPU with so many SMs and blocks an SM (0: as recorded): one launch after the other, with gaps of plain
-    launches and of a CUDA graph, and list-scheduled with free launches.
+    """The program on a GPU with so many SMs and blocks an SM (0: as recorded): one launch after the other, with gaps of
+    plain launches and of a CUDA graph, and list-scheduled with free launches.
     """
 
     sms: int
@@ -49,8 +49,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """``schedules`` on the recorded GPU, in the order of `SCHEDULERS`; ``skipped`` names those not run for the program's size;
-    ``refused`` says which would not take the program, and why.
+    """``schedules`` on the recorded GPU, in the order of `SCHEDULERS`; ``skipped`` names those not run for the
+    program's size; ``refused`` says which would not take the program, and why.
     """
 
     schedules: tuple[Schedule, ...]

@@ -25,8 +25,8 @@ MOST_USES = 100_000
 def use_tables(
     trace: Trace, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
 ) -> dict[str, Any]:
-    """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name; ``codes`` turns
-    texts into numbers.
+    """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name;
+    ``codes`` turns texts into numbers.
     """
     operands = trace.operands[trace.operands["launch"].isin(launches["launch"])]
     if len(operands) > MOST_USES:

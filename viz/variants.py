@@ -1,7 +1,7 @@
 """What the what-if view moves through: schedulers on GPUs of other sizes and with other options, simulated beforehand.
 
-A *knob* is one option of a scheduler with the values that its slider has. A *variant* moves away from the recorded GPU and the
-scheduler's own options in one knob or in one size; combinations are for a served page.
+A *knob* is one option of a scheduler with the values that its slider has. A *variant* moves away from the recorded GPU
+and the scheduler's own options in one knob or in one size; combinations are for a served page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 VARIANT_TILES = 10_000_000
 """Tiles simulated for the sliders of one page, all variants together: ten seconds or so of one core."""
 _MOST_TILES = 300_000
-"""Tiles of a program whose page has sliders at all: of a larger one each run takes a second, and a page is not waited for so long."""
+"""Tiles of a program whose page has sliders at all: of a larger one each run takes a second, and a page is not waited
+for so long.
+"""
 MOST_VARIANTS = 120
 """However small the program: a simulation of nothing takes a millisecond or so too."""
 _FIRST = ("cusync", "list", "pdl", "graph", "stream", "acs-sw", "acs-hw")
@@ -53,8 +55,8 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One run: ``key`` and ``value`` of the knob that was moved ("" for none); ``occupancy`` 0: as recorded; ``time_ns`` is infinite
-    for a deadlock.
+    """One run: ``key`` and ``value`` of the knob that was moved ("" for none); ``occupancy`` 0: as recorded;
+    ``time_ns`` is infinite for a deadlock.
     """
 
     scheduler: str
@@ -139,7 +141,9 @@ def _run(simulator: Simulator, wanted: Variant) -> Variant | None:
 
 
 def variant_tables(found: tuple[Variant, ...]) -> dict[str, Any]:
-    """``knobs`` (by scheduler: key, meaning, default, values) and ``variants`` of a page (rows in the order of `Variant`'s fields)."""
+    """``knobs`` (by scheduler: key, meaning, default, values) and ``variants`` of a page (rows in the order of
+    `Variant`'s fields).
+    """
     return {
         "knobs": {
             name: [[k.key, printable(k.meaning), k.default, list(k.values)] for k in knobs(name)] for name in SCHEDULERS

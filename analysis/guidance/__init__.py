@@ -1,4 +1,6 @@
-"""From facts to a decision: a verdict on the program, the ladder of schedules, ranked actions, and where the time goes."""
+"""From facts to a decision: a verdict on the program, the ladder of schedules, ranked actions, and where the time
+goes.
+"""
 
 from tileprof.analysis.guidance.guide import guide
 from tileprof.analysis.guidance.values import Action, Guidance, Rung, Share, Verdict

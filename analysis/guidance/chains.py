@@ -1,4 +1,6 @@
-"""Chains of launches that one kernel could do: each tile needs the same tile of launches before it and nothing else of them."""
+"""Chains of launches that one kernel could do: each tile needs the same tile of launches before it and nothing else of
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _MOST_NAMED = 4
 class Chain:
     """Consecutive launches ``first`` to ``last``, found ``times`` times; ``saves_ns`` over all of them.
 
-    The saving is an estimate: the fused kernel takes as long as the longest launch of the chain, and the launch gaps of a
-    CUDA graph between them are gone.
+    The saving is an estimate: the fused kernel takes as long as the longest launch of the chain, and the launch gaps of
+    a CUDA graph between them are gone.
     """
 
     first: int

@@ -1,4 +1,4 @@
-"""A verdict on a program and the actions that are worth their effort, ranked: `guide(report, simulator) -> Guidance`."""
+"""A verdict on a program, and the actions that are worth their effort, ranked: `guide(report, simulator)`."""
 
 from __future__ import annotations
 
@@ -35,13 +35,16 @@ SLOW_HOST_NS: Final = 20_000
 """Mean gap of a launch from which on the host is late: about ten times what launching takes."""
 
 _LAUNCH_BOUND, _NARROW, _FULL_RATE, _TAIL = 0.25, 0.5, 0.6, 0.25
-"""From these shares on a program is called launch-bound (no kernel runs), made of small kernels (launches that fill less
-than half of the GPU), bound by DRAM or arithmetic (time that these need at full rate), tail-bound (slots without a tile).
+"""From these shares on a program is called launch-bound (no kernel runs), made of small kernels (launches that fill
+less than half of the GPU), bound by DRAM or arithmetic (time that these need at full rate), tail-bound (slots without a
+tile).
 """
 
 
 def guide(report: Report, simulator: Simulator) -> Guidance:
-    """Verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph and machine."""
+    """Verdict, ladder and actions of the program that ``report`` speaks of; ``simulator`` is of the same graph and
+    machine.
+    """
     times = simulated_times(report, simulator)
     made = _Actions(report, simulator, times)
     ranked = sorted(made.all(), key=_rank)
@@ -57,7 +60,9 @@ def guide(report: Report, simulator: Simulator) -> Guidance:
 
 
 def _rank(action: Action) -> tuple[bool, bool, float]:
-    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out; work counts."""
+    """A recording that mostly shows a cold start is mended first; upper bounds come after what was worked out; work
+    counts.
+    """
     return action.kind != "warm-up", action.basis == "at most", -action.saves_ns * _AFTER_WORK[action.effort]
 
 
@@ -177,7 +182,10 @@ class _Actions:
         reason = f"{counted(p.launches, 'launch')}, no kernel runs for {duration(p.gap_ns)}"
         apart_ns = self._times.get(APART, np.inf)
         if apart_ns < 0.98 * self._graph_ns():
-            reason += f"; captured on several streams, so that independent launches run side by side, it takes {duration(apart_ns)}"
+            reason += (
+                "; captured on several streams, so that independent launches run side by side, it takes "
+                f"{duration(apart_ns)}"
+            )
         code = (
             'torch.compile(model, mode="reduce-overhead")' if self._pytorch else "cudaStreamBeginCapture(stream, mode)"
         )
@@ -200,7 +208,8 @@ class _Actions:
                 self._graph_ns() - self._times["pdl"],
                 "simulated",
                 "hours",
-                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits at "
+                f"{duration(gap_ns)} remain before each launch in a graph; measure a pair first, for on an H200 waits "
+                "at "
                 "entry were slower for some",
                 f"tileprof simulate --scheduler {in_a_graph(self._simulator)} {self._trace}",
             )
@@ -214,7 +223,8 @@ class _Actions:
                 before - self._times["persistent"],
                 "simulated",
                 "minutes",
-                "one persistent kernel whose tiles wait for tiles leaves no gaps; simulated as if the backend took every launch",
+                "one persistent kernel whose tiles wait for tiles leaves no gaps; simulated as if the backend took "
+                "every launch",
                 'torch.compile(model, backend="tileprof")',
             )
 
@@ -227,7 +237,8 @@ class _Actions:
                 chain.saves_ns,
                 "estimated",
                 "minutes" if self._pytorch else "hours",
-                f"each tile of these {count} launches needs the same tile before it and nothing else of the chain; fused, the "
+                f"each tile of these {count} launches needs the same tile before it and nothing else of the chain; "
+                "fused, the "
                 "chain takes as long as its longest launch",
                 "torch.compile(model)" if self._pytorch else f"tileprof view {self._trace}",
                 tuple(range(chain.first, chain.last + 1)),

@@ -1,4 +1,6 @@
-"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at the bound."""
+"""The ladder: what a whole program takes as recorded, under schedules that can be had, under a list schedule, and at
+the bound.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def in_a_graph(simulator: Simulator) -> str:
 
 
 def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
-    """Scheduler to the program's time in ns; without those that cannot be simulated, and empty for very long programs."""
+    """Scheduler to the program's time in ns, without those that cannot be simulated; empty for very long programs."""
     p = report.program
     if not p.launches or p.recorded_ns <= 0 or p.tiles > MOST_TILES:
         return {}

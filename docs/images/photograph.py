@@ -1,4 +1,6 @@
-"""Takes the pictures of the page: ``python docs/images/photograph.py`` writes the .png files beside it; needs chromium."""
+"""Takes the pictures of the page: ``python docs/images/photograph.py`` writes the .png files beside it; needs
+chromium.
+"""
 
 # ruff: noqa: INP001 - a script, no package
 from __future__ import annotations
@@ -17,7 +19,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu"]
 
 CONVOLUTIONS = """
 import tileprof, torch
-layers = torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, dtype=torch.float16) for _ in range(2)))
+layers = torch.nn.Sequential(
+    *(torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, dtype=torch.float16) for _ in range(2))
+)
 image = torch.randn(1, 64, 56, 56, dtype=torch.float16).contiguous(memory_format=torch.channels_last)
 with torch.no_grad(), tileprof.capture():
     layers(image)

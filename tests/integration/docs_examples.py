@@ -7,9 +7,10 @@ A fenced block marked ``console`` holds commands and what they print, stdout and
     ...                                     alone on a line for any lines
     [exit code 1]                           at the end, where the exit code is not 0
 
-A block marked ``pycon`` holds Python statements after ``>>>`` and ``...`` as in a Python session; a statement's output is compared
-in the same way, so that an ellipsis in output begins a line only with ``....`` (any lines). All blocks of a page share one
-folder and one Python namespace. The same recording in the same folder is made once, whatever pages ask for it.
+A block marked ``pycon`` holds Python statements after ``>>>`` and ``...`` as in a Python session; a statement's output
+is compared in the same way, so that an ellipsis in output begins a line only with ``....`` (any lines). All blocks of a
+page share one folder and one Python namespace. The same recording in the same folder is made once, whatever pages ask
+for it.
 
     python tests/integration/docs_examples.py docs/*.md             checks
     python tests/integration/docs_examples.py --write docs/*.md     writes what the commands print now into the pages
@@ -197,7 +198,8 @@ def _difference(expected: str, actual: str) -> float:
 
 @dataclass(frozen=True)
 class Recordings:
-    """What ``tileprof record`` printed and left behind, by command line and the program that it names: made once, then copied.
+    """What ``tileprof record`` printed and left behind, by command line and the program that it names: made once, then
+    copied.
 
     ``folder`` may be shared by processes.
     """

@@ -41,7 +41,8 @@ def test_a_page_that_says_something_else_fails_and_is_written_anew(tmp_path):
 def test_examples_of_a_page_share_a_folder_and_a_namespace(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
-        "```console\n$ cat > word <<'END'\n> hello\n> END\n```\n```pycon\n>>> from pathlib import Path; word = Path('word').read_text()\n"
+        "```console\n$ cat > word <<'END'\n> hello\n> END\n```\n```pycon\n>>> from pathlib import Path; word = "
+        "Path('word').read_text()\n"
         ">>> for letter in word[:2]:\n...     print(letter)\n...\nh\ne\n```\n```pycon\n>>> word\n'hello\\n'\n```\n"
     )
     assert [e.kind for e in examples(page.read_text())] == ["console", "pycon", "pycon", "pycon"]
@@ -70,7 +71,8 @@ def test_an_ellipsis_stands_for_any_text_or_any_lines(expected, actual, fit):
     ("expected", "actual", "new"),
     [
         (["a 1", "...", "z 1"], ["a 2", "b", "z 1"], ["a 2", "...", "z 1"]),
-        (["wrote x.tileprof in ... s: 4 launches"], ["wrote x.tileprof in 3 s: 5 launches"], ["wrote x.tileprof in ... s: 5 launches"]),
+        ([("wrote x.tileprof in ... s: 4 "
+          "launches")], ["wrote x.tileprof in 3 s: 5 launches"], ["wrote x.tileprof in ... s: 5 launches"]),
         (["one", "two"], ["one", "new", "two"], ["one", "new", "two"]),
         ([], ["a"], ["a"]),
         (["head", "..."], ["other head", "b"], ["other head", "..."]),

@@ -141,7 +141,7 @@ def test_a_program_without_pytorch_is_told_what_to_try(tmp_path):
 
 
 def test_what_cannot_run_fake_ends_in_a_sentence_and_not_in_a_traceback(tmp_path):
-    script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\nif x.sum() > 0:\n    print('never')\n")
+    script = _script(tmp_path, "import torch\nx = torch.ones(1 << 17).cos()\nif x.sum() > 0:\n    print('never')\n")
     ended = _run(tmp_path, "--fake", script)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "Traceback" not in ended.stderr

@@ -15,7 +15,8 @@ sys.exit(program.run(command.parse(tuple(sys.argv[1:])), lambda code, error: Non
 """
 
 SCRIPTS = {
-    "globals": "print(sorted(globals())); print(__name__, __file__, __package__, __spec__, type(__loader__), __builtins__)",
+    "globals": "print(sorted(globals())); print(__name__, __file__, __package__, __spec__, type(__loader__), "
+    "__builtins__)",
     "argv": "import sys; print(sys.argv, sys.path[0], sys.modules['__main__'].__dict__ is globals())",
     "sibling": "import helper; print(helper.value)",
     "ends": "print('fine')",
@@ -26,20 +27,26 @@ SCRIPTS = {
     "exit_none": "raise SystemExit",
     "exit_object": "raise SystemExit([1, 2])",
     "raises": "def f(x):\n    return g(x)\ndef g(x):\n    return 1 / x\nprint('before')\nf(0)",
-    "chained": "def f():\n    raise KeyError('a')\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('b') from e",
-    "group": "def f():\n    raise ValueError(1)\ntry:\n    f()\nexcept ValueError as e:\n    raise ExceptionGroup('many', [e, OSError(2)])",
+    "chained": "def f():\n    raise KeyError('a')\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('b') "
+    "from e",
+    "group": "def f():\n    raise ValueError(1)\ntry:\n    f()\nexcept ValueError as e:\n    raise "
+    "ExceptionGroup('many', [e, OSError(2)])",
     "syntax": "print('a'\nx = = 2",
     "bytes": "# -*- coding: latin-1 -*-\nprint('\xe9')",
     "os_exit": "import os, sys; print('x', flush=True); os._exit(7)",
-    "interrupted": "import atexit, os, signal, time\natexit.register(print, 'late')\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)",
-    "terminated": "import os, signal, time\nprint('x', flush=True)\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)",
+    "interrupted": "import atexit, os, signal, time\natexit.register(print, 'late')\nos.kill(os.getpid(), "
+    "signal.SIGINT)\ntime.sleep(9)",
+    "terminated": "import os, signal, time\nprint('x', flush=True)\nos.kill(os.getpid(), "
+    "signal.SIGTERM)\ntime.sleep(9)",
     "hook": "import sys\nsys.excepthook = lambda t, v, b: print('hook', t, v, b.tb_lineno, b.tb_next)\n1 / 0",
-    "broken_hook": "import sys\ndef hook(*a):\n    raise OSError('in hook')\nsys.excepthook = hook\nraise ValueError('first')",
+    "broken_hook": "import sys\ndef hook(*a):\n    raise OSError('in hook')\nsys.excepthook = hook\nraise "
+    "ValueError('first')",
     "ordered_end": (
         "import atexit, threading, time\natexit.register(print, 'exit handler')\n"
         "def work():\n    time.sleep(0.2)\n    print('thread')\nthreading.Thread(target=work).start()\nprint('main')"
     ),
-    "thread_raises": "import threading\ndef work():\n    raise ValueError('t')\nt = threading.Thread(target=work, name='w')\nt.start()\nt.join()\nprint('on')",
+    "thread_raises": "import threading\ndef work():\n    raise ValueError('t')\nt = threading.Thread(target=work, "
+    "name='w')\nt.start()\nt.join()\nprint('on')",
     "pickle": "import pickle\nclass A:\n    pass\nprint(pickle.loads(pickle.dumps(A())).__class__ is A, A.__module__)",
     "source": "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))",
     "warns": "import warnings\nwarnings.warn('careful')",
@@ -50,7 +57,8 @@ SCRIPTS = {
     ),
     "spawns": (
         "import multiprocessing\ndef double(x):\n    return 2 * x\n"
-        "if __name__ == '__main__':\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        print(pool.map(double, [1, 2]))"
+        "if __name__ == '__main__':\n    with multiprocessing.get_context('spawn').Pool(1) as pool:\n        "
+        "print(pool.map(double, [1, 2]))"
     ),
     "annotated": "x: int = 1\nprint(__annotations__)",
     "future": "def f(x: undefined): pass",

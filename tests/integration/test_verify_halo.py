@@ -1,4 +1,6 @@
-"""The convolution policies that cuSync ships omit the halo; the trace shows which tiles, and what waiting for them costs."""
+"""The convolution policies that cuSync ships omit the halo; the trace shows which tiles, and what waiting for them
+costs.
+"""
 
 import subprocess
 import sys
@@ -34,7 +36,9 @@ def recorded(request, tmp_path_factory):
 
 
 def halo(rows):
-    """Dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry: tiles are runs of ``rows`` pixels."""
+    """Dependencies (producer tile, consumer tile) of a 3x3 convolution, from the geometry: tiles are runs of ``rows``
+    pixels.
+    """
     found = set()
     for pixel in range(PIXELS * PIXELS):
         y, x = divmod(pixel, PIXELS)

@@ -161,7 +161,10 @@ def test_a_tile_is_followed_to_its_parents_and_children(tab, graph):
 def test_a_click_in_the_timeline_selects_the_tile_and_its_launch(tab):
     shown = tab(f"#launch={GEMM}")
     shown.until("(i) => tileprof.laneTables.ready(tileprof.laneOf[i])", GEMM)
-    where = "([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]); return [tileprof.startOf(i) + (l.begin[t] + l.life[t] / 2) / 10, l.sm[t] + 0.5]; }"
+    where = (
+        "([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]); return [tileprof.startOf(i) + "
+        "(l.begin[t] + l.life[t] / 2) / 10, l.sm[t] + 0.5]; }"
+    )
     assert "tile 7 (7, 0, 0)" in shown.tip("lanes", where, [GEMM, 7])
     shown.click("lanes", where, [GEMM, 7])
     assert shown.hash() == f"#tile={GEMM},7"

@@ -8,7 +8,10 @@ from tileprof.cli import main
 
 LAYER = 10
 NORM, GEMM, ATTENTION = (1 + 5 * LAYER + i for i in range(3))  # of layer 5
-POLICY = f"tileprof dependencies 1\ngrid norm 8 launch {NORM}\ngrid gemm 24 x 8 launch {GEMM}\ndep gemm on norm(max(0, y - 1))\n"
+POLICY = (
+    f"tileprof dependencies 1\ngrid norm 8 launch {NORM}\ngrid gemm 24 x 8 launch {GEMM}\ndep gemm on "
+    "norm(max(0, y - 1))\n"
+)
 MATRIX = "(pair) => tileprof.matrix.parts.length > 0 && tileprof.matrix.key === pair.join(',')"
 
 
@@ -74,15 +77,19 @@ def test_every_view_follows_the_selection_and_the_address_keeps_it(tab, written)
     view.until("() => tileprof.simulated()?.top && tileprof.flow.ready")
     assert view.hash() == address
     assert page.inner_text("#slide-sms ~ output") == "66"
-    kept = "() => { const { launch, pair, tile, tab, beside } = tileprof.state; return { launch, pair, tile, tab, beside }; }"
+    kept = (
+        "() => { const { launch, pair, tile, tab, beside } = tileprof.state; return { launch, pair, tile, tab, "
+        "beside }; }"
+    )
     assert view.ask(kept)["tile"] == [GEMM, 3 + 24 * 4]
 
 
 def test_arrows_lead_to_the_selected_tile_in_both_timelines(tab):
     tile = 3 + 24 * 4
-    followed = tab(f"#pair={NORM},{GEMM}&tile={GEMM},{tile}&beside=list", color_scheme="light")
+    window = {"color_scheme": "light", "viewport": {"width": 1280, "height": 1000}}  # rows that arrows do not share
+    followed = tab(f"#pair={NORM},{GEMM}&tile={GEMM},{tile}&beside=list", **window)
     followed.until("() => tileprof.flow.ready && tileprof.simulated()?.top")
-    bare = tab(f"#pair={NORM},{GEMM}&beside=list", color_scheme="light")
+    bare = tab(f"#pair={NORM},{GEMM}&beside=list", **window)
     bare.until("([i]) => tileprof.simulated()?.top && tileprof.laneTables.ready(tileprof.laneOf[i])", [GEMM])
     heads = """([i, t]) => { const l = tileprof.laneTables.ready(tileprof.laneOf[i]), s = tileprof.simulated(), { kx } = tileprof.views.lanes.view;
         const all = tileprof.launches.tiles.slice(0, i).reduce((a, b) => a + b, 0) + t, shift = tileprof.startOf(tileprof.state.pair[0]) - s.open[tileprof.state.pair[0]];

@@ -40,7 +40,8 @@ def test_every_scheduler_stands_between_the_bound_and_what_it_takes(tab, studied
     assert "recorded" in waterfall
     assert "launch gaps" in waterfall
     widths = view.ask(
-        "() => [...document.querySelectorAll('#schedulers svg')].map((s) => [...s.querySelectorAll('rect')].reduce((w, r) => w + r.width.baseVal.value, 0))"
+        "() => [...document.querySelectorAll('#schedulers svg')].map((s) => "
+        "[...s.querySelectorAll('rect')].reduce((w, r) => w + r.width.baseVal.value, 0))"
     )
     times = [s.time_ns for s in studied.schedules]
     assert widths[: len(times)] == pytest.approx([w * widths[0] / times[0] for w in times], rel=0.02)

@@ -62,7 +62,9 @@ def test_every_cell_of_a_matrix_has_the_colour_of_its_dependency(tab, graph):
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
-    """Three launches of thousands of tiles; each tile of the later ones reads the blocks of random tiles of the one before."""
+    """Three launches of thousands of tiles; each tile of the later ones reads the blocks of random tiles of the one
+    before.
+    """
     program = Program(tmp_path_factory.mktemp("wide") / "t")
     rng = np.random.default_rng(5)
     at = np.arange(TILES)
@@ -85,10 +87,12 @@ def test_cells_that_stand_for_many_tiles_are_as_dark_as_their_share_of_dependenc
     view = opened(tab, (1, 2), path=path)
     relation = related(wide, 1, 2)
     for zooms in range(3):
-        cell = view.ask("() => { const v = tileprof.views.matrix.view; const t = (k) => k >= 1 ? 1 : 2 ** Math.ceil(Math.log2(1 / k)); return [t(v.kx), t(v.ky)]; }")  # fmt: skip
+        cell = view.ask("() => { const v = tileprof.views.matrix.view; const t = (k) => k >= 1 ? 1 : 2 ** "
+                        "Math.ceil(Math.log2(1 / k)); return [t(v.kx), t(v.ky)]; }")  # fmt: skip
         across, down = map(int, cell)
         assert (down > 1) == (zooms < 2)  # down to single tiles
-        seen = view.ask("() => { const v = tileprof.views.matrix; return [...v.toWorld(v.margin.left, v.margin.top), ...v.toWorld(v.width, v.height)]; }")  # fmt: skip
+        seen = view.ask("() => { const v = tileprof.views.matrix; return [...v.toWorld(v.margin.left, v.margin.top), "
+                        "...v.toWorld(v.width, v.height)]; }")  # fmt: skip
         left, top, right, bottom = np.clip(seen, 0, TILES).astype(int)
         columns = np.arange(left // across + 2, right // across - 2)[:: max(1, (right - left) // across // 60)] * across
         rows = np.arange(top // down + 2, bottom // down - 2)[:: max(1, (bottom - top) // down // 60)] * down

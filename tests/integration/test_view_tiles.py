@@ -131,7 +131,9 @@ def test_chains_beyond_what_can_be_drawn_say_so(tab, tmp_path):
 
 @pytest.fixture
 def recycled(tmp_path):
-    """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the first one's input was."""
+    """Two launches of eight tiles: the second reads what the first wrote, and writes, in another order, where the
+    first one's input was.
+    """
     program = Program(tmp_path / "t")
     at = np.arange(8)
     grid = tile_grid(8, 1)

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from tileprof.trace import Trace
 
 PREDICTED: Final = ("graph", "pdl", "streams")
-"""Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``. All rows are replays of
-CUDA graphs, so that the GPU issues their launches."""
+"""Rows that the simulator's scheduler of the same name predicts; a policy's own waits predict ``cusync``. All rows are
+replays of CUDA graphs, so that the GPU issues their launches.
+"""
 
 _ALIGNED_BYTES: Final = 512
 
@@ -32,8 +33,10 @@ _ALIGNED_BYTES: Final = 512
 def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[str, Any]:
     """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
 
-    All policies must be sound and for the same stages. ``compile_s``: what torch.compile gets for its row; None: no such row. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything
-    else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages' tiles.
+    All policies must be sound and for the same stages. ``compile_s``: what torch.compile gets for its row; None: no
+    such row. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything else about the
+    prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages'
+    tiles.
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
@@ -67,7 +70,9 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
 
 
 def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, float]:
-    """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream order, their overlap under each policy."""
+    """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream
+    order, their overlap under each policy.
+    """
     from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
     from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
@@ -126,20 +131,36 @@ def write_trace(chain: Chain, path: Path, device: Device, times: Sequence[StageT
             touches = operator.touches(numbers)
             slots = np.unique(touches.buffer)
             boxes = Boxes.of(
-                tile=touches.tile, operand=np.searchsorted(slots, touches.buffer), mode=touches.mode, offset=touches.offset,
-                length=touches.length, count_0=touches.count_0, stride_0=touches.stride_0, count_1=touches.count_1, stride_1=touches.stride_1,
-            )  # fmt: skip
+                tile=touches.tile,
+                operand=np.searchsorted(slots, touches.buffer),
+                mode=touches.mode,
+                offset=touches.offset,
+                length=touches.length,
+                count_0=touches.count_0,
+                stride_0=touches.stride_0,
+                count_1=touches.count_1,
+                stride_1=touches.stride_1,
+            )
             waves = -(-operator.tiles // (device.sms * time.blocks_per_sm))
             alone_ns = max(1e3 * time.us - device.graph_gap_ns, 1.0)
             block = np.array([operator.place(tile) for tile in range(operator.tiles)], np.int32)
             number = writer.add_footprint(Footprint(block, boxes, np.full(operator.tiles, alone_ns / waves)))
             writer.add_launch(
                 Launch(
-                    footprint=number, operands=tuple((int(slot), 0) for slot in slots), kernel=name, grid=operator.grid,
-                    block=(time.threads, 1, 1), duration_ns=round(alone_ns), timing="modelled", coverage="exact", begin_ns=begin_ns,
-                    registers=time.registers, shared_bytes=time.shared_bytes, blocks_per_sm=time.blocks_per_sm,
+                    footprint=number,
+                    operands=tuple((int(slot), 0) for slot in slots),
+                    kernel=name,
+                    grid=operator.grid,
+                    block=(time.threads, 1, 1),
+                    duration_ns=round(alone_ns),
+                    timing="modelled",
+                    coverage="exact",
+                    begin_ns=begin_ns,
+                    registers=time.registers,
+                    shared_bytes=time.shared_bytes,
+                    blocks_per_sm=time.blocks_per_sm,
                 )
-            )  # fmt: skip
+            )
             begin_ns += round(1e3 * time.us)
     return load(path)
 
@@ -147,10 +168,12 @@ def write_trace(chain: Chain, path: Path, device: Device, times: Sequence[StageT
 def print_table(found: dict[str, Any]) -> None:
     """The rows for a reader."""
     print(
-        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}, Triton {found['triton']}, {found['date']}"
+        f"{found['device']}, driver {found['driver']}, CUDA {found['cuda']}, PyTorch {found['torch']}, Triton "
+        f"{found['triton']}, {found['date']}"
     )
     print(
-        f"{found['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof {found['roof']}"
+        f"{found['repeats']} replays of a CUDA graph each, weights rotated out of L2, clocks as found; roof "
+        f"{found['roof']}"
     )
     print(f"{'':32}{'us':>9}{'10-90%':>18}{'x roof':>8}{'gain':>8}{'predicted':>11}{'residual':>10}  over")
     for row in found["rows"]:
@@ -163,10 +186,12 @@ def print_table(found: dict[str, Any]) -> None:
         gain = f"{100 * row['gain']:.1f}%" if "gain" in row else ""
         wrong = "" if row["correct"] else "  wrong on purpose: timing only"
         print(
-            f"{row['row']:32}{row['us']:9.2f}{spread:>18}{row['over_roof']:8.2f}{gain:>8}{expected:>11}{residual:>10}  {row.get('gain_over', '')}{wrong}"
+            f"{row['row']:32}{row['us']:9.2f}{spread:>18}{row['over_roof']:8.2f}{gain:>8}{expected:>11}{residual:>10} "
+            f" {row.get('gain_over', '')}{wrong}"
         )
     print(
-        "gain: over the row named last, the same kernels in stream order in a graph. predicted: tile times calibrated on each stage alone, the rest "
+        "gain: over the row named last, the same kernels in stream order in a graph. predicted: tile times calibrated "
+        "on each stage alone, the rest "
         "modelled; residual: measured less predicted, in points."
     )
 
@@ -207,7 +232,8 @@ def _common_chain(policies: Sequence[Policy]) -> Chain:
     for number, policy in enumerate(policies, start=1):
         if not chains[0].verify(policy, memory).sound:
             raise UserError(
-                f"policy {number} does not wait for everything that its tiles need, so that its time would be that of wrong results; "
+                f"policy {number} does not wait for everything that its tiles need, so that its time would be that of "
+                "wrong results; "
                 "`tileprof run POLICY`, without --compare, names the races"
             )
     return chains[0]

@@ -1,7 +1,8 @@
 """Predictions beside the rows that were measured: ``python -m tileprof.cli.compared OUT.json``, on any machine.
 
-`tileprof.runtime.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks hold of an SM. From that ``tileprof run --compare`` predicts the
-schedulers' rows while the GPU waits; here the same is done afterwards, for every chain of the file, which is written again.
+`tileprof.runtime.measure` writes how long each of a chain's Triton kernels takes alone, with what its blocks hold of an
+SM. From that ``tileprof run --compare`` predicts the schedulers' rows while the GPU waits; here the same is done
+afterwards, for every chain of the file, which is written again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tileprof.runtime.summary import by_chain
 
 
 def add_predictions(found: dict[str, Any]) -> int:
-    """Put ``predicted_us`` and ``predicted_gain`` into the rows of a result whose stages were timed; how many chains got them."""
+    """Put ``predicted_us`` and ``predicted_gain`` into the rows of a result whose stages were timed; how many chains
+    got them.
+    """
     device = of_driver(found["device"])
     chains: dict[str, Chain] = {case.name: case.chain for case in cases()}
     count = 0

@@ -44,7 +44,9 @@ class Condition:
 
 
 def condition(text: str, *, changes: bool) -> Condition:
-    """Read a condition; ``changes``: two traces are compared, so that + and - may ask for a change. Raises `UserError`."""
+    """Read a condition; ``changes``: two traces are compared, so that + and - may ask for a change. Raises
+    `UserError`.
+    """
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         example = "time>+5%" if changes else "gap>30%"

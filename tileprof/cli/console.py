@@ -19,7 +19,9 @@ _PLAIN = str.maketrans(_SIGNS + _BLOCKS, ">~x" + _ASCII)
 
 
 class Terminal(Console):
-    """A rich console whose closed pipe is the caller's BrokenPipeError, which `main` ends quietly; rich itself exits with 1."""
+    """A rich console whose closed pipe is the caller's BrokenPipeError, which `main` ends quietly; rich itself exits
+    with 1.
+    """
 
     def on_broken_pipe(self) -> NoReturn:
         raise BrokenPipeError

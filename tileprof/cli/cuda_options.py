@@ -32,12 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--exclude", metavar="REGEX", help="leave out kernels whose name matches; they are not waited for either")
     add(
         "--include", metavar="REGEX",
-        help="record kernels that are left alone by default, as NCCL's are, because they spin until another GPU or process "
+        help="record kernels that are left alone by default, as NCCL's are, because they spin until another GPU or "
+             "process "
         "lets them go",
     )  # fmt: skip
     add(
         "--wait", type=float, default=60.0, metavar="SECONDS",
-        help="how long a launch is waited for before it is taken for one that spins (default: 60); the program is ended when "
+        help="how long a launch is waited for before it is taken for one that spins (default: 60); the program is "
+             "ended when "
         "nothing moves for ten times as long",
     )  # fmt: skip
     add("--capture", action="store_true", help="record only inside tileprof.capture() or cudaProfilerStart and Stop")

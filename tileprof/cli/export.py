@@ -59,7 +59,8 @@ def _prepare(parser: ArgumentParser) -> None:
     fusing.add_argument(
         "--no-fuse",
         action="store_true",
-        help="make a stage of every launch in between (default: activations and sums become epilogues where the runtime has them)",
+        help="make a stage of every launch in between (default: activations and sums become epilogues where the "
+        "runtime has them)",
     )
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
     add(
@@ -131,8 +132,8 @@ def _of_trace(options: Namespace) -> dict[str, str]:
 def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) -> tuple[TileGraph, list[int]]:
     """The launches that are to be stages, in the graph whose tiles the runtime has.
 
-    By default these are the first pair of the report that the runtime computes, or the first pair where it computes none; activations at
-    its ends are epilogues, and the launches around them the pair.
+    By default these are the first pair of the report that the runtime computes, or the first pair where it computes
+    none; activations at its ends are epilogues, and the launches around them the pair.
     """
     from tileprof.policy.synthesis.stage_choice import best_pair  # noqa: PLC0415 - heavy, and not needed for --help
 
@@ -156,7 +157,8 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
             return graph, launches
     if made is not None:
         print(
-            "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded kernels; "
+            "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded "
+            "kernels; "
             f"in these, the launches are {', '.join(map(str, stages))}.",
             file=sys.stderr,
         )
@@ -201,7 +203,8 @@ def _sound(options: Namespace, graph: TileGraph, launches: list[int] | None) -> 
     if not found.sound:
         why = f"{len(found.missing):,} dependencies are not waited for" if len(found.missing) else found.never[0]
         raise UserError(
-            f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} {options.source}` names all"
+            f"{options.policy} is not sound for {options.source}: {why}; `tileprof verify {options.policy} "
+            f"{options.source}` names all"
         )
     return with_prediction(rebound(policy, graph, named), graph, named)
 
@@ -223,7 +226,8 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
             )
     elif more:
         print(
-            f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of the stage before it).",
+            f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of "
+            "the stage before it).",
             file=sys.stderr,
         )
         launches = sorted({*launches, *more})

@@ -35,7 +35,9 @@ class Cut:
 
 
 def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
-    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was called."""
+    """The recording with its operators cut into the runtime's tiles; None where no launch says how its operator was
+    called.
+    """
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
@@ -54,10 +56,11 @@ def in_tiles_of_stages(graph: TileGraph) -> Cut | None:
 
 
 def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None:
-    """The stages of the first pair of the report that the runtime computes, in the numbers of ``cut``; None where it computes none.
+    """The stages of the first pair of the report that the runtime computes, in the numbers of ``cut``; None where it
+    computes none.
 
-    ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its own: a pair of
-    pointwise launches is none.
+    ``around``: activations at the ends of a pair are left to the launches around them. A stage is worth a kernel of its
+    own: a pair of pointwise launches is none.
     """
     from tileprof.policy.synthesis.stage_choice import around_epilogues, is_stage, ranked_pairs  # noqa: PLC0415 - heavy
 

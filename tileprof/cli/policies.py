@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def load(name: str | Path) -> Policy:
-    """The policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the file's name.
+    """The policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the file's
+    name.
 
     Expressions that leave their grid are found here: whatever works with the policy later knows no file.
     """

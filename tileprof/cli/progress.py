@@ -1,4 +1,6 @@
-"""Where a long command is, on stderr: one line and the time it has taken; without a terminal, a line every half minute."""
+"""Where a long command is, on stderr: one line and the time it has taken; without a terminal, a line every half
+minute.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def first_time() -> str:
 
 @contextmanager
 def steps() -> Iterator[Callable[[str], None]]:
-    """Gives a function to call with the step that begins. A terminal's line is gone at the end; stdout is never touched."""
+    """Gives a function to call with the step that begins. A terminal's line is gone at the end; stdout is never
+    touched.
+    """
     if sys.stderr is None:
         yield lambda _: None
         return

@@ -30,7 +30,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--recorder",
         default="auto",
         choices=("auto", *RECORDERS),
-        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, cuda where it can be)",
+        help="model: what a GPU would launch, no GPU needed; cuda: what one does launch (default: auto, cuda where it "
+        "can be)",
     )
     add("--fake", action="store_true", help="run with fake tensors: no memory, no arithmetic, any size")
     add("--skip", type=int, default=0, metavar="N", help="leave out the first N launches")
@@ -85,7 +86,8 @@ def _hint_at_own_options(program: Sequence[str]) -> None:
     for word in program[1:]:
         if word.partition("=")[0] in ours - {"--help"}:
             sys.stderr.write(
-                f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before {program[0]}\n"
+                f"tileprof: note: {word} goes to the program; if it is meant for tileprof, write it before "
+                f"{program[0]}\n"
             )
 
 

@@ -1,4 +1,6 @@
-"""``tileprof report``: what overlap could gain, in the terminal or as JSON, also of a trace that is still being recorded."""
+"""``tileprof report``: what overlap could gain, in the terminal or as JSON, also of a trace that is still being
+recorded.
+"""
 
 from __future__ import annotations
 

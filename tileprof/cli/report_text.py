@@ -1,7 +1,7 @@
 """The report as text for a terminal of 80 columns or more.
 
-Kernel, module and operator names come from the recorded program and are not trusted: they are shown as plain text, their
-control characters as escapes.
+Kernel, module and operator names come from the recorded program and are not trusted: they are shown as plain text,
+their control characters as escapes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def print_report(
 ) -> None:
     """Print a report; ``top`` pairs of launches, 0 for all.
 
-    ``guidance`` comes first, where there is any; ``curves`` of the same graph adds sparklines; ``recording``: the trace is
-    still being written.
+    ``guidance`` comes first, where there is any; ``curves`` of the same graph adds sparklines; ``recording``: the trace
+    is still being written.
 
     A map of tiles that is too long for its column wraps on a terminal, and widens the column elsewhere.
     """
@@ -95,17 +95,20 @@ def _warnings(report: Report, *, recording: bool) -> list[str]:
         lines.append(f"PARTIAL TRACE{why}: it ends before the program did. What follows speaks of what was kept.")
     if assumed := report.program.tile_times.get(ROOFLINE, 0):
         lines.append(
-            f"{assumed:,} of {report.program.launches:,} launches have no durations: patterns and waves are right, their times are "
+            f"{assumed:,} of {report.program.launches:,} launches have no durations: patterns and waves are right, "
+            "their times are "
             "modelled by a roofline (FLOPs or bytes at the rates that the GPU sustains), and so are gains."
         )
     if not report.dependencies_known:
         lines.append(
-            "The trace has no accesses: which launches depend on each other is unknown, so there are no patterns and no gains."
+            "The trace has no accesses: which launches depend on each other is unknown, so there are no patterns and "
+            "no gains."
         )
     elif report.bounds.bound_ns > (1 + _ROUNDING) * report.bounds.recorded_ns + report.program.launches:
         b = report.bounds
         lines.append(
-            f"The recorded {duration(b.recorded_ns)} is less than the bound {b.binding} allows ({duration(b.bound_ns)}): the recorded "
+            f"The recorded {duration(b.recorded_ns)} is less than the bound {b.binding} allows "
+            f"({duration(b.bound_ns)}): the recorded "
             "times, FLOPs or bytes cannot all be right on this GPU, so do not trust gains."
         )
     return lines
@@ -165,7 +168,7 @@ def _shape(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
 
 
 def _busy(report: Report, curves: Curves | None) -> list[tuple[str, str]]:
-    """How full the GPU was over the recorded time, from left to right; nothing for a GPU that it was not recorded on."""
+    """How full the GPU was over the recorded time, from left to right; nothing for another GPU."""
     if curves is None or report.replayed or report.program.recorded_ns <= 0:
         return []
     shares = curves.busy(_BUSY_BINS)
@@ -338,15 +341,22 @@ def _footnotes(report: Report) -> list[str]:
         []
         if not report.dependencies_known
         else [
-            "early: share of the consumer's tiles whose inputs from the producer are complete before the producer ends.",
+            (
+                "early: share of the consumer's tiles whose inputs from the producer are complete before the producer "
+                "ends."
+            ),
             "The blocks below it: the share of them that is ready, over the producer's time.",
-            f"gain: recorded time of the two launches less the largest bound on the two alone, summed over repetitions ({_TIMES}).",
+            (
+                "gain: recorded time of the two launches less the largest bound on the two alone, summed over "
+                f"repetitions ({_TIMES})."
+            ),
             "Below it what list scheduling of the two saves. Gains of different pairs overlap: do not add them.",
         ]
     )
     if "modelled" in p.timing or {"spread", ROOFLINE} & p.tile_times.keys():
         lines.append(
-            "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on the model."
+            "Times marked modelled come from the device's roofline, not from a run; a bound from them is a bound on "
+            "the model."
         )
     if "measured" in p.timing and p.tile_times.get(ROOFLINE, 0) < p.launches:
         lines.append("Tiles are taken to last as long as they did when recorded; beside other tiles they may not.")
@@ -357,7 +367,8 @@ def _footnotes(report: Report) -> list[str]:
         )
     if report.unknown_lags > 0.01:
         lines.append(
-            f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of dependencies; the "
+            f"When in the tiles' lives the bytes are touched is unknown for {percent(report.unknown_lags)} of "
+            "dependencies; the "
             "wait-inside path takes the most favourable time, so bounds below the ready-gated path are weak."
         )
     if report.source.granule > 1:
@@ -380,7 +391,9 @@ def _worth(row: dict[Any, Any], program_ns: float) -> str:
 
 
 def _first_pair(report: Report) -> Text:
-    """The pair that gains most while everything else stays ordered; `tileprof export` takes it where nothing else is asked for."""
+    """The pair that gains most while everything else stays ordered; `tileprof export` takes it where nothing else is
+    asked for.
+    """
     look = report.first_look
     if look is None:
         return Text()

@@ -29,7 +29,9 @@ DELAYED: Final = 64
 """Random orders, and tiles that are held back, unless told otherwise."""
 
 TOLERANCE: Final = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage, PyTorch where it likes."""
+"""Largest relative error (norm of the difference over the norm) taken for rounding: a chain rounds once a stage,
+PyTorch where it likes.
+"""
 
 
 def _prepare(parser: ArgumentParser) -> None:
@@ -41,13 +43,15 @@ def _prepare(parser: ArgumentParser) -> None:
         "policy",
         metavar="POLICY",
         nargs="*",
-        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the same stages, "
+        help="policy file (.json), for example from `tileprof export TRACE --format json -o DIR`; several, of the "
+        "same stages, "
         "with --compare; or a header (policy.h) from `--format cusync`, whose waits are compiled and run on a GPU",
     )
     add(
         "--compare",
         action="store_true",
-        help="on a GPU: time PyTorch, the stages' own kernels under every scheduler and each policy, with the prediction beside it",
+        help="on a GPU: time PyTorch, the stages' own kernels under every scheduler and each policy, with the "
+        "prediction beside it",
     )
     add("--csv", type=Path, metavar="FILE", help="with --compare, or a program: write the rows to FILE")
     add("--force", action="store_true", help="overwrite FILE")
@@ -84,7 +88,8 @@ def _prepare(parser: ArgumentParser) -> None:
         type=int,
         default=MODELS,
         metavar="N",
-        help="with a program behind --, which runs as it is: then time so many of the models that it called most often, "
+        help="with a program behind --, which runs as it is: then time so many of the models that it called most "
+        "often, "
         f"by PyTorch, by Inductor and by torch.compile(backend='tileprof') (default {MODELS})",
     )
 
@@ -183,9 +188,11 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
 def _orders(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
     """What to search: the settings of `search`."""
     return {
-        "random": options.random, "delayed": options.delayed or 2**62, "seed": options.seed,
+        "random": options.random,
+        "delayed": options.delayed or 2**62,
+        "seed": options.seed,
         "progress": lambda number, most: say(f"watching accesses, execution {number:,} of {most:,}"),
-    }  # fmt: skip
+    }
 
 
 def _over_operators(policy: Policy, options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
@@ -230,10 +237,17 @@ def _numbers(pipeline: Pipeline, options: Namespace, say: Callable[[str], None])
         value, exact = first[name].double(), wanted[name].double()
         error = float((value - exact).norm() / exact.norm())
         finite = error == error and error != float("inf")  # noqa: PLR0124 - NaN differs from itself
-        found.append({
-            "output": name, "shape": list(view.shape), "dtype": view.dtype, "relative_error": error if finite else None,
-            "tolerance": TOLERANCE[view.dtype], "agrees": finite and error < TOLERANCE[view.dtype], "same_in_every_order": same[name],
-        })  # fmt: skip
+        found.append(
+            {
+                "output": name,
+                "shape": list(view.shape),
+                "dtype": view.dtype,
+                "relative_error": error if finite else None,
+                "tolerance": TOLERANCE[view.dtype],
+                "agrees": finite and error < TOLERANCE[view.dtype],
+                "same_in_every_order": same[name],
+            }
+        )
     return found
 
 
@@ -270,7 +284,8 @@ def _print(found: dict[str, Any]) -> None:
             "the same bits in every order" if number["same_in_every_order"] else "DIFFERENT BITS in different orders"
         )
         print(
-            f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most {number['tolerance']:g}); {order}."
+            f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most "
+            f"{number['tolerance']:g}); {order}."
         )
     print("Executed tile by tile on the CPU: nothing was measured.")
     for line in sentences(found["gpu"]) if found.get("gpu") else ():

@@ -19,7 +19,9 @@ RUNS: Final = 20
 
 
 def check_scheduler(name: str) -> None:
-    """Raises `UserError` for a scheduler that there is not, that computes wrong results on purpose, or that there is no GPU for."""
+    """Raises `UserError` for a scheduler that there is not, that computes wrong results on purpose, or that there is
+    no GPU for.
+    """
     if name == AUTO:
         return
     import torch  # noqa: PLC0415 - slow to import
@@ -34,7 +36,9 @@ def check_scheduler(name: str) -> None:
         )
 
 
-def run_on_gpu(policy: Policy, name: str, seed: int, tolerance: Mapping[str, float], say: Callable[[str], None]) -> dict[str, Any] | None:  # fmt: skip
+def run_on_gpu(
+    policy: Policy, name: str, seed: int, tolerance: Mapping[str, float], say: Callable[[str], None]
+) -> dict[str, Any] | None:
     """What the policy's stages compute under a scheduler, or why they do not run; None where there is no GPU."""
     import torch  # noqa: PLC0415 - slow to import
 
@@ -67,9 +71,14 @@ def run_on_gpu(policy: Policy, name: str, seed: int, tolerance: Mapping[str, flo
             {"output": output, "relative_error": far if isfinite(far) else None, "agrees": far < tolerance[view.dtype]}
         )
     return {
-        "scheduler": pipeline.scheduler.name, "reason": pipeline.reason, "device": torch.cuda.get_device_name(), "runs": RUNS,
-        "same_in_every_run": same, "numbers": numbers, "clean": same and all(n["agrees"] for n in numbers),
-    }  # fmt: skip
+        "scheduler": pipeline.scheduler.name,
+        "reason": pipeline.reason,
+        "device": torch.cuda.get_device_name(),
+        "runs": RUNS,
+        "same_in_every_run": same,
+        "numbers": numbers,
+        "clean": same and all(n["agrees"] for n in numbers),
+    }
 
 
 def _outputs(pipeline: Any, given: Mapping[str, Any]) -> list[Any]:

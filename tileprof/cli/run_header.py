@@ -26,7 +26,8 @@ def run_header(header: Path, *, as_json: bool) -> int:
     else:
         names = " -> ".join(stage.name for stage in counts.policy.stages)
         print(
-            f"{names}: {counts.rounds} rounds of {counts.tiles:,} tiles on the GPU ({architecture}), without arithmetic."
+            f"{names}: {counts.rounds} rounds of {counts.tiles:,} tiles on the GPU ({architecture}), without "
+            "arithmetic."
         )
         verdict = "no tile went on" if counts.early == 0 else f"{counts.early:,} tiles WENT ON"
         print(f"{verdict} before what it awaits had happened.")
@@ -41,7 +42,8 @@ def _architecture() -> str:
         raise UserError("running a header needs PyTorch, to ask for the GPU: pip install 'tileprof[torch]'") from None
     if not torch.cuda.is_available():
         raise UserError(
-            "there is no GPU here that PyTorch can use, so that a header cannot run; `tileprof run policy.json` executes the "
+            "there is no GPU here that PyTorch can use, so that a header cannot run; `tileprof run policy.json` "
+            "executes the "
             "policy on the CPU"
         )
     major, minor = torch.cuda.get_device_capability()

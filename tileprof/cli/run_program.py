@@ -1,4 +1,6 @@
-"""``tileprof run -- python infer.py``: the program runs as it is; then the models that it called are measured, on copies of what they were called with."""
+"""``tileprof run -- python infer.py``: the program runs as it is; then the models that it called are measured, on
+copies of what they were called with.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,23 @@ MODELS: Final = 4
 _SHOWN: Final = 8
 """Operators that are named as not taken."""
 
-COLUMNS: Final = ("model", "calls", "graph", "eager_us", "inductor_us", "tileprof_us", "weights_us", "kept", "not_taken", "failures")  # fmt: skip
+COLUMNS: Final = (
+    "model",
+    "calls",
+    "graph",
+    "eager_us",
+    "inductor_us",
+    "tileprof_us",
+    "weights_us",
+    "kept",
+    "not_taken",
+    "failures",
+)
 
 
 def run_program(options: Namespace) -> int:
-    """Run ``options.program`` and measure its models; the exit code, stdout and stdin are the program's own. The table goes to stderr.
+    """Run ``options.program`` and measure its models; the exit code, stdout and stdin are the program's own. The table
+    goes to stderr.
 
     Raises `UserError` before anything runs, where no GPU is there or an option is about something else.
     """
@@ -37,7 +51,8 @@ def run_program(options: Namespace) -> int:
     commands.check_target(command)
     if commands.other_interpreter(command) is not None:
         raise UserError(
-            f"the program runs in this interpreter, {sys.executable}, without options of its own; type for example `tileprof run -- infer.py`"
+            f"the program runs in this interpreter, {sys.executable}, without options of its own; type for example "
+            "`tileprof run -- infer.py`"
         )
     _check_gpu()
     from tileprof.runtime.programs.calls import noticed  # noqa: PLC0415 - imports PyTorch
@@ -75,7 +90,8 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
         return
     if not calls:
         _say(
-            "the program called no module on a GPU without gradients (torch.no_grad() or torch.inference_mode()): nothing to measure"
+            "the program called no module on a GPU without gradients (torch.no_grad() or torch.inference_mode()): "
+            "nothing to measure"
         )
         return
     from tileprof.runtime.programs.compare import compare  # noqa: PLC0415 - imports PyTorch
@@ -150,10 +166,15 @@ def write_rows(rows: list[Compared], path: Path) -> None:
 
 def _flat(row: Compared) -> dict[str, Any]:
     return {
-        "model": row.name, "calls": row.count, "graph": row.graph, **{f"{v}_us": row.us.get(v) for v in ("eager", "inductor", "tileprof")},
-        "weights_us": row.bound_us, "kept": row.kept, "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.left),
+        "model": row.name,
+        "calls": row.count,
+        "graph": row.graph,
+        **{f"{v}_us": row.us.get(v) for v in ("eager", "inductor", "tileprof")},
+        "weights_us": row.bound_us,
+        "kept": row.kept,
+        "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.left),
         "failures": "; ".join(f"{v}: {why}" for v, why in row.failures.items()),
-    }  # fmt: skip
+    }
 
 
 def _say(sentence: str) -> None:

@@ -21,7 +21,9 @@ READY = ("ready-gated path", "head and tail")
 MARKS = "¹²"
 _BOUND = "bound, any schedule¹"
 _COLUMNS = {"time": 7, "saved": 6, "busy": 4, "idle ends": 9, "waits": 7}
-"""Names of columns and their widths in characters: wide enough for nearly every value, because rows are not known beforehand."""
+"""Names of columns and their widths in characters: wide enough for nearly every value, because rows are not known
+beforehand.
+"""
 _LAST = "overheads"
 
 

@@ -45,7 +45,8 @@ def _prepare(parser: ArgumentParser) -> None:
         "--durations",
         default="recorded",
         metavar="MODEL",
-        help="how long tiles live beside others: recorded (default), co-residency-scaled[:sensitivity=X] or shared-roofline",
+        help="how long tiles live beside others: recorded (default), co-residency-scaled[:sensitivity=X] or "
+        "shared-roofline",
     )
     add(
         "--sweep",
@@ -57,7 +58,8 @@ def _prepare(parser: ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="share several traces or a --sweep among the workers of a Dask scheduler (without an address: on this machine)",
+        help="share several traces or a --sweep among the workers of a Dask scheduler (without an address: on this "
+        "machine)",
     )
     add("--advice", action="store_true", help="simulate dependent pairs too and say what to do first")
     add(
@@ -185,7 +187,9 @@ def _exported(options: Namespace, path: str) -> Path:
 def _schedules(
     simulator: Simulator, wanted: list[tuple[str, Scheduler]], table: ScheduleTable | None, *, all_asked: bool
 ) -> list[Schedule]:
-    """Each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot are named."""
+    """Each scheduler, printed as it ends. What was asked for by name must run; of the others, those that cannot are
+    named.
+    """
     schedules = []
     for number, (name, chosen) in enumerate(wanted, 1):
         try:

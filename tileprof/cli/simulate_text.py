@@ -26,20 +26,26 @@ if TYPE_CHECKING:
 _TRIGGER_COLUMNS = ("launches", "producer → consumer", "safe trigger", "prologue", "saved")
 _MOST_ADVICE, _MOST_TRIGGERS = 6, 20
 _COLUMNS = (
-    "saved: against stream order as simulated. busy: of the GPU's slots. idle ends: time of the whole GPU left empty between the last "
-    "dispatch of a launch and the first of the next. waits: slot-time held while waiting. overheads: the largest kind, summed; --json "
+    "saved: against stream order as simulated. busy: of the GPU's slots. idle ends: time of the whole GPU left empty "
+    "between the last "
+    "dispatch of a launch and the first of the next. waits: slot-time held while waiting. overheads: the largest "
+    "kind, summed; --json "
     "has all."
 )
 _TRIGGERS = (
-    "safe trigger: share of a producer tile's life after its last store that the consumer needs, for a consumer that does not wait (in parentheses: when the "
-    "last tile is there, from the producer's begin); one that waits (griddepcontrol.wait) may be triggered at entry. prologue: what a consumer tile does before it first "
-    "needs anything that an earlier launch touched. saved: the pair, triggered at entry, against a CUDA graph. ?: no recorder saw it, so the producer's end and "
+    "safe trigger: share of a producer tile's life after its last store that the consumer needs, for a consumer that "
+    "does not wait (in parentheses: when the "
+    "last tile is there, from the producer's begin); one that waits (griddepcontrol.wait) may be triggered at entry. "
+    "prologue: what a consumer tile does before it first "
+    "needs anything that an earlier launch touched. saved: the pair, triggered at entry, against a CUDA graph. ?: no "
+    "recorder saw it, so the producer's end and "
     "a wait at entry are all that is safe."
 )
 
 
 _MEASURED_PDL = (
-    "Simulated. Where dependent launch with the wait at entry was measured on an H200, GPT-3's MLP at 16 to 256 tokens, it was slower than stream order: "
+    "Simulated. Where dependent launch with the wait at entry was measured on an H200, GPT-3's MLP at 16 to 256 "
+    "tokens, it was slower than stream order: "
     "measure before you rely on a small gain (tests/benchmarks/bench_h200_chains.py)."
 )
 
@@ -52,7 +58,9 @@ def wide_terminal(*, plain: bool = False) -> Console:
 
 
 def print_standing(console: Console, trace: Trace, name: str = "") -> None:
-    """What keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of which of several traces."""
+    """What keeps the trace from being the whole program, or exactly it; nothing where nothing does. ``name``: of which
+    of several traces.
+    """
     whose = f"{plain(name)}: " if name else ""
     standing = standing_of(trace)
     if not standing["complete"]:
@@ -67,7 +75,8 @@ def print_standing(console: Console, trace: Trace, name: str = "") -> None:
     if unsure:
         console.print(
             Text(
-                f"{whose}{unsure:,} of {counted(len(trace.launches), 'launch')} {'is' if unsure == 1 else 'are'} conservative: what they touch is a superset, so some dependencies that are "
+                f"{whose}{unsure:,} of {counted(len(trace.launches), 'launch')} {'is' if unsure == 1 else 'are'} "
+                "conservative: what they touch is a superset, so some dependencies that are "
                 "kept here may not exist.",
                 style="bold yellow",
             )
@@ -84,7 +93,9 @@ def standing_of(trace: Trace) -> dict[str, Any]:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print it with every value whole: columns but the first are as wide as their cells, even beyond the terminal's edge; names and headers fold."""
+    """Print it with every value whole: columns but the first are as wide as their cells, even beyond the terminal's
+    edge; names and headers fold.
+    """
     for column in table.columns[1:]:
         column.overflow = "fold"
         column.min_width = max(
@@ -119,7 +130,8 @@ def print_notes(
         lines += _agreement(simulator, stream, agrees)
     lines += _without_flops(simulator)
     lines.append(
-        f"{simulator.lives.says} Costs of signals, posts and checks are assumed where no source is named: tileprof.analysis.simulate.schedulers "
+        f"{simulator.lives.says} Costs of signals, posts and checks are assumed where no source is named: "
+        "tileprof.analysis.simulate.schedulers "
         "lists each scheduler's options and sources."
     )
     for line in lines:
@@ -154,7 +166,8 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
     unknown = simulator.recorded.source.count(ROOFLINE)
     if unknown:
         lines.append(
-            f"No duration was recorded of {counted(unknown, 'launch')}: taken to last as a roofline of the recorded device says."
+            f"No duration was recorded of {counted(unknown, 'launch')}: taken to last as a roofline of the recorded "
+            "device says."
         )
     if not agrees.launches:
         return lines
@@ -163,17 +176,21 @@ def _agreement(simulator: Simulator, stream: Schedule, agrees: Agreement) -> lis
         least, most = min(calibrated.values()), max(calibrated.values())
         lines.append(
             f"Blocks of {counted(len(calibrated), 'launch')} were timed in a slower pass: their lives are scaled, by "
-            f"{f'{least:.2f}' if f'{least:.2f}' == f'{most:.2f}' else f'{least:.2f} to {most:.2f}'}, so that each launch alone takes its uninstrumented time."
+            f"{f'{least:.2f}' if f'{least:.2f}' == f'{most:.2f}' else f'{least:.2f} to {most:.2f}'}, so that each "
+            "launch alone takes its uninstrumented time."
         )
     recorded = agrees.recorded_running_ns + agrees.recorded_between_ns
     said = f"Recorded were {duration(recorded)}"
     if agrees.recorded_between_ns > 1.1 * agrees.simulated_between_ns:
         said += (
-            f", of which no kernel ran for {duration(agrees.recorded_between_ns)}; as simulated that is {duration(agrees.simulated_between_ns)}, for the "
-            f"simulated host takes {duration(simulator.machine.device.issue_ns())} per launch (stream:issue=5us makes it slower)"
+            f", of which no kernel ran for {duration(agrees.recorded_between_ns)}; as simulated that is "
+            f"{duration(agrees.simulated_between_ns)}, for the "
+            f"simulated host takes {duration(simulator.machine.device.issue_ns())} per launch (stream:issue=5us makes "
+            "it slower)"
         )
     lines.append(
-        f"{said}; as simulated it is {duration(stream.time_ns)} ({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)})."
+        f"{said}; as simulated it is {duration(stream.time_ns)} "
+        f"({signed_percent(stream.time_ns / max(recorded, 1e-9) - 1, plus=True)})."
     )
     return lines
 
@@ -182,10 +199,15 @@ def _reproduced(agrees: Agreement) -> str:
     made, free = agrees.by_construction, agrees.launches - agrees.by_construction
     if agrees.off:
         return (
-            f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of {counted(agrees.launches, 'launch')}, the most for "
-            f"launch {agrees.worst} ({agrees.worst_off:.0%}): dispatched SM by SM or beside others, its tiles take another time together than they did."
+            f"Stream order as simulated is more than 5% off the recorded time of {agrees.off:,} of "
+            f"{counted(agrees.launches, 'launch')}, the most for "
+            f"launch {agrees.worst} ({agrees.worst_off:.0%}): dispatched SM by SM or beside others, its tiles take "
+            "another time together than they did."
         )
-    fitted = f"{counted(made, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes its recorded time)"
+    fitted = (
+        f"{counted(made, 'launch')} by construction (lives of tiles are scaled so that each launch alone takes "
+        "its recorded time)"
+    )
     if not free:
         return f"Stream order as simulated takes the recorded time of its {fitted}."
     known = f"Stream order as simulated reproduces the recorded time of {counted(free, 'launch')} within 5%"

@@ -17,7 +17,9 @@ SCHEMA, VERSION = "tileprof spawns", 1
 
 
 def run(options: Namespace) -> int:
-    """Compare rules on the workload that ``workload:NAME[:scale=…,seed=…]`` names; the scheduler is ``spawn[:key=value,…]``."""
+    """Compare rules on the workload that ``workload:NAME[:scale=…,seed=…]`` names; the scheduler is
+    ``spawn[:key=value,…]``.
+    """
     for given, flag in (
         (options.sweep, "--sweep"),
         (options.advice, "--advice"),
@@ -34,8 +36,15 @@ def run(options: Namespace) -> int:
     work = _workload(options.trace)
     found = compare(work, chosen)
     if options.json:
-        answer = {"schema": SCHEMA, "version": VERSION, "workload": options.trace, "threads": len(work.items),
-                  "items": int(work.items.sum()), "rounds": len(work.round_at) - 1, "rules": [f.to_json() for f in found]}  # fmt: skip
+        answer = {
+            "schema": SCHEMA,
+            "version": VERSION,
+            "workload": options.trace,
+            "threads": len(work.items),
+            "items": int(work.items.sum()),
+            "rounds": len(work.round_at) - 1,
+            "rules": [f.to_json() for f in found],
+        }
         json.dump(answer, sys.stdout, indent=1, allow_nan=False)
         print()
     else:
@@ -90,7 +99,8 @@ def _workload(text: str) -> Spawns:
     scale, seed = (int(_number(f"{text}: {key}", value, whole=True)) for key, value in given.items())
     if scale not in SCALES:
         raise UserError(
-            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1}: 2 to that many vertices, rows, cells or points"
+            f"{text}: scale is {scale}, expected {SCALES.start} to {SCALES.stop - 1}: 2 to that many vertices, rows, "
+            "cells or points"
         )
     if seed < 0:
         raise UserError(f"{text}: seed is {seed}, expected at least 0")
@@ -124,7 +134,8 @@ def _print(work: Spawns, found: list[Spawned]) -> None:
     print_table(console, table)
     said = (
         f"{plain(work.name)}: {counted(len(work.round_at) - 1, 'round')} of {counted(len(work.items), 'thread')} with "
-        f"{counted(int(work.items.sum()), 'item')}. program launches from {counted(work.threshold, 'item')}; threshold is the best static one. estimate: of the queue model, against what then "
+        f"{counted(int(work.items.sum()), 'item')}. program launches from {counted(work.threshold, 'item')}; "
+        "threshold is the best static one. estimate: of the queue model, against what then "
         "happened. Costs that were not given are a K20c's, see tileprof.analysis.simulate.spawning."
     )
     console.print(Text(said, style="dim"))

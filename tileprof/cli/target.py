@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def check_file(target: Path, *, force: bool) -> None:
-    """Raise `UserError` where ``target`` cannot be written, or must not be; cheap, so that it can be asked before the work.
+    """Raise `UserError` where ``target`` cannot be written, or must not be; cheap, so that it can be asked before the
+    work.
 
     ``force`` overwrites plain files only: no device, pipe or socket, and nothing inside a trace.
     """

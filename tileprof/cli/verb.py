@@ -16,8 +16,8 @@ class Verb:
 
     ``prepare`` adds the options to the verb's parser; ``run`` does the work and returns the exit code (0 fine,
     1 the answer is no, 2 bad usage). ``run`` raises `UserError` for what the user can mend. Modules of verbs
-    import what is heavy inside ``run``, so that `--help` stays fast. ``options_anywhere``: options may stand between the
-    positional arguments, too. ``epilog``: what `--help` adds below the options, such as names of devices.
+    import what is heavy inside ``run``, so that `--help` stays fast. ``options_anywhere``: options may stand between
+    the positional arguments, too. ``epilog``: what `--help` adds below the options, such as names of devices.
     """
 
     name: str

@@ -160,7 +160,8 @@ def _print_costs(found: Assessment) -> None:
         print(f"Time, modelled: none under this policy; {exact}; {found.stream_us:.2f} us in stream order.")
     else:
         print(
-            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); {found.stream_us:.2f} us in stream order."
+            f"Time, modelled: {found.policy_us:.2f} us; {exact} ({found.excess_us:+.2f} us for the excess); "
+            f"{found.stream_us:.2f} us in stream order."
         )
     if len(verdict.renamable):
         left = "they are harmless where each stage has memory of its own" if not _strict(found) else "counted above"

@@ -23,8 +23,9 @@ LOOK_AGAIN_S = 1.0
 def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
     """Show the trace now and after every checkpoint of its recording, until that has ended: the exit code, 0.
 
-    On a terminal each report takes the place of the one before; elsewhere they follow each other, and only what changed is
-    printed. A trace that nobody is writing is shown once. Ctrl-C ends it. Raises TraceError where there is no trace at all.
+    On a terminal each report takes the place of the one before; elsewhere they follow each other, and only what changed
+    is printed. A trace that nobody is writing is shown once. Ctrl-C ends it. Raises TraceError where there is no trace
+    at all.
     """
     whole, partial = folder.places(path)
     seen: tuple[object, ...] | None = None
@@ -40,7 +41,10 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
                 if not recording:
                     return 0
                 if sys.stderr.isatty():
-                    said = f"recording: {trace.count('launches'):,} launches so far; Ctrl-C ends the watch, not the recording"
+                    said = (
+                        f"recording: {trace.count('launches'):,} launches so far; Ctrl-C ends the watch, not the "
+                        "recording"
+                    )
                     print(said, end="\r", file=sys.stderr, flush=True)
             time.sleep(LOOK_AGAIN_S)
     except KeyboardInterrupt:

@@ -75,6 +75,7 @@ def _read(part: Path, table: Table) -> pa.Table:
             if column.name not in present:  # optional, or the door would have refused the part
                 empty = pa.repeat(pa.scalar("", arrow_type(column)), read.num_rows)
                 read = read.append_column(column.name, empty)
+        read.validate(full=True)  # text that is not UTF-8, dictionaries and lists that end early
         return read
 
 

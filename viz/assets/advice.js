@@ -7,7 +7,7 @@ function showAdvice() {
   const { guidance } = doc;
   if (!guidance || !launchCount) return;
   box.hidden = false;
-  const fold = make("button", "", { type: "button", id: "fold-advice", title: "Show or hide what to do first (a)" });
+  const fold = make("button", "", { type: "button", id: "fold-advice", title: "Show or hide what to do first (h)" });
   fold.addEventListener("click", toggleAdvice);
   const { sentence } = guidance.verdict;
   box.replaceChildren(

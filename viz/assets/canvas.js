@@ -144,7 +144,7 @@ class Surface {
 
   press(event) {
     if (event.button !== 0) return;
-    this.drag = { from: this.at(event), last: this.at(event), far: false, taken: Boolean(this.take?.(...this.at(event))) };
+    this.drag = { from: this.at(event), last: this.at(event), far: false, taken: Boolean(this.take?.(...this.at(event), false, event)) };
     this.canvas.setPointerCapture(event.pointerId);
     this.canvas.addEventListener("pointerup", (e) => {
       const clicked = this.drag && !this.drag.far && !this.drag.taken;

@@ -1,7 +1,7 @@
 // View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
 
 const lanesView = new Surface(document.querySelector("#lanes canvas"), {
-  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, take: scrub, margin: { left: 52, top: 38 }, limits: [1e-9, 40],
+  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, take: scrub, margin: { left: 52, top: 72 }, limits: [1e-9, 40],
 });
 const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
 const MOST_ARROWS = 300;
@@ -141,7 +141,9 @@ function drawLanes(c) {
   drawFlow(c);
   if (state.beside) drawBeside(c);
   drawTime(c);
+  drawRange(c);
   c.restore();
+  drawOverview(c);
   drawLaneAxes(c, seen);
   sayLanes();
 }
@@ -167,7 +169,16 @@ function drawBeside(c) {
 }
 
 // A drag along the axis scrubs: the moment it points to is kept, and the tile graph shows it too.
-function scrub(x, y, moving = false) {
+function scrub(x, y, moving = false, event = null) {
+  if (moving && range.dragged) {
+    moveRange(x);
+    return true;
+  }
+  range.dragged = !moving && timed && Boolean(event?.shiftKey) && y >= lanesView.margin.top && x >= lanesView.margin.left;
+  if (range.dragged) {
+    beginRange(x);
+    return true;
+  }
   if (!timed || (!moving && (y >= lanesView.margin.top || x < lanesView.margin.left))) return false;
   setTime(Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd()));
   return true;
@@ -374,7 +385,7 @@ function drawLaneAxes(c, seen) {
   for (let t = Math.ceil(Math.max(-v.x / v.kx, 0) / step) * step; m.left + v.x + t * v.kx < width; t += step) {
     const x = m.left + v.x + t * v.kx;
     c.moveTo(x, 0);
-    c.lineTo(x, m.top);
+    c.lineTo(x, OVERVIEW.modules - 2);
     c.fillText(tickTime(t, step, (width - m.left - v.x) / v.kx), x + 4, 13);
   }
   c.stroke();
@@ -435,6 +446,7 @@ function sayLanes() {
   if (lanesAggregated) says.push(`aggregated: ${simulatedFilled ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`);
   if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
   else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${plural(laneFlow.children.length, "child", "children")}`);
+  if (range.from !== null && rangeWords()) says.unshift(rangeWords());
   if (served.problem) says.unshift(served.problem);
   document.getElementById("lanes-says").textContent = says.join(" · ");
 }
@@ -480,6 +492,7 @@ function besideWords(launch, tile) {
 
 function clickLanes(x, y) {
   const hit = hitLanes(x, y);
+  clearRange();
   if (!hit) return select({});
   const chosen = state.chain ?? state.pair;
   const pair = chosen?.includes(hit.launch) ? state.pair : null;

@@ -127,7 +127,7 @@ function fillBeside() {
 }
 
 const KEYS = [
-  ["a", "what to do first: show or hide"],
+  ["h", "what to do first: show or hide"], ["w  s  a  d", "zoom in, zoom out, left, right"], ["Shift, drag", "in the timeline: choose a range of time; a click ends it"],
   ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window, or the tile cursor"],
   ["Enter", "in the launch graph: show the heaviest pair of the selected launch; elsewhere: a tile cursor that arrows move, Enter again selects, Esc ends"], ["o", "open or fold the layers around the selected launch"],
   ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"], ["f", "this view alone, and back"],
@@ -247,7 +247,8 @@ const STEPS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDo
 const ACTIONS = {
   "/": () => document.getElementById("search").select(),
   "+": () => panels[active]?.zoom(1.3), "=": () => panels[active]?.zoom(1.3), "-": () => panels[active]?.zoom(1 / 1.3),
-  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, a: toggleAdvice, "?": showKeys, Escape: stepBack,
+  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, h: toggleAdvice,
+  w: () => panels[active]?.zoom(1.3), s: () => panels[active]?.zoom(1 / 1.3), a: () => panels[active]?.pan(60, 0), d: () => panels[active]?.pan(-60, 0), "?": showKeys, Escape: stepBack,
   1: () => focusPanel("graph"), 2: () => focusPanel("matrix"), 3: () => focusPanel("lanes"), 4: () => focusPanel("tiles"),
   5: () => showTab("gain"), 6: () => showTab("sizes"), b: nextBeside, ",": () => stepTime(-1), ".": () => stepTime(1),
   o: () => {
@@ -288,6 +289,7 @@ function toggleTheme() {
   keep("theme", theme);
   setTheme(theme);
   buildLegend();
+  showKernelLegend();
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
   showGain();
   showSizes();
@@ -334,6 +336,7 @@ function start() {
   showSummary();
   showAdvice();
   buildLegend();
+  showKernelLegend();
   addButtons();
   fillBeside();
   document.getElementById("beside").addEventListener("change", (event) => chooseBeside(event.target.value));

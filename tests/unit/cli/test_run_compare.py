@@ -63,15 +63,45 @@ def test_the_trace_of_a_chain_is_a_valid_trace_of_what_its_tiles_touch(tmp_path)
 
 
 FOUND = {
-    "device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "torch": "2", "triton": "3", "date": "2026-01-01", "repeats": 30, "roof": "roof",
+    "device": "NVIDIA H200",
+    "driver": "1",
+    "cuda": "13.0",
+    "torch": "2",
+    "triton": "3",
+    "date": "2026-01-01",
+    "repeats": 30,
+    "roof": "roof",
     "stages": [],
     "rows": [
-        {"row": "graph", "us": 100.0, "us_10": 99.0, "us_90": 101.0, "over_roof": 1.5, "roof_us": 66.0, "instances": 2, "relative_error": 1e-4,
-         "correct": True, "gain": 0.0, "predicted_us": 90.0, "predicted_gain": 0.0, "residual_points": 0.0},
-        {"row": "unsynchronised", "us": 80.0, "us_10": 79.0, "us_90": 81.0, "over_roof": 1.2, "roof_us": 66.0, "instances": 2,
-         "relative_error": None, "correct": False, "gain": 0.2},
+        {
+            "row": "graph",
+            "us": 100.0,
+            "us_10": 99.0,
+            "us_90": 101.0,
+            "over_roof": 1.5,
+            "roof_us": 66.0,
+            "instances": 2,
+            "relative_error": 1e-4,
+            "correct": True,
+            "gain": 0.0,
+            "predicted_us": 90.0,
+            "predicted_gain": 0.0,
+            "residual_points": 0.0,
+        },
+        {
+            "row": "unsynchronised",
+            "us": 80.0,
+            "us_10": 79.0,
+            "us_90": 81.0,
+            "over_roof": 1.2,
+            "roof_us": 66.0,
+            "instances": 2,
+            "relative_error": None,
+            "correct": False,
+            "gain": 0.2,
+        },
     ],
-}  # fmt: skip
+}
 
 
 def test_the_table_shows_gain_prediction_and_residual_and_marks_what_is_wrong(capsys) -> None:

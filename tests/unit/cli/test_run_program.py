@@ -166,7 +166,9 @@ def main_restored(monkeypatch):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
-def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(tmp_path, monkeypatch, capsys, main_restored) -> None:  # fmt: skip
+def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(
+    tmp_path, monkeypatch, capsys, main_restored
+) -> None:
     (tmp_path / "infer.py").write_text(PROGRAM.format(code=0))
     row = compare.Compared("Sequential(2x8 float32)", 3, us={"eager": 30.0, "inductor": 20.0, "tileprof": 10.0})
     monkeypatch.setattr(compare, "compare", lambda _: row)

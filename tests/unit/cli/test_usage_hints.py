@@ -1,4 +1,4 @@
-"""Hints of the command line: misspelt options, options that went to the program, folders of traces, help, completion."""
+"""Hints of the command line: misspelt options, options of the program, folders of traces, help, completion."""
 
 import subprocess
 

@@ -22,9 +22,16 @@ def tile_grid(columns, rows):
 def panel(tile, operand, mode, row, column, columns, pitch=PITCH, rows=WIDE, last=1.0):
     """Boxes of ``columns`` tile columns from ``column`` on, in the rows of tile row ``row``."""
     return Boxes.of(
-        tile=tile, operand=operand, mode=mode, offset=np.asarray(row) * WIDE * pitch + np.asarray(column) * WIDE * ELEMENT,
-        length=columns * WIDE * ELEMENT, count_0=rows, stride_0=pitch, first=0.0, last=last,
-    )  # fmt: skip
+        tile=tile,
+        operand=operand,
+        mode=mode,
+        offset=np.asarray(row) * WIDE * pitch + np.asarray(column) * WIDE * ELEMENT,
+        length=columns * WIDE * ELEMENT,
+        count_0=rows,
+        stride_0=pitch,
+        first=0.0,
+        last=last,
+    )
 
 
 def norm():
@@ -89,10 +96,16 @@ class Program:
         options |= more
         launched = self.writer.add_launch(
             Launch(
-                footprint=number, operands=tuple((b, 0) for b in buffers), kernel=kernel, op=op, module=module,
-                duration_ns=duration, begin_ns=self.now, **options,
+                footprint=number,
+                operands=tuple((b, 0) for b in buffers),
+                kernel=kernel,
+                op=op,
+                module=module,
+                duration_ns=duration,
+                begin_ns=self.now,
+                **options,
             )
-        )  # fmt: skip
+        )
         self.now += duration + 1_000
         return launched
 

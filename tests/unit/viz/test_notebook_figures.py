@@ -201,9 +201,19 @@ def swept():
 
 def test_each_panel_has_each_line_in_order_of_x() -> None:
     figure = curves(
-        swept(), x="x", y="y", by="variant", panel="program", title="t", x_title="us", y_title="gain", levels={"B": {"bar": 7.0}},
-        guides={"link": 2.0}, ranges={"A": (0.0, 9.0)}, log_x=True,
-    )  # fmt: skip
+        swept(),
+        x="x",
+        y="y",
+        by="variant",
+        panel="program",
+        title="t",
+        x_title="us",
+        y_title="gain",
+        levels={"B": {"bar": 7.0}},
+        guides={"link": 2.0},
+        ranges={"A": (0.0, 9.0)},
+        log_x=True,
+    )
     drawn = {(trace.name, trace.yaxis): (list(trace.x), list(trace.y)) for trace in figure.data}
     assert drawn["u", "y"] == ([1, 2, 4], [1, 2, 4])
     assert drawn["w", "y"] == ([1, 2, 4], [11, 12, 14])

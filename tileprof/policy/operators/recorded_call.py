@@ -22,6 +22,7 @@ ITEM_BYTES: Final = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 Shape = tuple[int, ...]
 
+_MOST: Final = 1 << 60
 _SLOT_KEYS: Final = {"argument", "dtype", "shape", "strides"}
 
 
@@ -185,9 +186,17 @@ def _parsed(text: str) -> dict[str, Any]:
     operands = call.get("operands") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(operands, list) or not isinstance(call.get("arguments"), dict):
         raise UnknownStageError("the trace's description of how the operator was called is damaged")
-    if not all(one is None or (isinstance(one, dict) and one.keys() >= _SLOT_KEYS) for one in operands):
+    if not all(one is None or _is_slot(one) for one in operands):
         raise UnknownStageError("the trace's description of the operands is damaged")
     return call
+
+
+def _is_slot(value: Any) -> bool:
+    if not (isinstance(value, dict) and value.keys() >= _SLOT_KEYS):
+        return False
+    shape, strides = value["shape"], value["strides"]
+    lists = isinstance(shape, list) and isinstance(strides, list) and len(shape) == len(strides)
+    return lists and all(type(n) is int and 0 <= n <= _MOST for n in (*shape, *strides))
 
 
 def place(element: int, slot: Slot) -> Shape:

@@ -8,10 +8,11 @@ import weakref
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.utils
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -20,6 +21,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,9 +35,96 @@ _WHY = {
 }
 
 
+SMALL: Final = 1 << 16
+"""Elements up to which a tensor that is made of constants alone is computed: positions, masks, schedules, shuffled indices."""
+
+_UNDEFINED = ("aten::empty", "aten::new_empty")
+"""Factories whose result has no values."""
+
+
+class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
+    """Fake tensors, of which those keep values that the program makes of constants and random numbers alone, where small.
+
+    PyTorch computes for real what depends on constants only; here factories make constants, too, and so does a random
+    number drawn into a tensor of one element, as samplers draw their seeds.
+    """
+
+    def may_turn_const(self, t: torch.Tensor) -> bool:
+        """Whether a result of constants is a constant."""
+        return t.numel() <= SMALL and t.layout is torch.strided and not self.is_our_fake(t) and t.device.type != "meta"
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """As PyTorch's; factories and seeds for real."""
+        kwargs = kwargs or {}
+        if isinstance(func, OpOverload):
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            if not tensors and _is_factory(func):
+                made = self._constant(func, args, kwargs)
+                if made is not None:
+                    return made
+            if "sparse" in func._schema.name:  # noqa: SLF001 - PyTorch fails to tell that no sparse result is a constant
+                for tensor in tensors:
+                    if isinstance(tensor, FakeTensor):
+                        tensor.constant = None
+            if len(tensors) == 1 and tensors[0].numel() == 1 and _is_draw(func):
+                return self._draw(func, args, kwargs)
+        return super().dispatch(func, types, args, kwargs)
+
+    def _constant(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The factory's result with its values; None where it is large or on another device."""
+        if str(kwargs.get("device") or "cpu") != "cpu":
+            return None
+        made = super().dispatch(func, (), args, kwargs)
+        if not isinstance(made, FakeTensor) or made.layout is not torch.strided or made.numel() > SMALL:
+            return made
+        if made.device.type != "cpu":
+            return made
+        with no_dispatch():
+            real = func(*args, **kwargs)
+        return self.fake_tensor_converter.from_real_tensor(self, real, make_constant=True)
+
+    def _draw(self, func: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
+        target = args[0]
+        if not isinstance(target, FakeTensor) or target.device.type != "cpu":
+            return super().dispatch(func, (FakeTensor,), args, kwargs)
+        with no_dispatch():
+            real = torch.empty(target.shape, dtype=target.dtype)
+            func(real, *args[1:], **kwargs)
+        target.constant = real
+        self.fake_tensor_converter.add_constant_storage_mapping(target)
+        return target
+
+
+def _is_factory(func: OpOverload) -> bool:
+    name = func._schema.name  # noqa: SLF001 - has no public name
+    return name.startswith("aten::") and not name.startswith(_UNDEFINED) and not func._schema.is_mutable  # noqa: SLF001
+
+
+def _is_draw(func: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags and func._schema.name.endswith("_")  # noqa: SLF001
+
+
 def mode() -> FakeTensorMode:
     """The mode in which tensors are fake; what the program got from elsewhere (numpy, files) becomes fake as well."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return Mode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def initialisation() -> Iterator[None]:
+    """Lets ``nn.init.trunc_normal_`` fill fake parameters: it draws until no value is beyond its bounds, and there are none."""
+
+    def draw_once(
+        tensor: torch.Tensor, mean: float, std: float, _low: float, _high: float, generator: Any = None
+    ) -> torch.Tensor:
+        with torch.no_grad():
+            return tensor.normal_(mean, std, generator=generator)
+
+    original = vars(torch.nn.init)["_no_grad_trunc_normal_"]
+    vars(torch.nn.init)["_no_grad_trunc_normal_"] = draw_once
+    try:
+        yield
+    finally:
+        vars(torch.nn.init)["_no_grad_trunc_normal_"] = original
 
 
 @contextmanager
@@ -68,20 +158,60 @@ def obstacle(error: BaseException) -> str | None:
             reason = why.format(*(str(a) for a in error.args[:1] or ("unknown",)))
             break
     else:
-        if not (isinstance(error, RuntimeError) and "not supported for tensor subclasses" in str(error)):
+        text = str(error)
+        if not isinstance(error, RuntimeError):
             return None
-        reason = f"leaves PyTorch ({str(error).partition('(')[0].strip()})"
-    file, line, code = _place(error)
+        if "not supported for tensor subclasses" in text:
+            reason = f"leaves PyTorch ({text.partition('(')[0].strip()})"
+        elif "its data is not allocated yet" in text:
+            reason = "reads values that were never computed from C++ (packed sequences do)"
+        else:
+            return None
+    (file, line, code), library = _place(error), _library(error)
+    inside = f" in {library[0]}, line {library[1]} ({library[2]})," if library is not None else ""
     return (
-        f"The program cannot go on with --fake: {file}, line {line} {reason}.\n    {code}\n"
+        f"The program cannot go on with --fake: {file}, line {line}{inside} {reason}.\n    {code}\n"
         "Make the program not ask for the value while it is recorded, or record without --fake."
     )
 
 
-def _place(error: BaseException) -> tuple[str, int, str]:
+Line = tuple[str, int, str]
+
+
+def _installed() -> tuple[str, ...]:
+    return sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"), "<frozen"
+
+
+def _own(name: str) -> bool:
+    return name.startswith(str(Path(__file__).parents[1]))
+
+
+def _place(error: BaseException) -> Line:
     """The innermost line of the user's own files: neither installed, nor Python's, nor ours."""
-    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
-    foreign = (*installed, str(Path(torch.__file__).parent), str(Path(__file__).parents[1]), "<frozen")
+    foreign = (*_installed(), str(Path(torch.__file__).parent))
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(foreign)] or frames[-1:]
+    own = [f for f in frames if not f.filename.startswith(foreign) and not _own(f.filename)] or frames[-1:]
     return own[-1].filename, own[-1].lineno or 0, own[-1].line or ""
+
+
+_MACHINERY = (
+    "_subclasses", "_ops.py", "_tensor.py", "_higher_order_ops", "overrides.py", "utils/_", "_prims", "_refs", "_meta",
+    "_dynamo", "_compile.py", "_library",
+)  # fmt: skip
+
+
+def _library(error: BaseException) -> Line | None:
+    """The innermost line of a library that the user's line called, if it did: not of what makes tensors fake."""
+    home = Path(torch.__file__).parent
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        inner = path.is_relative_to(home) and str(path.relative_to(home)).startswith(_MACHINERY)
+        library = path.is_relative_to(home) or frame.filename.startswith(_installed()[:2])
+        if _own(frame.filename) or frame.filename.startswith("<"):
+            continue
+        if not library and not frame.filename.startswith(_installed()):
+            found = None  # the user's: what it calls comes after
+        elif library and not inner:
+            found = frame.filename, frame.lineno or 0, frame.line or ""
+    return found

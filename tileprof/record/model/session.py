@@ -96,6 +96,7 @@ class Session:
         self._stack.enter_context(overrides.override(*self.options.tile))
         if self.fake:
             self._stack.enter_context(fake.conversions())
+            self._stack.enter_context(fake.initialisation())
         self._enter_modes(self._stack)
         if self.ranges is not None:
             self._stack.callback(self.ranges.install())

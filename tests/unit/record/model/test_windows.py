@@ -114,11 +114,11 @@ def test_backward_of_a_chosen_module_is_kept(recorded):
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (lambda: torch.ones(3).sum().item(), "needs a value that was never computed"),
-        (lambda: bool((torch.ones(3) > 0).all()), "needs a value that was never computed"),
-        (lambda: torch.ones(3).nonzero(), "size depends on values"),
-        (lambda: torch.ones(3).numpy(), "leaves PyTorch"),
-        (lambda: torch.ones(3).tolist(), "needs a value"),
+        (lambda: torch.ones(1 << 17).sum().item(), "needs a value that was never computed"),
+        (lambda: bool((torch.ones(1 << 17) > 0).all()), "needs a value that was never computed"),
+        (lambda: torch.ones(1 << 17).nonzero(), "size depends on values"),
+        (lambda: torch.ones(1 << 17).numpy(), "leaves PyTorch"),
+        (lambda: torch.ones(1 << 17).tolist(), "needs a value"),
     ],
 )
 def test_what_cannot_run_fake_is_explained_with_its_line(recorded, program, words):
@@ -169,3 +169,65 @@ def test_a_conversion_leaves_pytorch_as_it_was(recorded):
     kept = vars(torch.utils)["weakref"]
     recorded(_converted, fake=True)
     assert vars(torch.utils)["weakref"] is kept
+
+
+def _initialised():
+    weight = torch.nn.Parameter(torch.empty(64, 64))
+    torch.nn.init.trunc_normal_(weight, std=0.02)
+    rates = [rate.item() for rate in torch.linspace(0, 0.3, 4)]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3])
+    torch.nn.functional.linear(torch.randn(3, 64), weight)
+
+
+def _loaded():
+    from torch.utils.data import DataLoader, TensorDataset
+
+    inputs, labels = torch.randn(16, 8), torch.randint(0, 3, (16,))
+    network, seen = torch.nn.Linear(8, 3), []
+    for x, y in DataLoader(TensorDataset(inputs, labels), batch_size=4, shuffle=True):
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+        seen += x[:, 0].tolist()
+    assert sorted(seen) == sorted(inputs[:, 0].tolist()), "every sample once"
+
+
+def _sparse():
+    places, values = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
+    torch.sparse.mm(torch.sparse_coo_tensor(places, values, (2, 3), check_invariants=False), torch.randn(3, 4))
+
+
+def _seeded():
+    generator = torch.Generator()
+    generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    assert sorted(torch.randperm(8, generator=generator).tolist()) == list(range(8))
+    mask = torch.ones(4, 4).triu(1).bool()
+    assert mask.sum().item() == 6
+    mask[0, 1] = False
+    assert int(mask.sum()) == 5, "written to, it is computed again"
+
+
+@pytest.mark.parametrize("program", [_initialised, _loaded, _sparse, _seeded])
+def test_small_tensors_made_of_constants_have_values_though_fake(recorded, program):
+    trace = recorded(program, fake=True)
+    assert trace.complete
+
+
+def test_a_seeded_program_draws_the_same_small_tensors_fake_and_real(recorded):
+    drawn = []
+    for fake in (False, True):
+        recorded(lambda: drawn.append((torch.randn(3).tolist(), torch.randint(0, 9, (4,)).tolist())), fake=fake)
+    assert drawn[0] == drawn[1]
+
+
+def test_what_a_library_cannot_do_with_fake_tensors_names_its_line_and_the_users(recorded):
+    from tileprof.record.model.fake import obstacle
+
+    def program():
+        lengths = torch.tensor([5, 3, 2])
+        torch.nn.utils.rnn.pack_padded_sequence(torch.nn.Linear(8, 8)(torch.randn(3, 5, 8)), lengths, batch_first=True)
+
+    with pytest.raises(RuntimeError) as raised:
+        recorded(program, fake=True)
+    told = obstacle(raised.value)
+    assert "test_windows.py, line" in told
+    assert "rnn.py, line" in told
+    assert "pack_padded_sequence(torch.nn.Linear" in told

@@ -1,0 +1,185 @@
+"""Whatever happens around a recording, the program keeps its output and its exit code, and a trace is whole or says that it is not.
+
+TILEPROF_KILLS says how many random times are tried (default 4); the nightly run takes 200.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tileprof.trace import load, validate
+
+KILLS = int(os.environ.get("TILEPROF_KILLS", "4"))
+
+PROGRAM = """
+import sys, time, torch
+print("begin", flush=True)
+print("to stderr", file=sys.stderr, flush=True)
+x = torch.randn(32, 32)
+for _ in range(STEPS):
+    x = (x @ x).relu() / 32
+    time.sleep(0.005)
+print(x.shape, flush=True)
+sys.exit(3)
+"""
+
+ENVIRONMENTS: dict[str, dict[str, str | None]] = {
+    "no HOME, a dumb terminal, no colour": {"HOME": None, "TERM": "dumb", "NO_COLOR": "1"},
+    "C locale, 40 columns": {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": None,
+        "COLUMNS": "40",
+    },
+    "caches that cannot be written": {
+        "XDG_CACHE_HOME": "/dev/null/x",
+        "TILEPROF_CACHE": "/dev/null/x",
+        "TORCHINDUCTOR_CACHE_DIR": "/dev/null/x",
+    },
+}
+"""Variables to set, and to remove where None."""
+
+
+def program(folder: Path, steps: int = 5) -> Path:
+    path = folder / "infer.py"
+    path.write_text(PROGRAM.replace("STEPS", str(steps)), encoding="utf-8")
+    return path
+
+
+def environment(changed: dict[str, str | None]) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in changed}
+    return kept | {name: value for name, value in changed.items() if value is not None}
+
+
+def tileprof(*words: object, folder: Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "tileprof.cli", *map(str, words)],
+        cwd=folder,
+        capture_output=True,
+        check=False,
+        timeout=250,
+        **options,
+    )
+
+
+def of_the_program(stderr: bytes) -> list[bytes]:
+    return [line for line in stderr.splitlines() if not line.startswith(b"tileprof: ")]
+
+
+@pytest.mark.parametrize("changed", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
+def test_the_program_is_as_it_is_without_tileprof(tmp_path: Path, changed: dict[str, str | None]) -> None:
+    script, env = program(tmp_path), environment(changed)
+    plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, check=False, env=env)
+    recorded = tileprof("record", "--", sys.executable, script, folder=tmp_path, env=env)
+    assert (recorded.returncode, recorded.stdout) == (plain.returncode, plain.stdout)
+    assert of_the_program(recorded.stderr) == plain.stderr.splitlines()
+    assert validate(load(tmp_path / "infer.tileprof")) == []
+    told = tileprof("report", "infer.tileprof", folder=tmp_path, env=env)
+    assert (told.returncode, b"Traceback" in told.stderr) == (0, False), told.stderr
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_a_program_killed_at_a_random_time_leaves_a_trace_that_validates(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    number = dice.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+    command = [
+        sys.executable,
+        "-m",
+        "tileprof.cli",
+        "record",
+        "-o",
+        "run",
+        "--",
+        sys.executable,
+        str(program(tmp_path, 100_000)),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"begin\n"
+        time.sleep(dice.uniform(0, 1.5))
+        process.send_signal(number)
+        rest, stderr = process.stdout.read(), process.stderr.read()
+        assert process.wait(120) == -number
+    assert rest == b""
+    assert b"bug in tileprof" not in stderr
+    trace = load(tmp_path / "run.tileprof.partial")
+    assert not trace.complete
+    assert validate(trace) == []
+
+
+@pytest.mark.parametrize("bytes_", [600, 9_000])
+def test_files_that_may_not_grow_cost_the_trace_and_not_the_program(tmp_path: Path, bytes_: int) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+
+    script = program(tmp_path)
+    ended = tileprof("record", "--", sys.executable, script, folder=tmp_path, preexec_fn=limit)
+    if (tmp_path / "infer.tileprof").exists():
+        assert ended.returncode == 3
+        assert validate(load(tmp_path / "infer.tileprof")) == []
+        return
+    assert ended.returncode in (2, 3), "refused before the program, or the program's own"
+    assert b"tileprof: " in ended.stderr
+    assert b"bug in tileprof" not in ended.stderr
+    if ended.returncode == 3:
+        assert ended.stdout.startswith(b"begin\n")
+
+
+def test_a_full_disk_costs_the_trace_and_not_the_program(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        ended = tileprof("record", "-o", disk / "run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+        assert (ended.returncode, ended.stdout.splitlines()[0]) == (3, b"begin")
+        assert b"the disk is full" in ended.stderr
+        assert not (disk / "run.tileprof").exists()
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("output", ["/proc/run", "/dev/null/run", "file/run"])
+def test_an_output_that_cannot_be_written_is_said_before_the_program_runs(tmp_path: Path, output: str) -> None:
+    (tmp_path / "file").write_text("")
+    ended = tileprof("record", "-o", output, "--", sys.executable, program(tmp_path), folder=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert ended.stderr.count(b"\n") == 1
+
+
+def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    ended = tileprof("record", "-o", "link/run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+    assert ended.returncode == 3
+    assert load(tmp_path / "real" / "run.tileprof").complete
+    (tmp_path / "other.tileprof").symlink_to("real/run.tileprof")
+    again = tileprof("record", "--force", "-o", "other", "--", sys.executable, program(tmp_path), folder=tmp_path)
+    assert (again.returncode, again.stdout) == (2, b"")
+    assert load(tmp_path / "real" / "run.tileprof").complete
+
+
+def test_of_several_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path) -> None:
+    script = program(tmp_path)
+    command = [sys.executable, "-m", "tileprof.cli", "record", "-o", "run", "--", sys.executable, str(script)]
+    several = [
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)
+    ]
+    ended = [(*process.communicate(timeout=250), process.returncode) for process in several]
+    assert sorted(code for _, _, code in ended) == [2, 2, 3]
+    assert [out for out, _, code in ended if code == 2] == [b"", b""]
+    assert validate(load(tmp_path / "run.tileprof")) == []
