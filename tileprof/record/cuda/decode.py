@@ -23,9 +23,11 @@ from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
 
 WORST: Final = ("exact", "inferred", "conservative")
 MOST_ROWS: Final = 1 << 20
-"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""
+"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the
+trace."""
 ROUNDING: Final = 511
-"""Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
+"""Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize,
+CUDACachingAllocator."""
 ARRAY_BYTES: Final = 512
 """Of the buffer that stands for a CUDA array: any number would do."""
 SINCE: Final = {
@@ -52,7 +54,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A launch that was captured into a graph: its kernel, operator, module and call, and the tensors that there were."""
+    """A launch that was captured into a graph: its kernel, operator, module and call, and the tensors that there
+    were.
+    """
 
     kernel: int
     marks: dict[str, str]
@@ -158,10 +162,10 @@ class Decoder:
     def _on_alloc(self, event: dict[str, Any]) -> None:
         self.lifetimes.allocate(event["address"], event["bytes"], "activation" if event.get("pool") else "unknown")
 
-    def _on_handle(self, event: dict[str, Any]) -> None:
+    def _follow_handle(self, event: dict[str, Any]) -> None:
         self.physical.follow(event)
 
-    _on_physical = _on_exported = _on_imported = _on_handle
+    _on_physical = _on_exported = _on_imported = _follow_handle
 
     def _on_map(self, event: dict[str, Any]) -> None:
         shared = self.physical.mapped(event)
@@ -280,7 +284,8 @@ class Decoder:
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
         if not size:
-            # As the library says it of what a graph copies from or to arrays or memory of the host that is not pinned (13.4.92).
+            # As the library says it of what a graph copies from or to arrays or memory of the host that is not pinned
+            # (13.4.92).
             if event["graph"] >= 0:
                 self._on_opaque({**event, "node": 1})
             return
@@ -420,7 +425,9 @@ class Decoder:
         return any(base <= address < end for base, end in self.lifetimes.live())
 
     def _written_constants(self, kernel: int) -> list[tuple[int, int]]:
-        """``[base, end)`` of constant variables that a kernel may read and that something has touched; others have no producer."""
+        """``[base, end)`` of constant variables that a kernel may read and that something has touched; others have no
+        producer.
+        """
         live = self.lifetimes.live()
         variables = ((base, base + size) for base, size in self._constants.get(kernel, []))
         return [v for v in variables if any(v[0] < end and base < v[1] for base, end in live)]

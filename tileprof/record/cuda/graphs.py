@@ -1,9 +1,9 @@
 """Kernel nodes of CUDA graphs, which share their records' launch id: how far they can be told apart.
 
 A node's records carry how many nodes had ended when they were made. That is the node's place as long as nodes run one
-after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it should:
-from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the nodes that
-were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
+after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it
+should: from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the
+nodes that were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Graphs:
                 self._ended[event["launch"]] = event["ended"], event["threads"]
             elif event["e"] == "kernel" and event.get("code", [0, 0])[1]:
                 self._code[event["id"]] = event["code"][0], event["code"][1]
-        # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its own.
+        # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its
+        # own.
         if any(not self._is_at_home(e, process.of(e["launch"], 0)) for e in evidence):
             self._code = {}
         self._clear: dict[int, int] = {}
