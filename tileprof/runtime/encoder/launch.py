@@ -114,11 +114,11 @@ class Launcher:
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
-            return tensor.data_ptr()
+            return int(tensor.data_ptr())
 
         maps = Arguments(MAP_WORDS * len(self.plan.stages))
         put_maps(self.plan, maps, address)
-        words = np.frombuffer(maps.words, np.uint64).view(np.int64)
+        words = np.frombuffer(bytes(maps.words), np.int64)
         tables = [_upload(words, self.device), _upload(stage_table(self.plan, address), self.device)]
         tasks, ends, streams, stream_ends = self._tables
         counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1)]  # state, record, seed
