@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tileprof.record.cuda import raw
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.tiles import Geometry, Times, times
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -209,6 +209,6 @@ def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     graphs = Graphs(process)
     for event in process.events:
         if event["e"] == "launch":
-            entries, told = graphs.entries(event)
-            found.append(times(entries if told is Told.OWN else entries[:0], Geometry.of(event)))
+            entries, attribution = graphs.entries(event)
+            found.append(times(entries if attribution is Attribution.EXACT else entries[:0], Geometry.of(event)))
     return reference, found
