@@ -1,6 +1,6 @@
 """Time whole models: eager, Inductor, and ``backend="tileprof"``, each call in one CUDA graph.
 
-    python measure_models.py OUT.json [--only NAME ...] [--held-out] [--budget S] [--autotune]
+    python measure_models.py OUT.json [--only NAME ...] [--held-out | --everything] [--budget S] [--autotune]
     python measure_models.py --table OUT.json [--merge MORE.json ...]
 
 Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while the others stand still, the races of the backend included.
@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 REPLAYS, WARM = 30, 5
+LONGEST_TURN = 25  # seconds: one that hangs must not cost the others their turn
 VARIANTS = ("eager", "inductor", "autotuned", "tileprof")
 
 
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", help="names of models, or beginnings of them")
     parser.add_argument("--held-out", action="store_true", help="the models that nothing was tuned for")
+    parser.add_argument("--everything", action="store_true", help="these and the others")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which what is left is given up")
     parser.add_argument("--autotune", action="store_true", help="max-autotune-no-cudagraphs too, where it was chosen")
     parser.add_argument("--tiny", action="store_true", help="small models, to try this program")
@@ -64,7 +66,7 @@ def merge(out: Path, others: list[Path]) -> None:
 def names(options: argparse.Namespace) -> list[str]:
     from model_cases import HELD_OUT, TABLE
 
-    group = HELD_OUT if options.held_out else TABLE
+    group = TABLE | HELD_OUT if options.everything else HELD_OUT if options.held_out else TABLE
     return [
         n
         for n in group
@@ -132,7 +134,7 @@ def measure(options: argparse.Namespace) -> None:
             worker.end()
             row: dict[str, Any] = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
         else:
-            worker.go(end - time.monotonic())
+            worker.go(min(LONGEST_TURN, end - time.monotonic()))
             row = worker.row or {"failed": "it ended without a result" if worker.done.is_set() else "out of time"}
             worker.end()
         found["rows"][worker.name] = row
@@ -361,9 +363,9 @@ def table(found: dict[str, Any]) -> list[str]:
 
 def what_ran(row: dict[str, Any]) -> str:
     """Which program the backend kept, by its log."""
-    kept = [line for line in row.get("log", ()) if "kept" in line]
-    if kept and "kept ours" in kept[-1]:
-        return kept[-1].rsplit("(", 1)[-1].rstrip(")")
+    decided = [line for line in row.get("log", ()) if line.startswith("whole program: ")]
+    if decided and "kept ours" in decided[-1]:
+        return decided[-1].split("kept ours (", 1)[1].removesuffix(")")
     return "Inductor" if row.get("log") else ""
 
 

@@ -56,6 +56,10 @@ def shape_of(found: Matched) -> DecoderShape:
 def region_of(found: Matched) -> Region:
     """The region of a decoder. Raises `UserError` where the kernel does not take it."""
     shape = shape_of(found)
+    if shape.masked is not None:
+        raise UserError(
+            "the decoder has a mask besides its positions, with which the kernel has not been run on a device"
+        )
     nodes = _closed(found)
     inputs = aten.inputs_of(nodes)
     place = {node: number for number, node in enumerate(inputs)}

@@ -84,19 +84,19 @@ def matched(logits: fx.Node) -> Matched:
 
 def _entrance(found: Matched, x: fx.Node) -> None:
     batch, hidden = found.sizes["batch"], found.sizes["hidden"]
-    if aten.calls(x, ATEN.embedding.default) and aten.dtype(x.args[1]) is torch.int64:
-        table, tokens = x.args[:2]
-        shape = aten.shape(table)
-        _need(shape is not None and len(shape) == 2, "the embedding has no sizes")
-        assert shape is not None
-        found.nodes.add(x)
-        found.tensor(found.model, "embedding", table, (shape[0], hidden))
-        strides = aten.strides(tokens)
-        one_each = aten.shape(tokens) == (batch, 1) and strides is not None and (batch == 1 or strides[0] == 1)
-        _need(one_each, "the tokens are not one per sequence, in neighbouring words")
-        found.model["tokens"] = tokens
-    else:
-        found.tensor(found.model, "embedding", x, (batch, 1, hidden))
+    _need(
+        aten.calls(x, ATEN.embedding.default) and aten.dtype(x.args[1]) is torch.int64,
+        "the first layer is not of embedded tokens",
+    )
+    table, tokens = x.args[:2]
+    shape, strides = aten.shape(table), aten.strides(tokens)
+    _need(shape is not None and len(shape) == 2, "the embedding has no sizes")
+    assert shape is not None
+    found.nodes.add(x)
+    found.tensor(found.model, "embedding", table, (shape[0], hidden))
+    one_each = aten.shape(tokens) == (batch, 1) and strides is not None and (batch == 1 or strides[0] == 1)
+    _need(one_each, "the tokens are not one per sequence, in neighbouring words")
+    found.model["tokens"] = tokens
 
 
 def _counters(found: Matched) -> None:
