@@ -34,6 +34,7 @@ void let_go_of_one() {
         }
         const Store store = fiber.held.front();
         put(store);
+        progress = true;
         fiber.held.erase(fiber.held.begin());
         --block_of(fiber).held;
         return;
