@@ -12,6 +12,10 @@ _LARGEST_DIVISOR = 64
 """Divisors tried besides the length of a run: tile shapes are small multiples of each other."""
 
 
+_CELLS_AT_ONCE = 1 << 20
+_FAR = 2**62
+
+
 def fit(values: I64, coordinates: I64, names: tuple[str, ...], top: int) -> str | None:
     """An expression in ``names`` that gives ``values`` on every row of ``coordinates``, clipped to ``[0, top]``.
 
@@ -46,15 +50,18 @@ def _fit_periodic(steps: I64, values: I64, name: str, top: int) -> str | None:
 def _fit_steps(steps: I64, values: I64, name: str, top: int) -> str | None:
     if (values == values[0]).all():
         return str(int(values[0]))
-    for p, d in _slopes(steps, values, top):
-        # q is feasible if d*v <= p*k + q < d*(v + 1) for every step; clipping frees one side at 0 and at top.
-        below, above = values > 0, values < top
-        least = int((d * values - p * steps)[below].max()) if below.any() else None
-        most = int((d * values + d - 1 - p * steps)[above].min()) if above.any() else None
-        if least is not None and most is not None and least > most:
-            continue
-        q = min(max(0, least if least is not None else 0), most if most is not None else 2**62)
-        return _write(p, q, d, name, steps, top)
+    # q is feasible if d*v <= p*k + q < d*(v + 1) for every step; clipping frees one side at 0 and at top.
+    lower, upper = values > 0, values < top
+    slopes = np.array(_slopes(steps, values, top), np.int64).reshape(-1, 2)
+    for some in np.array_split(slopes, max(1, len(slopes) * len(steps) // _CELLS_AT_ONCE)):
+        p, d = some[:, :1], some[:, 1:]
+        least = (d * values[lower] - p * steps[lower]).max(axis=1, initial=-_FAR)
+        most = (d * values[upper] + d - 1 - p * steps[upper]).min(axis=1, initial=_FAR)
+        feasible = np.flatnonzero(least <= most)
+        if len(feasible):
+            row = int(feasible[0])
+            q = min(max(0, int(least[row])), int(most[row]))
+            return _write(int(some[row, 0]), q, int(some[row, 1]), name, steps, top)
     common = int(np.gcd.reduce(values - values[0]))
     if common > 1:
         offset = int(values[0]) % common

@@ -16,7 +16,10 @@ from tileprof.analysis.grouping import equal_lists
 from tileprof.analysis.touch import Touch
 from tileprof.arrays.intervals import overlaps
 from tileprof.arrays.ragged import group_starts, ragged
+from tileprof.errors import TraceError
 
+MOST_DEPENDENCIES = 1 << 27
+"""Of different tiles of two launches: 4 GB."""
 _MOST_PAIRS = 20_000_000
 """Overlaps held at a time: bounds the working memory of a join to about 1 GB."""
 
@@ -123,7 +126,7 @@ def _join(source: Source, touch: Touch) -> _Rows:
     """Overlaps summed by consumer class and producer class: ``(consumer, producer, bytes, last, first)``, sorted."""
     width = source.touch.classes
     parts = []
-    begin = 0
+    begin = found = 0
     reach = np.maximum.accumulate(source.hi)
     while begin < len(touch.lo):
         stop = min(len(touch.lo), begin + _chunk(source, touch, begin))
@@ -136,6 +139,12 @@ def _join(source: Source, touch: Touch) -> _Rows:
         key = touch.cls[a].astype(np.int64) * width + source.cls[b]
         parts.append(_sum(key, size, source.last[b], touch.first[a]))
         begin = stop
+        found += len(parts[-1][0])
+        if found > MOST_DEPENDENCIES:
+            raise TraceError(
+                f"two launches have more than {MOST_DEPENDENCIES:,} dependencies of different tiles, which are not worked out: "
+                "record with larger tiles, or fewer launches"
+            )
     merged = parts[0] if len(parts) == 1 else _sum(*(np.concatenate(c) for c in zip(*parts, strict=True)))
     key, size, last, first = merged
     return key // width, key % width, size, last, first

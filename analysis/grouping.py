@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,9 @@ from tileprof.arrays.ragged import group_starts, ragged
 
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93)
 """Odd 64-bit constants (golden ratio; xxHash's second prime; Evensen's mixer) that spread bits when multiplied."""
+
+
+_FEW_ROWS = 512
 
 
 def _mix(values: NDArray[np.uint64], by: int) -> NDArray[np.uint64]:
@@ -35,9 +40,11 @@ def equal_lists(
     lists = len(indptr) - 1
     if lists == 0:
         return np.empty(0, np.int32), np.empty(0, np.int64)
+    rows = [_bits(c) for c in columns]
+    if len(rows[0]) <= _FEW_ROWS and lists <= _FEW_ROWS:
+        return _equal_few(indptr, rows)
     counts = np.diff(indptr)
     owner, place = ragged(counts)
-    rows = [_bits(c) for c in columns]
     keys = [_hash_lists(indptr, counts, place, rows, seed) for seed in (0, 1)]
     order = np.lexsort((np.arange(lists), counts, *keys))
     starts = group_starts(*(key[order] for key in (*keys, counts)))
@@ -52,6 +59,20 @@ def equal_lists(
     if not all(np.array_equal(row, row[twin]) for row in rows):
         raise AssertionError("two different lists have one 128-bit hash")
     return group, representative
+
+
+def _equal_few(
+    indptr: NDArray[np.int64], rows: list[NDArray[np.uint64]]
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """As `equal_lists`, by the bytes of each list: for few rows that is faster than calls of numpy."""
+    text, width = np.stack(rows, axis=1).tobytes(), 8 * len(rows)
+    ends = [width * at for at in indptr.tolist()]
+    first: dict[bytes, int] = {}
+    group = [first.setdefault(text[begin:end], len(first)) for begin, end in pairwise(ends)]
+    representative = [0] * len(first)
+    for number in range(len(group) - 1, -1, -1):
+        representative[group[number]] = number
+    return np.array(group, np.int32), np.array(representative, np.int64)
 
 
 def _hash_lists(

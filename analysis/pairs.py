@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
     """One row an ordered pair of dependent launches.
 
     Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there are
-    none of the other edges that renaming cannot remove, or of the ``reuse`` edges; raw, war, waw (edges by hazard, without
+    none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of such pairs come
+    and go with the allocator); raw, war, waw (edges by hazard, without
     reuse), reuse (edges that renaming removes); edges (all of them); bytes (of the edges the pattern describes);
     reuse_only (the pair would be independent after renaming).
     """
@@ -30,7 +32,8 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
     bounds = [0, *changed.tolist(), len(keys)] if len(keys) else [0]
     hazard, reuse = links["hazard"].astype(str).tolist(), links["reuse"].tolist()
     block, edges, size = links["block"].tolist(), links["edges"].tolist(), links["bytes"].tolist()
-    known: dict[tuple[tuple[int, ...], int, int], Pattern] = {}
+    known: dict[_Key, Pattern] = {}
+    alike: dict[tuple[bytes, int, int, bool], Pattern] = {}
     rows = []
     for start, stop in pairwise(bounds):
         producer, consumer = (int(k) for k in keys[start])
@@ -39,17 +42,16 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
             if not reuse[row]:
                 count[hazard[row]] += edges[row]
         chosen = _describing(range(start, stop), hazard, reuse)
-        key = (tuple(sorted(block[row] for row in chosen)), int(footprint[producer]), int(footprint[consumer]))
+        lasting = not all(reuse[start:stop])
+        key = (tuple(sorted(block[row] for row in chosen)), int(footprint[producer]), int(footprint[consumer]), lasting)
         if key not in known:
-            known[key] = _classify(graph, key)
+            known[key] = _classify(graph, key, alike)
         pattern = known[key]
         total = sum(edges[start:stop])
         hazards = list(count.values())
         described = sum(size[row] for row in chosen)
         shape = (pattern.name, pattern.map, pattern.tightness)
-        rows.append(
-            (producer, consumer, *shape, total, described, *hazards, total - sum(hazards), all(reuse[start:stop]))
-        )
+        rows.append((producer, consumer, *shape, total, described, *hazards, total - sum(hazards), not lasting))
     columns = {
         "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64", "edges": "int64",
         "bytes": "int64", "raw": "int64", "war": "int64", "waw": "int64", "reuse": "int64", "reuse_only": "bool",
@@ -62,7 +64,20 @@ def _describing(rows: range, hazard: list[str], reuse: list[bool]) -> list[int]:
     return raw or [row for row in rows if not reuse[row]] or list(rows)
 
 
-def _classify(graph: TileGraph, key: tuple[tuple[int, ...], int, int]) -> Pattern:
-    blocks, producer, consumer = key
+_Key = tuple[tuple[int, ...], int, int, bool]
+"""Blocks, footprints of producer and consumer, and whether the pair is dependent after renaming."""
+
+
+def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bool], Pattern]) -> Pattern:
+    """The pattern of some blocks; found once for all that have the same parents, whatever bytes pass between them."""
+    blocks, producer, consumer, lasting = key
     merged: EdgeBlock = merge_blocks([graph.blocks[b] for b in blocks])
-    return classify(merged, graph.trace.footprint(producer), graph.trace.footprint(consumer))
+    digest = hashlib.blake2b(digest_size=16)
+    for column in (merged.set_of, merged.indptr, merged.parent):
+        digest.update(len(column).to_bytes(8, "little"))
+        digest.update(np.ascontiguousarray(column).tobytes())
+    same = (digest.digest(), producer, consumer, lasting)
+    if same not in alike:
+        footprints = graph.trace.footprint(producer), graph.trace.footprint(consumer)
+        alike[same] = classify(merged, *footprints, mapped=lasting)
+    return alike[same]

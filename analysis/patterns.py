@@ -43,8 +43,8 @@ class Pattern:
     tightness: float
 
 
-def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint) -> Pattern:
-    """The pattern of a block with at least one edge."""
+def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint, *, mapped: bool = True) -> Pattern:
+    """The pattern of a block with at least one edge; without its map where that is not asked for."""
     producer, consumer = _counted(producer), _counted(consumer)
     sets = _Sets(block, producer)
     axes = _line_axes(sets, producer)
@@ -67,7 +67,8 @@ def classify(block: EdgeBlock, producer: Footprint, consumer: Footprint) -> Patt
         name = "irregular"
     covered = int((sets.volume * sets.uses).sum())
     tightness = float((sets.size * sets.uses).sum()) / covered
-    return Pattern(name, _map(block, sets, stride, consumer), tightness if name != "strided" else 1.0)
+    found = _map(block, sets, stride, consumer) if mapped else ""
+    return Pattern(name, found, tightness if name != "strided" else 1.0)
 
 
 def _counted(footprint: Footprint) -> Footprint:

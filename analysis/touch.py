@@ -16,6 +16,9 @@ from tileprof.arrays.ragged import group_starts, ragged
 from tileprof.errors import TraceError
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
+MOST_RUNS = 1 << 26
+"""Of the boxes of one launch in one buffer: each takes some 60 bytes while they are sorted."""
+
 _BOX = ("offset", "length", "count_0", "stride_0", "count_1", "stride_1", "first", "last")
 
 
@@ -106,7 +109,14 @@ def _flatten(
     """Boxes as segments that are disjoint within a class, sorted by ``lo``."""
     seamless = (count_0 > 1) & (stride_0 == length)
     length = np.where(seamless, length * count_0, length)
-    inner = np.where(seamless, 1, count_0).astype(np.int64)
+    inner = np.where(seamless | (stride_0 == 0), 1, count_0).astype(np.int64)
+    count_1 = np.where(stride_1 == 0, 1, count_1)  # the same bytes again
+    runs = int((inner.astype(np.float64) * count_1).sum())
+    if runs > MOST_RUNS:
+        raise TraceError(
+            f"the tiles of a launch touch {runs:,} separate runs of bytes; at most {MOST_RUNS:,} are told apart: "
+            "record it again at a coarser granule"
+        )
     owner, place = ragged(inner * count_1)
     lo = offset[owner] + (place % inner[owner]) * stride_0[owner] + (place // inner[owner]) * stride_1[owner]
     hi = lo + length[owner]

@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 # Triton decides at import whether kernels are interpreted, and whichever test imports torch first may import it.
 os.environ["TRITON_INTERPRET"] = "1"
 
+# On a slow machine lines that tell where a command is would stand among what tests compare.
+os.environ["TILEPROF_PROGRESS_S"] = "0"
+
 # The gate must not fail by chance: it draws from a fixed seed. `make search` draws at random, and on slow machines.
 settings.register_profile("gate", derandomize=True, deadline=None)
 settings.register_profile(

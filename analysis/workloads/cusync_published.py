@@ -382,13 +382,14 @@ def predictions(points: list[Point], c: Calibration) -> pd.DataFrame:
 
 def agreement(frame: pd.DataFrame, column: str = "predicted") -> pd.DataFrame:
     """For each kind, GPU and policy, over the points that test: how many, correlation with the published gains, and mean error in
-    points of percent.
+    points of percent, of the predictions and of answering always with the mean of the published gains (``mean_alone``).
     """
     rows = []
     for key, part in frame[frame["tests"]].groupby(["kind", "arch", "policy"], sort=False):
         seen, said = part["published"].to_numpy(), part[column].to_numpy()
-        rows.append((*key, len(part), float(np.corrcoef(seen, said)[0, 1]), float(np.abs(seen - said).mean())))
-    return pd.DataFrame(rows, columns=["kind", "arch", "policy", "points", "correlation", "mean_error"])
+        errors = [float(np.abs(seen - guess).mean()) for guess in (said, seen.mean())]
+        rows.append((*key, len(part), float(np.corrcoef(seen, said)[0, 1]), *errors))
+    return pd.DataFrame(rows, columns=["kind", "arch", "policy", "points", "correlation", "mean_error", "mean_alone"])
 
 
 def best_policies(frame: pd.DataFrame, least: float = 3.0, stream: bool = False) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from functorch.compile import make_boxed_func
 from tileprof.runtime.compile.tracing import traced
 from tileprof.runtime.convnet import find as finding
 from tileprof.runtime.convnet.network import Convolution, Network, computed
+from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.convnet.runner import NetworkRunner
 
 REPLAYS = 30
@@ -134,9 +135,11 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
         before = 0.0
         for end in range(1, len(network.layers) + 1):
             part = Network(network.layers[:end], network.dtype, network.names[:end])
-            layer, runner = part.layers[-1], NetworkRunner(part, torch.device("cuda"), part.layers[-1].shape)
-            took = microseconds(lambda runner=runner: runner(*values))
-            tiling = runner.plan.tilings[-1]
+            layer = part.layers[-1]
+            plan = planned(part, runner.plan.blocks, runner.plan.tilings[:end])
+            one = NetworkRunner(part, torch.device("cuda"), layer.shape, plan=plan)
+            took = microseconds(lambda one=one: one(*values))
+            tiling = plan.tilings[-1]
             what = f"{layer.size} /{layer.stride}" if isinstance(layer, Convolution) else type(layer).__name__
             say(
                 f"  {took:7.1f} {took - before:+6.1f} {part.name(end - 1)} {what} {layer.reads} -> {layer.shape} {tiling}",

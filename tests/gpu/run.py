@@ -115,6 +115,7 @@ STEPS = (
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=90, limit_s=300, alone=True),
     suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
+    suite("runtime_networks", "test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
     suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("models", "tests/gpu/measure_models.py", "{out}/models.json", "--budget", "{seconds}", likely_s=200, limit_s=300, alone=True),
     script(

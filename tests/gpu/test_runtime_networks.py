@@ -109,7 +109,7 @@ def test_a_wait_that_gives_up_is_named():
     )
     runner(pictures(1), *weights)
     torch.cuda.synchronize()
-    with pytest.raises(RuntimeError, match=r"layer 5: the tile at image 0.* waited for semaphore \d+ in vain"):
+    with pytest.raises(RuntimeError, match=r"layer [56]: the tile at image 0.* waited for semaphore \d+ in vain"):
         runner.check()
 
 

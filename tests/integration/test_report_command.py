@@ -1,18 +1,25 @@
 """``tileprof report`` as a user runs it."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.analysis.fakes import write_mlp
+from tileprof.cli import main
 
 
 def report(*arguments, cwd=None, environment=None):
+    """A finished `tileprof report`; in a process of its own only where its folder or its environment matters."""
+    if cwd is None and environment is None:
+        return in_process(["report", *map(str, arguments)])
     return subprocess.run(
         [sys.executable, "-m", "tileprof.cli", "report", *map(str, arguments)],
         capture_output=True,
@@ -21,6 +28,21 @@ def report(*arguments, cwd=None, environment=None):
         check=False,
         env=os.environ | (environment or {}),
     )
+
+
+def in_process(arguments):
+    """As the command line would, without a new interpreter: starting one takes longer than the report."""
+    with io.BytesIO() as out, io.BytesIO() as err:
+        streams = [io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (out, err)]
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            try:
+                code = main(arguments)
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        told = SimpleNamespace(returncode=code, stdout=out.getvalue().decode(), stderr=err.getvalue().decode())
+        for stream in streams:
+            stream.detach()
+        return told
 
 
 @pytest.fixture(scope="module")

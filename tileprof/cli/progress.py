@@ -4,6 +4,7 @@ minute.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from tileprof.cli.console import terminal
 
 SELDOM_S = 30.0
-"""Between lines in a log: a short command writes none."""
+"""Between lines in a log: a short command writes none. The environment variable `EVERY` says otherwise; 0: no lines."""
+
+EVERY = "TILEPROF_PROGRESS_S"
 
 
 def first_time() -> str:
@@ -32,7 +35,11 @@ def steps() -> Iterator[Callable[[str], None]]:
         yield lambda _: None
         return
     if not sys.stderr.isatty():
-        with _lines() as say:
+        seconds = _between_lines()
+        if seconds <= 0:
+            yield lambda _: None
+            return
+        with _lines(seconds) as say:
             yield say
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - heavy
@@ -44,8 +51,15 @@ def steps() -> Iterator[Callable[[str], None]]:
         yield lambda step: shown.update(task, description=f"tileprof: {step}")
 
 
+def _between_lines() -> float:
+    try:
+        return float(os.environ.get(EVERY, SELDOM_S))
+    except ValueError:
+        return SELDOM_S
+
+
 @contextmanager
-def _lines() -> Iterator[Callable[[str], None]]:
+def _lines(seconds: float) -> Iterator[Callable[[str], None]]:
     begun, present, over = time.monotonic(), "", threading.Event()
 
     def begins(step: str) -> None:
@@ -53,7 +67,7 @@ def _lines() -> Iterator[Callable[[str], None]]:
         present = step
 
     def tell() -> None:
-        while not over.wait(SELDOM_S):
+        while not over.wait(seconds):
             sys.stderr.write(f"tileprof: {present}, {time.monotonic() - begun:.0f} s\n")
             sys.stderr.flush()
 

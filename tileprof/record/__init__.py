@@ -111,7 +111,9 @@ def default_output(program: tuple[str, ...]) -> Path:
 
 
 class _CallableModule(ModuleType):
-    """``tileprof.record`` is this package and, as in ``with tileprof.record("x.tileprof"):``, what records from Python."""
+    """``tileprof.record`` is this package and, as in ``with tileprof.record("x.tileprof"):``, what records from
+    Python.
+    """
 
     def __call__(self, path: str | os.PathLike[str], **options: Any) -> AbstractContextManager[None]:
         """Record the PyTorch operators that run inside the context: see `tileprof.record.model.inline.recording`."""

@@ -78,6 +78,7 @@ def test_the_a100s_two_policies_agree_on_the_pace_and_stream_order_does_not(fram
     crossed = agreement(a100, "from_other")
     assert (crossed["correlation"] >= 0.95).all()
     assert (crossed["mean_error"] < 1.5).all()
+    assert (agreement(a100)["mean_error"] > agreement(a100)["mean_alone"]).all()  # the mean would have done better
     assert (agreement(a100)["correlation"] < 0.6).all()  # as against stream order they stay unexplained
     paces = a100.pivot_table(index="m", columns="policy", values="pace")
     apart = (paces["tilesync"] / paces["rowsync"] - 1).abs()

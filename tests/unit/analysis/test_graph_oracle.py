@@ -143,3 +143,23 @@ def test_overlapping_live_buffers_are_refused() -> None:
     builder.buffer(8, 16)
     with pytest.raises(TraceError, match="buffers 0 and 1 overlap"):
         build_graph(builder.trace())
+
+
+def test_work_beyond_any_memory_is_refused_and_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder, tiles = TraceBuilder(), np.arange(40)
+    write = builder.footprint(40, [{"tile": tiles, "operand": 0, "mode": WRITE, "offset": tiles * 4, "length": 4}])
+    read = builder.footprint(
+        40, [{"tile": tiles, "operand": 0, "mode": READ, "offset": 0, "length": 4 * (tiles + 1), "count_1": 9}]
+    )
+    memory = builder.buffer(0, 160)
+    for footprint in (write, read):
+        builder.launch(footprint, (memory, 0))
+    trace = builder.trace()
+    monkeypatch.setattr("tileprof.analysis.touch.MOST_RUNS", 40)
+    assert build_graph(trace).links["edges"].tolist() == [820], "repetitions of the same bytes are no runs of their own"
+    monkeypatch.setattr("tileprof.analysis.blocks.MOST_DEPENDENCIES", 800)
+    with pytest.raises(TraceError, match="more than 800 dependencies of different tiles"):
+        build_graph(trace)
+    monkeypatch.setattr("tileprof.analysis.touch.MOST_RUNS", 30)
+    with pytest.raises(TraceError, match="touch 40 separate runs of bytes; at most 30"):
+        build_graph(trace)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import pandas as pd
 
+from tests.unit.analysis.fakes import frame
 from tileprof.trace import structure
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
@@ -20,6 +21,7 @@ class MemoryTrace:
     operands: pd.DataFrame
     buffers: pd.DataFrame
     distinct: list[Footprint]
+    read: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
 
     path = "a trace in memory"
 
@@ -39,6 +41,11 @@ class MemoryTrace:
 
     def columns(self, table: str) -> dict[str, np.ndarray]:
         """A table as the reader gives it: int64 columns, boxes in the order of their tiles."""
+        if table not in self.read:
+            self.read[table] = self._columns(table)
+        return self.read[table]
+
+    def _columns(self, table: str) -> dict[str, np.ndarray]:
         if table == "tiles":
             tiles = [footprint.tiles for footprint in self.distinct]
             block = np.concatenate([np.empty((0, 3), np.int32), *(footprint.block for footprint in self.distinct)])
@@ -46,14 +53,15 @@ class MemoryTrace:
                 "footprint": np.repeat(np.arange(len(tiles)), tiles),
                 "tile": np.concatenate([np.empty(0, np.int64), *map(np.arange, tiles)]),
                 **{f"block_{axis}": block[:, number] for number, axis in enumerate("xyz")},
+                **dict.fromkeys(("duration_ns", "bytes_read", "bytes_written"), np.zeros(len(block))),
             }
         if table == "accesses":
             sorted_boxes = [f.boxes.take(np.argsort(f.boxes.tile, kind="stable")) for f in self.distinct]
             boxes = Boxes.concat(sorted_boxes)
             columns = {name.name: getattr(boxes, name.name) for name in fields(Boxes)}
             return {"footprint": np.repeat(np.arange(len(sorted_boxes)), [len(b) for b in sorted_boxes]), **columns}
-        frame = getattr(self, table)
-        return {name: frame[name].to_numpy() for name in frame}
+        full = frame(table, getattr(self, table).to_dict("records"))  # what the builder leaves out has plain values
+        return {name: full[name].to_numpy() for name in full}
 
 
 @dataclass
@@ -88,7 +96,7 @@ class TraceBuilder:
             {"launch": range(len(self.bound)), "footprint": [f for f, _ in self.bound], "tiles": tiles}
         )
         operands = [(n, slot, b, o) for n, (_, ops) in enumerate(self.bound) for slot, (b, o) in enumerate(ops)]
-        frame = pd.DataFrame(operands, columns=["launch", "operand", "buffer", "offset"]).astype("int64")
+        operand_rows = pd.DataFrame(operands, columns=["launch", "operand", "buffer", "offset"]).astype("int64")
         columns = ["base", "bytes", "allocated_at", "freed_at"]
         buffers = pd.DataFrame(self.buffers, columns=columns).astype("int64")
         buffers.insert(0, "buffer", range(len(buffers)))
@@ -96,7 +104,9 @@ class TraceBuilder:
             "begin_ns": 0, "duration_ns": 1000, "kernel": "k", "op": "o", "module": "m",
         }.items():  # fmt: skip
             launches[name] = value
-        return MemoryTrace(launches.astype({"footprint": "int64", "tiles": "int64"}), frame, buffers, self.footprints)
+        return MemoryTrace(
+            launches.astype({"footprint": "int64", "tiles": "int64"}), operand_rows, buffers, self.footprints
+        )
 
 
 def bytes_of(boxes: Boxes, row: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from tileprof.cli import progress
 
 
 def test_a_long_command_says_in_a_log_where_it_is(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(progress, "SELDOM_S", 0.05)
+    monkeypatch.setenv(progress.EVERY, "0.05")
     with progress.steps() as say:
         say("reading")
         say("watching accesses")
@@ -18,6 +18,14 @@ def test_a_long_command_says_in_a_log_where_it_is(monkeypatch, capsys) -> None:
     assert told.err.splitlines()[0] == "tileprof: watching accesses, 0 s"
     assert 2 <= len(told.err.splitlines()) <= 6
     time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_can_be_kept_free_of_progress(monkeypatch, capsys) -> None:
+    monkeypatch.setenv(progress.EVERY, "0")
+    with progress.steps() as say:
+        say("reading")
+        time.sleep(0.1)
     assert capsys.readouterr().err == ""
 
 

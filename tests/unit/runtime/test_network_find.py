@@ -10,6 +10,7 @@ import torch
 from functorch.compile import make_boxed_func
 from torch import nn
 
+from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs, traced
 from tileprof.runtime.convnet import find as finding
 from tileprof.runtime.convnet.network import Convolution, Network, computed
@@ -113,6 +114,7 @@ def test_a_network_is_found_and_is_the_model(model: nn.Module) -> None:
         ((region, (first, *values)),) = kept
         exact = model.float()(x.float())
         model.half()
+    assert unfit(region.outputs[0].graph, region) is None
     network = network_of(region)
     out = computed(network, first, values)[-1].reshape(exact.shape).float()
     assert float((out - exact).norm() / exact.norm()) < 5e-3

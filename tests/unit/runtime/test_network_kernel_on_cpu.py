@@ -118,6 +118,7 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
         ("kernel.cu", "fence_proxy_async_global();\n        add_release", "add_release"),
         ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
         ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
+        ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
         ("products.cuh", "turn ^= 1;\n        }", "}"),
         ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
     ],

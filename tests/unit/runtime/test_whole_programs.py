@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import shutil
 import threading
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, lanes, program
+from tileprof.runtime.compile.inductor import rest_by_inductor
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
@@ -128,6 +130,34 @@ def test_ours_is_kept_only_where_it_is_two_percent_faster(monkeypatch, said, tim
     assert report.left["addmm"] == 2
     assert report.taken == {"an attention": 1}
     assert f"kept {'ours' if ours else 'Inductor'}" in said()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ here")
+def test_inductor_hands_a_region_the_cache_itself_and_fuses_what_is_left(monkeypatch, said) -> None:
+    seen = []
+
+    def find(graph):
+        (region,) = attention_part(graph)
+
+        class Watched(Played):
+            def __call__(self, *inputs):
+                seen.append([inputs[n].data_ptr() for n in region.mutated])
+                return super().__call__(*inputs)
+
+        object.__setattr__(region, "build", lambda _: Watched(region))
+        yield region
+
+    harness, (model, other) = Harness(monkeypatch, find, use="always"), two_decoders()
+    monkeypatch.setattr(entry, "rest_by_pytorch", rest_by_inductor)
+    compiled = harness.compile(model)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(4, 64)
+            assert torch.allclose(compiled(x), other(x), atol=1e-5)
+            assert torch.allclose(model.cache, other.cache, atol=1e-5)
+            assert model.calls == other.calls
+    assert set(map(tuple, seen)) == {(model.cache.data_ptr(),)}
+    assert "Inductor's" not in said()
 
 
 def wrong(graph):

@@ -28,7 +28,9 @@ def has_gpu() -> bool:
 
 
 def missing() -> str:
-    """What this machine lacks of what recording needs, "" for nothing. Looks, but builds and runs nothing: `doctor` does."""
+    """What this machine lacks of what recording needs, "" for nothing. Looks, but builds and runs nothing: `doctor`
+    does.
+    """
     from tileprof.errors import UserError  # noqa: PLC0415 - as above
     from tileprof.record.cuda import gpu, locate, program  # noqa: PLC0415
 

@@ -80,7 +80,8 @@ def join(parts: list[Strided]) -> Strided:
 def bind(parts: list[tuple[int, Strided]], times: Times, lifetimes: Lifetimes, origins: Sequence[int] = ()) -> Bound:
     """Boxes with their modes as a footprint's boxes.
 
-    An operand begins at the first byte touched, or at the last of ``origins`` (addresses of tensors) before it in its buffer.
+    An operand begins at the first byte touched, or at the last of ``origins`` (addresses of tensors) before it in its
+    buffer.
 
     Operand slots are ordered by a hash of what is done to them, relative to the first byte touched: two launches of
     the same kernel on other buffers then agree, and where two operands have equal hashes their order does not matter.

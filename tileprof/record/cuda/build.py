@@ -4,7 +4,8 @@
                                  patches.fatbin      device side, one architecture a build
                                  built.json          what it was built from
 
-The key is a hash of everything that went in: compiler versions, flags, our sources and the headers of Compute Sanitizer.
+The key is a hash of everything that went in: compiler versions, flags, our sources and the headers of Compute
+Sanitizer.
 """
 
 from __future__ import annotations

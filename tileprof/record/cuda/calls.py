@@ -1,7 +1,7 @@
 """Which operator call each launch belongs to, as PyTorch dispatched it, and the ``call`` column that says so.
 
-The hooks inside the program (`inprocess/tileprof_calls.py`) write a ``called`` event behind the launches of a call, between
-the two marks that name its operator.
+The hooks inside the program (`inprocess/tileprof_calls.py`) write a ``called`` event behind the launches of a call,
+between the two marks that name its operator.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class OperatorCall:
     def column(self, number: int, operands: Sequence[tuple[int, int]], lifetimes: Lifetimes) -> str:
         """The text of ``launches.call`` for one of its launches; ``number`` is the same for all launches of the call.
 
-        Beside what the model recorder writes it holds every tensor of the call with buffer (-1: unknown) and offset in bytes,
-        whether or not this launch touches it.
+        Beside what the model recorder writes it holds every tensor of the call with buffer (-1: unknown) and offset in
+        bytes, whether or not this launch touches it.
         """
         places = [_place(t, lifetimes) for t in self.tensors]
         tensors = [
@@ -83,7 +83,9 @@ class OperatorCall:
         return json.dumps(text, separators=(",", ":"))
 
     def _slot(self, operand: tuple[int, int], places: Sequence[tuple[int, int]]) -> dict[str, Any] | None:
-        """The layout of the tensor that an operand slot is; empty for workspace, None where several tensors share a buffer."""
+        """The layout of the tensor that an operand slot is; empty for workspace, None where several tensors share a
+        buffer.
+        """
         buffer, offset = operand
         here = {t.view: (t, at) for t, (b, at) in zip(self.tensors, places, strict=True) if b == buffer}
         if not here:

@@ -13,26 +13,20 @@ from numpy.typing import NDArray
 from tileprof.devices import Device, occupancy
 from tileprof.record.cuda import accesses, bind, calls, join, raw, writes
 from tileprof.record.cuda.calls import OperatorCall
-from tileprof.record.cuda.graphs import Graphs, Told
-from tileprof.record.cuda.items import Items, Walk
+from tileprof.record.cuda.coverage import Examined, Records, examine, missing_reason
+from tileprof.record.cuda.graphs import Attribution, Graphs
+from tileprof.record.cuda.items import Walk
 from tileprof.record.cuda.lifetimes import Lifetimes, Ranges
 from tileprof.record.cuda.physical import Physical
 from tileprof.record.cuda.runs import Strided
 from tileprof.record.cuda.tiles import Geometry, Times, times
-from tileprof.trace import ATOMIC, READ, WRITE, Footprint, Launch, TraceWriter
+from tileprof.trace import READ, WRITE, Footprint, Launch, TraceWriter
 
-WORST: Final = ("exact", "inferred", "conservative")
 MOST_ROWS: Final = 1 << 20
-"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the trace."""
-ROUNDING: Final = 511
-"""Bytes behind a tensor that PyTorch's allocator adds to it, at most: they are nobody's. kMinBlockSize, CUDACachingAllocator."""
+"""Tiles times buffers of a launch that stands for all memory; beyond, its tiles stand as one, or nobody could read the
+trace."""
 ARRAY_BYTES: Final = 512
 """Of the buffer that stands for a CUDA array: any number would do."""
-SINCE: Final = {
-    "tileprof_copy_async": 80, "tileprof_bulk_load": 90, "tileprof_bulk_store": 90, "tileprof_bulk_reduce": 90,
-    "tileprof_tensor_load": 90,
-}  # fmt: skip
-"""Architectures whose code holds instructions of such a kind."""
 OPAQUE: Final = {
     -1: "memcpy of an array", 1: "memcpy in a graph", 4: "child graph", 12: "batch memory operations", 13: "conditional node",
 }  # fmt: skip
@@ -52,7 +46,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A launch that was captured into a graph: its kernel, operator, module and call, and the tensors that there were."""
+    """A launch that was captured into a graph: its kernel, operator, module and call, and the tensors that there
+    were.
+    """
 
     kernel: int
     marks: dict[str, str]
@@ -158,10 +154,10 @@ class Decoder:
     def _on_alloc(self, event: dict[str, Any]) -> None:
         self.lifetimes.allocate(event["address"], event["bytes"], "activation" if event.get("pool") else "unknown")
 
-    def _on_handle(self, event: dict[str, Any]) -> None:
+    def _follow_handle(self, event: dict[str, Any]) -> None:
         self.physical.follow(event)
 
-    _on_physical = _on_exported = _on_imported = _on_handle
+    _on_physical = _on_exported = _on_imported = _follow_handle
 
     def _on_map(self, event: dict[str, Any]) -> None:
         shared = self.physical.mapped(event)
@@ -214,19 +210,30 @@ class Decoder:
         if event["e"] == "launch" and event["launch"] in self.owners.of_launch:
             self._on_learn(event)
 
+    def _records(self) -> Records:
+        """What the rules of `tileprof.record.cuda.coverage` look things up in."""
+        return Records(
+            self.process, self.lifetimes, self.owners, int(self.device.architecture.removeprefix("sm_")), self._spilled,
+            self._constants, self._spinning, self.im2col,
+        )  # fmt: skip
+
     def _on_launch(self, event: dict[str, Any]) -> None:
         kernel, launched = self._kernels[event["kernel"]], Geometry.of(event)
-        entries, told = self.graphs.entries(event)
-        nothing = self._why_nothing(event, kernel, launched, entries, told)
-        crowded = bool(nothing) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
+        entries, attribution = self.graphs.entries(event)
+        records = self._records()
+        reason = missing_reason(records, event, kernel, launched, entries, attribution)
+        crowded = bool(reason) and launched.tiles * len(self.lifetimes.leaves().edges) > MOST_ROWS
         geometry = replace(launched, grid=(1, 1, 1), cluster=(1, 1, 1)) if crowded else launched
-        here = times(entries if told is Told.OWN else entries[:0], geometry)
-        complete = told is Told.OWN and event["launch"] not in self._spilled
+        here = times(entries if attribution is Attribution.EXACT else entries[:0], geometry)
+        complete = attribution is Attribution.EXACT and event["launch"] not in self._spilled
         walk = Walk.of(entries) if complete else None
         node = self._nodes[0] if event["graph"] >= 0 and self._nodes else None
         if complete and node is not None:
             self.lifetimes.return_to(node.tensors, accesses.touched(entries, self.process.granule), self._own)
-        parts, coverage, notes, by_item = self._accesses(event, kernel, geometry, entries, told, walk, nothing)
+        examined = Examined(event, kernel, geometry, entries, attribution, walk)
+        examine(records, examined, reason)
+        parts, notes, by_item = examined.parts, examined.notes, examined.by_item
+        self.coverage[examined.coverage] += examined.bytes_written if not reason else 0
         places, ran = geometry.places(), here if crowded else self.blocks.get(event["ordinal"], here)
         notes += [f"its {launched.tiles:,} tiles stand as one"] if crowded else []
         if by_item is not None and walk is not None:
@@ -246,7 +253,7 @@ class Decoder:
                 footprint=footprint, operands=bound.operands, kernel=kernel["name"], fingerprint=kernel["fingerprint"],
                 grid=launched.grid, block=launched.block, cluster=launched.cluster, stream=self._stream(event),
                 graph=event["graph"], duration_ns=timed.duration_ns, begin_ns=timed.begin_ns, timing="measured",
-                coverage=coverage, registers=registers, shared_bytes=shared,
+                coverage=examined.coverage, registers=registers, shared_bytes=shared,
                 blocks_per_sm=max(1, occupancy(self.device, threads, registers, shared).blocks_per_sm),
                 note="; ".join(notes), op=self._name(event, "op"), module=self._name(event, "module"),
                 device=str(event["device"]) if self._several else "",
@@ -280,7 +287,8 @@ class Decoder:
     def _on_copy(self, event: dict[str, Any]) -> None:
         direction, size = event["direction"], event["bytes"] or event["width"] * event["height"] * event["depth"]
         if not size:
-            # As the library says it of what a graph copies from or to arrays or memory of the host that is not pinned (13.4.92).
+            # As the library says it of what a graph copies from or to arrays or memory of the host that is not pinned
+            # (13.4.92).
             if event["graph"] >= 0:
                 self._on_opaque({**event, "node": 1})
             return
@@ -331,129 +339,8 @@ class Decoder:
 
     # ---- parts
 
-    def _accesses(
-        self,
-        event: dict[str, Any],
-        kernel: dict[str, Any],
-        geometry: Geometry,
-        entries: raw.Entries,
-        told: Told,
-        walk: Walk | None,
-        nothing: str,
-    ) -> tuple[list[tuple[int, Strided]], str, list[str], Items | None]:
-        notes: list[str] = []
-        coverage = ["exact"]
-        if nothing:
-            return self._anything(geometry), "conservative", [f"{nothing}: every tile stands for all memory"], None
-        first, seconds = self._spinning.get(event["kernel"], (None, 0.0))
-        if first is not None and event["launch"] >= first:
-            coverage.append("conservative")
-            notes.append(
-                f"a launch of this kernel had not ended after {seconds:g} s: it may wait for later launches, and no dependency says so"
-            )
-        if told is Told.SHARED:
-            coverage.append("conservative")
-            notes.append("nodes of this graph overlapped; this one stands for all that it may have been")
-        parts = accesses.plain(entries, geometry, self.process.granule, self.lifetimes)
-        if kernel.get("texture"):
-            coverage.append("conservative")
-            notes.append(
-                "it reads through textures, which no callback reports: every tile stands as reader of all memory"
-            )
-            parts += self._anything(geometry)[:1]
-        if kernel.get("constants") and event["kernel"] not in self._constants:
-            coverage.append("conservative")
-            notes.append(
-                "it may read constant memory, and where that lies is unknown: every tile stands as reader of all memory"
-            )
-            parts += self._anything(geometry)[:1]
-        elif variables := self._written_constants(event["kernel"]):
-            parts.append((READ, bind.within_buffers(writes.whole(variables, geometry.tiles), self.lifetimes)))
-        by_item: Items | None = None
-        seen = writes.maps(entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
-        loads, unknown = accesses.tensor_loads(entries, geometry, seen, im2col=self.im2col)
-        parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
-        if any(not load.known for load in loads):
-            coverage.append("conservative")
-            notes.append("loads in a mode that is not decoded stand for the whole tensor")
-        if unknown:
-            coverage.append("conservative")
-            notes.append("loads through a tensor map that could not be decoded stand for all memory")
-            parts += self._anything(geometry)[:1]
-        if any(base <= address < end for address in seen.loaded for base, end in self.lifetimes.live()):
-            coverage.append("inferred")
-            notes.append("a tensor map lies in memory that kernels may change; it was read once")
-        if kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded):
-            stores = any(mode == WRITE for mode, _ in parts)  # of which item, nobody knows
-            found = self.owners.find(
-                event["launch"],
-                event["kernel"],
-                geometry,
-                seen,
-                loads,
-                self.lifetimes,
-                None if stores or unknown else walk,
-            )
-            mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
-            if (by_item := found.by_item) is not None:
-                parts = [(m, by_item.everywhere(boxes)) for m, boxes in parts[: len(parts) - len(loads)]]
-                loads, _ = accesses.tensor_loads(entries, geometry, seen, by_item, im2col=self.im2col)
-                parts += [(READ, bind.within_buffers(load.boxes(), self.lifetimes)) for load in loads]
-                notes.append(f"{by_item.total} work items, told apart by what they load")
-            parts.append((mode, bind.within_buffers(found.boxes, self.lifetimes)))
-            coverage.append(found.coverage)
-            notes += [found.note] if found.note else []
-        if event["launch"] in self._spilled:
-            pages = accesses.spilled_pages(self.process.events, self.lifetimes.live())
-            tiles = by_item.total if by_item is not None else geometry.tiles
-            parts += [(mode, bind.within_buffers(writes.whole(r, tiles), self.lifetimes)) for mode, r in pages]
-            if kernel["tensor_load"] or not kernel["scanned"]:  # such loads leave no page
-                parts.append((READ, bind.within_buffers(writes.whole(self.lifetimes.live(), tiles), self.lifetimes)))
-            coverage.append("conservative")
-            notes += _why_spilled(self._spilled[event["launch"]])
-        worst = max(coverage, key=WORST.index)
-        written = accesses.union([boxes for mode, boxes in parts if mode != READ])
-        self.coverage[worst] += int((written.end - written.start).sum())
-        return parts, worst, notes, by_item
-
     def _is_live(self, address: int) -> bool:
         return any(base <= address < end for base, end in self.lifetimes.live())
-
-    def _written_constants(self, kernel: int) -> list[tuple[int, int]]:
-        """``[base, end)`` of constant variables that a kernel may read and that something has touched; others have no producer."""
-        live = self.lifetimes.live()
-        variables = ((base, base + size) for base, size in self._constants.get(kernel, []))
-        return [v for v in variables if any(v[0] < end and base < v[1] for base, end in live)]
-
-    def _why_nothing(
-        self, event: dict[str, Any], kernel: dict[str, Any], geometry: Geometry, entries: raw.Entries, told: Told
-    ) -> str:
-        """Why a launch's records do not hold all that it writes, "" when they may."""
-        if event.get("aside"):
-            return (
-                "it is known to wait for other launches, GPUs or processes, and was left alone (--include records it)"
-            )
-        if self.process.events[0].get("pass") != "accesses":
-            return "accesses were not recorded, only the blocks pass ran"
-        if told is Told.LOST and event["graph"] >= 0:
-            return "records of this graph launch are missing"
-        if told is Told.LOST:
-            return "records of this launch were copied while it was made, and some may be missing"
-        if told is Told.OWN and event["launch"] not in self._spilled and not accesses.all_seen(entries, geometry):
-            return "not every block of it was seen, or more than once"
-        if refused := [name for name in event.get("unpatched", []) if self._has(name)]:
-            return f"the library refused to patch some of its code ({', '.join(refused)})"
-        if kernel.get("launches"):
-            return "kernels of its module launch kernels or graphs, which no callback reports"
-        return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
-
-    def _has(self, patch: str) -> bool:
-        """Whether code for this GPU may hold what the patch is for."""
-        return int(self.device.architecture.removeprefix("sm_")) >= SINCE.get(patch, 0)
-
-    def _anything(self, geometry: Geometry) -> list[tuple[int, Strided]]:
-        everything = bind.within_buffers(writes.whole(self.lifetimes.live(), geometry.tiles), self.lifetimes, ROUNDING)
-        return [(READ, everything), (WRITE, everything)]
 
     def _check_writes(self, event: dict[str, Any], parts: list[tuple[int, Strided]]) -> None:
         changed = np.array(self._changed[event["launch"]], np.int64).reshape(-1, 2)
@@ -514,15 +401,6 @@ class Decoder:
 
     def _stream(self, event: dict[str, Any]) -> int:
         return self._streams.setdefault(event["stream"], len(self._streams))
-
-
-def _why_spilled(spill: dict[str, Any]) -> list[str]:
-    notes = []
-    if spill["accesses"]:
-        notes.append("the arena was full: what did not fit stands for all tiles and whole pages; give it more memory")
-    if beyond := spill.get("beyond", 0):
-        notes.append(f"{beyond} accesses at addresses of more than 48 bits: memory there is not in the trace")
-    return notes
 
 
 def fused_operators(symbol: str) -> str:

@@ -1,7 +1,7 @@
 """What the driver says about the GPUs here, through libcuda alone and without a context on any of them.
 
-The driver itself honours CUDA_VISIBLE_DEVICES: what it shows is what a program sees, in that order. A slice of a GPU (MIG) is a
-GPU to it, with a name such as "NVIDIA H200 MIG 1g.18gb", and with its own SMs and memory.
+The driver itself honours CUDA_VISIBLE_DEVICES: what it shows is what a program sees, in that order. A slice of a GPU
+(MIG) is a GPU to it, with a name such as "NVIDIA H200 MIG 1g.18gb", and with its own SMs and memory.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WHY = {
 class Gpu:
     """A GPU: its name, its architecture ("sm_90"), and the CUDA version of the driver ("13.0").
 
-    ``sms``, ``memory_bytes`` and ``l2_bytes`` are what a program may use of it; 0 where the driver does not say. ``mps``: contexts
-    on it are clients of an MPS server, and share it with those of other programs.
+    ``sms``, ``memory_bytes`` and ``l2_bytes`` are what a program may use of it; 0 where the driver does not say.
+    ``mps``: contexts on it are clients of an MPS server, and share it with those of other programs.
     """
 
     name: str
@@ -136,7 +136,9 @@ def _one(gpu: Gpu) -> str:
 
 
 def shared(gpu: Gpu) -> str:
-    """What it means for a recording that others use this GPU at the same time, or that it is a part of one; "" if neither."""
+    """What it means for a recording that others use this GPU at the same time, or that it is a part of one; "" if
+    neither.
+    """
     said = []
     if gpu.mps:
         said.append(
@@ -155,8 +157,8 @@ def shared(gpu: Gpu) -> str:
 def device(gpu: Gpu) -> Device:
     """What tileprof knows of this GPU, with the SMs, and for a slice the memory and rates, that the driver says it has.
 
-    A client of an MPS server with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE has fewer SMs, and its blocks run on these alone (25: on 32
-    of an H200's 132, driver 580).
+    A client of an MPS server with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE has fewer SMs, and its blocks run on these alone
+    (25: on 32 of an H200's 132, driver 580).
 
     Raises `UserError` for a GPU that tileprof does not know.
     """

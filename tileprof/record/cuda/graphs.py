@@ -1,9 +1,9 @@
 """Kernel nodes of CUDA graphs, which share their records' launch id: how far they can be told apart.
 
 A node's records carry how many nodes had ended when they were made. That is the node's place as long as nodes run one
-after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it should:
-from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the nodes that
-were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
+after another. Where they do not, a place holds the blocks of several nodes, or of none, or of another kernel than it
+should: from there on the nodes of that graph launch cannot be told apart. The device's own counts are held against the
+nodes that were launched: where threads are left over or nodes missing, nothing of that graph launch is trusted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _PC_MASK: Final = (1 << 36) - 1
 """Of a kernel's entry, >> 4, a block's record keeps 36 bits."""
 
 
-class Told(Enum):
+class Attribution(Enum):
     """What the entries of a launch are: its own; those of all nodes that may be it; not even surely all of its own."""
 
-    OWN = 0
-    SHARED = 1
-    LOST = 2
+    EXACT = 0
+    AMBIGUOUS = 1
+    INCOMPLETE = 2
 
 
 class Graphs:
@@ -53,30 +53,33 @@ class Graphs:
                 self._ended[event["launch"]] = event["ended"], event["threads"]
             elif event["e"] == "kernel" and event.get("code", [0, 0])[1]:
                 self._code[event["id"]] = event["code"][0], event["code"][1]
-        # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its own.
+        # Whether blocks enter where the library says that their kernels lie is seen where a launch has an id of its
+        # own.
         if any(not self._is_at_home(e, process.of(e["launch"], 0)) for e in evidence):
             self._code = {}
         self._clear: dict[int, int] = {}
         self._unfinished = {e["launch"] for e in process.events if e["e"] == "unfinished"}
         self._spinning = {e["launch"] for e in process.events if e["e"] == "spinning" and "graph" in e}
 
-    def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Told]:
+    def entries(self, event: dict[str, Any]) -> tuple[raw.Entries, Attribution]:
         """The entries of a launch, and what they are."""
         launch, place = event["launch"], event["generation"]
         if event.get("aside"):
-            return self._process.entries[:0], Told.OWN
+            return self._process.entries[:0], Attribution.EXACT
         if event["graph"] < 0:
             # Of a launch that one thread was making while another drained, some records may have come too late.
-            return self._process.of(launch, 0), Told.LOST if launch in self._unfinished else Told.OWN
+            return self._process.of(
+                launch, 0
+            ), Attribution.INCOMPLETE if launch in self._unfinished else Attribution.EXACT
         if launch in self._spinning:  # it was not waited for: other launches may have had its nodes' data
-            return self._process.entries[:0], Told.LOST
+            return self._process.entries[:0], Attribution.INCOMPLETE
         if launch not in self._clear:
             self._clear[launch] = self._told_apart(launch)
         clear = self._clear[launch]
         if place < clear:
-            return self._process.of(launch, place), Told.OWN
+            return self._process.of(launch, place), Attribution.EXACT
         shared = np.concatenate([self._process.of(launch, g) for g in range(clear, _PLACES)])
-        return shared, Told.LOST if self._is_lost(launch) else Told.SHARED
+        return shared, Attribution.INCOMPLETE if self._is_lost(launch) else Attribution.AMBIGUOUS
 
     def _told_apart(self, launch: int) -> int:
         """The first place that is not one node's own; beyond the last place when every node has its own."""

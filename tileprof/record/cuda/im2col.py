@@ -6,14 +6,14 @@ A map in this mode has dimensions (c, w, h, d, n), c fastest; three to five of t
     word 14   0-15 lower corner, 16-31 upper corner of the bounding box: one to three signed numbers of 16, 8 or 5 bits, w first
     word 15   0-9         pixels a load - 1
 
-Pixels lie in the box from the lower corner to the last pixel plus the upper corner, in each of w, h, d; a load begins at its
-coordinates and takes so many, w fastest, by the steps of the map, into the next image where it reaches the last. Each reads
-its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
+Pixels lie in the box from the lower corner to the last pixel plus the upper corner, in each of w, h, d; a load begins
+at its coordinates and takes so many, w fastest, by the steps of the map, into the next image where it reaches the last.
+Each reads its channels at the pixel plus the load's own offsets; outside the tensor nothing is read.
 
 Source: the layout as NVIDIA publishes it in TensorRT-LLM (Apache-2.0, tmaDescriptor.h), the walk as in the PTX manual,
-section on im2col mode. Both were held against an H200 (driver 580): ten maps of three to five dimensions, 88 loads with steps,
-paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/test_gpu_im2col.py). Where `calibrate` finds
-another layout, such a load stands for its whole tensor.
+section on im2col mode. Both were held against an H200 (driver 580): ten maps of three to five dimensions, 88 loads with
+steps, paddings and ragged ends, each byte for byte what the hardware fetched (tests/gpu/test_gpu_im2col.py). Where
+`calibrate` finds another layout, such a load stands for its whole tensor.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _CORNERS, _CHANNELS, _PIXELS = 12, 11, 13
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The bounding box: first pixel and number of positions along w, h, d (``[spatial]``), channels and pixels a load."""
+    """The bounding box: first pixel and number of positions along w, h, d (``[spatial]``), channels and pixels a
+    load.
+    """
 
     first: I64
     positions: I64
@@ -60,7 +62,9 @@ def window(map_: TensorMap) -> Window:
 
 
 def boxes(map_: TensorMap, coordinates: I64, offsets: I64) -> Boxes:
-    """What loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of pixels."""
+    """What loads at ``coordinates`` ``[loads, 5]`` with packed ``offsets`` ``[loads]`` read, one box a row of
+    pixels.
+    """
     box, dims = window(map_), len(map_.sizes)
     step = np.array(map_.steps[1:-1])
     own = np.stack([offsets >> _CORNER_BITS[dims] * d & (1 << _CORNER_BITS[dims]) - 1 for d in range(dims - 2)], axis=1)

@@ -1,18 +1,18 @@
 """Work items of persistent kernels, from the order in which blocks load through tensor maps.
 
-A block's records keep their order. Along the depth of a product its coordinates rise; where they fall back, the block has
-begun another item ::
+A block's records keep their order. Along the depth of a product its coordinates rise; where they fall back, the block
+has begun another item ::
 
     map a   (k, row)      0,0  64,0  128,0 | 0,512  64,512  128,512        two items: rows 0 and 512
     map b   (k, column)   0,0  64,0  128,0 | 0,128  64,128  128,128        of columns 0 and 128
 
-Each map's fallbacks are counted by themselves, so it does not matter how far one is fetched ahead of another; all maps of a
-block must have as many. Blocks of a cluster share items: the n-th of one is the n-th of all. Which dimension is the depth is
-not known: every choice is tried. An item's part of the result is its rows by its columns, which is believed only if all items
-together write every element once, and no other choice does so otherwise.
+Each map's fallbacks are counted by themselves, so it does not matter how far one is fetched ahead of another; all maps
+of a block must have as many. Blocks of a cluster share items: the n-th of one is the n-th of all. Which dimension is
+the depth is not known: every choice is tried. An item's part of the result is its rows by its columns, which is
+believed only if all items together write every element once, and no other choice does so otherwise.
 
-Not seen, and so one item a block: kernels that load without tensor maps (their records are bits without an order), whose
-loop has one step, or that share items out along the depth (stream-k).
+Not seen, and so one item a block: kernels that load without tensor maps (their records are bits without an order),
+whose loop has one step, or that share items out along the depth (stream-k).
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Walk:
 
     @classmethod
     def of(cls, entries: raw.Entries) -> Walk | None:
-        """The loads among a launch's entries, which are in the order of the arena; None when some lost their other half."""
+        """The loads among a launch's entries, which are in the order of the arena; None when some lost their other
+        half.
+        """
         kind = raw.kinds(entries)
         head, tail = entries[kind == raw.TENSOR], entries[kind == raw.TENSOR_TAIL]
         if len(head) != len(tail):
@@ -73,7 +75,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """``count[tile]`` items of each block or cluster; ``of_load`` the item of each load of the walk, from 0 in its tile.
+    """``count[tile]`` items of each block or cluster; ``of_load`` the item of each load of the walk, from 0 in its
+    tile.
 
     ``tile_of_load`` is the block or cluster; ``depth`` the dimension along which each map is walked.
     """
@@ -197,7 +200,9 @@ def _outer(map_: TensorMap, depth: int) -> int:
 
 
 def _span(walk: Walk, items: Items, address: int, dimension: int, map_: TensorMap) -> tuple[I64, I64] | None:
-    """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has none."""
+    """``[low, high)`` of the outer dimension that each item loads; None where that is not one piece, or an item has
+    none.
+    """
     rows = walk.map == address
     box = map_.box[dimension]
     pairs = np.unique(np.column_stack([items.number_of_load[rows], walk.coordinates[rows, dimension]]), axis=0)

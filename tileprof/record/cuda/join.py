@@ -1,8 +1,8 @@
 """Joining the passes: the same program ran several times, and launch n of one run is launch n of another.
 
 Launches agree when their place in issue order, kernel, grid and block agree. Where places shift, the n-th launch of a
-kernel and grid is taken for the n-th of the other run if both ran it equally often. A recording of a part of the program
-is looked for as a whole. Whatever is left is reported.
+kernel and grid is taken for the n-th of the other run if both ran it equally often. A recording of a part of the
+program is looked for as a whole. Whatever is left is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tileprof.record.cuda import raw
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.tiles import Geometry, Times, times
 
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -34,9 +34,10 @@ class Matched:
 class Reference:
     """The launches of the pass that the trace is made from: ordinals and keys; whether they are all of the program.
 
-    ``ranged``: launches outside captured ranges were not even counted, so ordinals mean nothing to a pass that counts them.
-    ``begins``: where in ``keys`` the launches of another range begin; those of one range follow each other in every pass.
-    ``regions``: the program marked regions, and its launches after the first of them, outside of any, are not here.
+    ``ranged``: launches outside captured ranges were not even counted, so ordinals mean nothing to a pass that counts
+    them. ``begins``: where in ``keys`` the launches of another range begin; those of one range follow each other in
+    every pass. ``regions``: the program marked regions, and its launches after the first of them, outside of any, are
+    not here.
     """
 
     ordinals: list[int]
@@ -112,7 +113,9 @@ def match(reference: Reference, other: Sequence[Key], name: str, ordinals: Seque
 
 
 def windows(keys: Sequence[object], begins: Sequence[int], other: Sequence[object]) -> list[int]:
-    """The places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that order; or none."""
+    """The places in ``other`` of the stretches of ``keys`` that begin there, each whole, the last ones in that order;
+    or none.
+    """
     places: list[int] = []
     for begin, end in reversed(list(zip(begins, [*begins[1:], len(keys)], strict=True))):
         if begin == end:
@@ -135,9 +138,9 @@ def window(keys: Sequence[object], other: Sequence[object]) -> int | None:
 def captured(kernels: Sequence[int], launches: Sequence[int], begins: Sequence[int]) -> list[int]:
     """For each kernel node of a graph the launch that was captured for it, -1 for none.
 
-    The nodes' order is that of the whole of a capture, the last that fits; a launch of -1, of a kernel that never ran by itself,
-    fits any node. Where a library adds nodes to the graph without a launch, no capture fits as a whole: then the last one, of
-    those that begin at ``begins``, that holds at least half of the nodes in their order.
+    The nodes' order is that of the whole of a capture, the last that fits; a launch of -1, of a kernel that never ran
+    by itself, fits any node. Where a library adds nodes to the graph without a launch, no capture fits as a whole: then
+    the last one, of those that begin at ``begins``, that holds at least half of the nodes in their order.
     """
     for start in range(len(launches) - len(kernels), -1, -1):
         if all(seen in (-1, node) for node, seen in zip(kernels, launches[start:], strict=False)):
@@ -206,6 +209,6 @@ def block_times(process: raw.Process) -> tuple[Reference, list[Times]]:
     graphs = Graphs(process)
     for event in process.events:
         if event["e"] == "launch":
-            entries, told = graphs.entries(event)
-            found.append(times(entries if told is Told.OWN else entries[:0], Geometry.of(event)))
+            entries, attribution = graphs.entries(event)
+            found.append(times(entries if attribution is Attribution.EXACT else entries[:0], Geometry.of(event)))
     return reference, found

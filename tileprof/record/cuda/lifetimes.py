@@ -5,8 +5,8 @@ segments up, its tensors are the buffers, and what it leaves between them become
 workspace that nobody names, or memory that a CUDA graph kept after its tensors were gone. Memory that no segment holds
 (it was there before recording began) becomes buffers of a page each.
 
-Physical memory that a program maps several times, at once or one after another, is one buffer however it is reached. It has
-no address of its own and stands in the trace beyond all that there are (`SHARED_BASE`).
+Physical memory that a program maps several times, at once or one after another, is one buffer however it is reached. It
+has no address of its own and stands in the trace beyond all that there are (`SHARED_BASE`).
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class Lifetimes:
         """Where such memory is mapped now: by address, where its byte 0 is or would be."""
 
     def allocate(self, base: int, size: int, kind: str = "unknown") -> None:
-        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so until it is unmapped."""
+        """The driver hands out memory; ``kind`` is its buffer's where no framework cuts it up. What is shared stays so
+        until it is unmapped.
+        """
         if size > 0 and not self._in_view(base, base + size):
             self._segments.remove(*self._segments.overlapping(base, base + size))
             self._segments.insert(base, base + size, 0)
@@ -130,7 +132,8 @@ class Lifetimes:
             self._segments.remove(at, at + 1)
 
     def share(self, base: int, size: int, memory: int, offset: int, whole: int) -> None:
-        """The driver maps ``[offset, offset + size)`` of a physical memory of ``whole`` bytes that it maps elsewhere, too.
+        """The driver maps ``[offset, offset + size)`` of a physical memory of ``whole`` bytes that it maps elsewhere,
+        too.
 
         It stays one buffer until the end. What a framework makes of it is not told apart.
         """
@@ -193,9 +196,9 @@ class Lifetimes:
     def return_to(self, ranges: Ranges, addresses: NDArray[np.int64], own: AbstractSet[tuple[int, int]]) -> None:
         """Those of ``ranges`` in which an address lies are buffers again.
 
-        For memory that a CUDA graph keeps: its nodes use the tensors that were there when they were captured, one after another
-        in the same places, long after the framework has taken them back. ``own`` are all tensors that any of its nodes was
-        captured with; tensors beside them live now and stay as they are.
+        For memory that a CUDA graph keeps: its nodes use the tensors that were there when they were captured, one after
+        another in the same places, long after the framework has taken them back. ``own`` are all tensors that any of
+        its nodes was captured with; tensors beside them live now and stay as they are.
         """
         if not ranges:
             return
@@ -243,7 +246,9 @@ class Lifetimes:
         return [*zip(self._segments.bases, self._segments.ends, strict=True), *self._beside]
 
     def holds(self, base: int, end: int) -> bool:
-        """Whether all of ``[base, end)`` is `live`. It may be several mappings side by side, as with expandable segments."""
+        """Whether all of ``[base, end)`` is `live`. It may be several mappings side by side, as with expandable
+        segments.
+        """
         at = base
         while at < end:
             segment = self._segments.holding(at)

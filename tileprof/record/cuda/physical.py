@@ -1,4 +1,6 @@
-"""Which mappings are of one physical memory: a program may map what `cuMemCreate` gave at several addresses, at once or in turn."""
+"""Which mappings are of one physical memory: a program may map what `cuMemCreate` gave at several addresses, at once or
+in turn.
+"""
 
 from __future__ import annotations
 

@@ -64,10 +64,11 @@ def environment(
 
 
 def run(command: list[str], variables: dict[str, str], *, visible: bool, log: Path) -> int:
-    """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the terminal.
+    """Run the program; its exit code. Passes after the first have no input and write to ``log`` instead of the
+    terminal.
 
-    Ctrl-C reaches the program, too, and is its own business, and signals that end processes are passed on to it: what it left
-    by then is a trace. Here it is waited for.
+    Ctrl-C reaches the program, too, and is its own business, and signals that end processes are passed on to it: what
+    it left by then is a trace. Here it is waited for.
     """
     if visible:
         return _waited_for(subprocess.Popen(command, env=variables))

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tileprof.errors import UserError
+from tileprof.record.cuda.events import checked
 
 VERSION: Final = 1
 
@@ -66,7 +67,9 @@ class Process:
 
     @property
     def ended_early(self) -> str:
-        """What a process that did not end by itself lacks: events that it had not written, too, which nobody can count."""
+        """What a process that did not end by itself lacks: events that it had not written, too, which nobody can
+        count.
+        """
         known = f"; {self.lost:,} of them are known" if self.lost else ""
         return f"ended early: launches after the records were last copied are not here{known}"
 
@@ -134,9 +137,9 @@ def read(folder: Path) -> Process:
 def _copied(events: list[dict[str, Any]], entries: int) -> tuple[list[dict[str, Any]], int]:
     """What a process that ended early has surely copied from the device, and how many launches come after.
 
-    Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes after
-    the last drain is left out; with several contexts, which drain one by one, everything is. The same where the file holds
-    fewer ``entries`` than the drains say: a full disk took no more.
+    Records leave the device at a drain. A launch without records looks like one that touches nothing, so what comes
+    after the last drain is left out; with several contexts, which drain one by one, everything is. The same where the
+    file holds fewer ``entries`` than the drains say: a full disk took no more.
     """
     drains = [n for n, e in enumerate(events) if e["e"] == "drain"]
     drained = np.cumsum([events[n].get("entries", 0) for n in drains])
@@ -165,9 +168,11 @@ def grouped(folder: Path, events: list[dict[str, Any]], entries: Entries) -> Pro
 
 
 def number_sms(found: list[Process], sms: int) -> int:
-    """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the whole GPU.
+    """Give the SMs of blocks the numbers 0 to ``sms`` - 1, where the hardware's go beyond: it numbers those of the
+    whole GPU.
 
-    Returns how many there are: more than ``sms`` where a process ran on more (an MPS client may choose its share itself).
+    Returns how many there are: more than ``sms`` where a process ran on more (an MPS client may choose its share
+    itself).
     """
     for process in found:
         seen = np.unique(low(process.entries[kinds(process.entries) == BLOCK]) & _SM_MASK)
@@ -201,7 +206,8 @@ def _events(path: Path) -> list[dict[str, Any]]:
         return out
     for line in path.read_bytes().splitlines():
         try:
-            out.append(json.loads(line))
+            event = json.loads(line)
         except ValueError:
             break  # the last line of a killed process
+        out.append(checked(event, str(path)))
     return out

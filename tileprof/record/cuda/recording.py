@@ -116,7 +116,8 @@ def convert(
 ) -> list[Path]:
     """The traces of the raw records in ``folder``, one a process, the one with the most launches first.
 
-    ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others on the GPU.
+    ``no_im2col``: why loads in im2col mode are not decoded, "" where they are. ``shared``: what traces say about others
+    on the GPU.
     """
     main = next((p for p in ("accesses", "blocks") if p in passes), None)
     if main is None:
@@ -153,7 +154,9 @@ def _no_range(processes: list[raw.Process]) -> str:
 
 
 def _second(folder: Path) -> tuple[list[raw.Process], str]:
-    """The processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace even so."""
+    """The processes of the blocks pass, most launches first; without any why: what the first pass saw is a trace even
+    so.
+    """
     try:
         return sorted(raw.processes(folder), key=lambda p: -_launches(p)), ""
     except UserError as error:

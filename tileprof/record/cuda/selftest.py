@@ -65,7 +65,8 @@ def program(folder: Path, architecture: str) -> Path:
 
 
 def launches(architecture: str) -> int:
-    """How many launches of kernels with a formula the program makes on a GPU of this architecture, those in graphs included.
+    """How many launches of kernels with a formula the program makes on a GPU of this architecture, those in graphs
+    included.
 
     cp.async exists from sm_80 on; bulk copies, tensor maps and clusters from sm_90 on.
     """

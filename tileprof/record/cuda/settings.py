@@ -23,8 +23,8 @@ SPINNING: Final = (
     r"\ballreduce_fusion_kernel_|\b(one|two)Shot\w*Kernel|lamport",  # TensorRT-LLM, FlashInfer
     r"\bdeep_ep::|\bmscclpp::|userbuffers",  # DeepEP, MSCCL++, Transformer Engine
 )
-"""Kernels, by demangled name, that spin until another GPU, process or a later launch lets them go. They are left as they are, are
-never waited for, and stand for all memory."""
+"""Kernels, by demangled name, that spin until another GPU, process or a later launch lets them go. They are left as
+they are, are never waited for, and stand for all memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ class Settings:
 
     ``granule`` is the resolution of recorded addresses in bytes, a power of two; ``arena_bytes`` the device memory for
     records; ``replay`` allows launches to be repeated to learn who stores through tensor maps; ``kernel`` and
-    ``exclude`` are regular expressions over demangled kernel names, and so is ``include``, for kernels that are to be recorded although
-    they are among `SPINNING`; ``wait_s`` is how long, in seconds, a launch is waited for before it is taken for one that
-    spins, and a tenth of how long nothing may move before the program is ended; ``capture_only`` records nothing before
-    ``tileprof.capture()`` or ``cudaProfilerStart``; ``nvtx`` records only inside NVTX ranges whose name (``name@domain`` in a
-    domain) this regular expression matches, and with ``capture_only`` in both; ``patch`` "range" leaves code alone and does not even count launches
+    ``exclude`` are regular expressions over demangled kernel names, and so is ``include``, for kernels that are to be
+    recorded although they are among `SPINNING`; ``wait_s`` is how long, in seconds, a launch is waited for before it is
+    taken for one that spins, and a tenth of how long nothing may move before the program is ended; ``capture_only``
+    records nothing before ``tileprof.capture()`` or ``cudaProfilerStart``; ``nvtx`` records only inside NVTX ranges
+    whose name (``name@domain`` in a domain) this regular expression matches, and with ``capture_only`` in both;
+    ``patch`` "range" leaves code alone and does not even count launches
     outside of those, so that the program runs there at its own speed, but CUDA graphs made before a region stay
     unseen and are recorded conservatively; ``verify`` compares all device memory
     before and after every launch with what was recorded, slowly; ``raw`` keeps the raw records in this folder.

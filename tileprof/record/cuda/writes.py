@@ -4,7 +4,8 @@ A kernel whose machine code stores through tensor maps writes memory that its re
 owners that replays of this launch named; the owners of another launch with the same kernel, grid and maps (a node of
 a CUDA graph cannot be replayed); where every place of an input of the output's very shape was loaded by one tile, that
 tile (attention, whose blocks may take work from a counter: a block that loads a piece of the queries stores that piece
-of the result); of a product's work items, their rows by their columns (`items`); the whole of every tensor whose map lies among the kernel's parameters and was not loaded through,
+of the result); of a product's work items, their rows by their columns (`items`); the whole of every tensor whose map
+lies among the kernel's parameters and was not loaded through,
 written by every tile.
 """
 
@@ -88,9 +89,10 @@ class Found:
 def maps(entries: raw.Entries, parameters: tuple[int, int] = (0, 0), *, graph: bool = False) -> Maps:
     """The tensor maps among a launch's entries.
 
-    The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that is
-    loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not known;
-    beyond lies what other launches left. Parameters of a graph's node may begin anywhere, and may not all be in the page.
+    The device copies the launch's parameters, or, where it does not find their bounds, the page of the first map that
+    is loaded through. ``parameters`` is where in such a page the parameters begin and their size, 0 where that is not
+    known; beyond lies what other launches left. Parameters of a graph's node may begin anywhere, and may not all be in
+    the page.
     """
     parts = entries[raw.kinds(entries) == raw.MAP]
     slots: dict[int, NDArray[np.uint32]] = {}
@@ -124,7 +126,8 @@ class Owners:
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     of_launch: dict[int, dict[str, Any]] = field(default_factory=dict)
     _equal: dict[tuple[Any, ...], dict[int, int]] = field(default_factory=dict)
-    """By kernel, geometry and map, but for its address: in which results there is such a region, and which it is; -1: several."""
+    """By kernel, geometry and map, but for its address: in which results there is such a region, and which it is; -1:
+    several."""
     _boxes: dict[tuple[int, int, int], tuple[Strided, bool]] = field(default_factory=dict)
     _outputs: dict[tuple[int, Geometry], frozenset[tuple[int, ...]]] = field(default_factory=dict)
     """By kernel and geometry: the maps, but for their addresses, of what a launch of it may write."""
@@ -203,7 +206,8 @@ class Owners:
     def _of_an_equal_launch(
         self, launch: int, kernel: int, geometry: Geometry, seen: Maps, lifetimes: Lifetimes
     ) -> list[tuple[int, int, int]]:
-        """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces did.
+        """Result, region and address of each tensor that it writes, as one that was replayed and loads the same pieces
+        did.
 
         Products of different depth may share a kernel, a grid and the shape of their result: what they load differs.
         The page of the parameters may hold what is left of other launches' maps, with an address written over.
@@ -223,7 +227,9 @@ class Owners:
         return all({i for r, i, _ in known if r == one} == set(range(len(self.results[one]["regions"]))) for one in ids)
 
     def _loads_alike(self, launch: int, result: int) -> bool:
-        """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed since."""
+        """Whether each tile loads what it did when the launch was replayed: sizes that lie in memory may have changed
+        since.
+        """
         replayed = self._loaded.get(self.results[result]["launch"])
         return replayed == self._loaded[launch]
 
@@ -311,7 +317,9 @@ def whole(ranges: list[tuple[int, int]], tiles: int) -> Strided:
 def _inside(
     found: list[TensorMap], lifetimes: Lifetimes, shapes: frozenset[tuple[int, ...]] | None = None
 ) -> list[TensorMap]:
-    """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if given."""
+    """Maps of tensors that lie in memory which the driver handed out, each tensor once; of those ``shapes`` if
+    given.
+    """
     found = found if shapes is None else [m for m in found if m.shape_words in shapes]
     inside = {m.base: m for m in found if lifetimes.holds(m.base, m.base + m.bytes)}
     return [inside[base] for base in sorted(inside)]
@@ -339,7 +347,9 @@ def _mirrored(other: TensorMap, loads: list[Loads]) -> Strided | None:
 def _products(
     others: list[TensorMap], walk: Walk | None, geometry: Geometry, seen: Maps
 ) -> tuple[Items | None, Strided | None]:
-    """The one way to read the loads as work items whose products are these tensors, and what the items write; else None."""
+    """The one way to read the loads as work items whose products are these tensors, and what the items write; else
+    None.
+    """
     found = []
     for reading in items.readings(walk, geometry, seen.loaded):
         assert walk is not None

@@ -105,7 +105,8 @@ class Entry:
     """A registered model.
 
     ``data_dependent``: its result depends on tensor values and is not cached. ``any_number``: it is the same whatever
-    floating-point numbers the operator is called with, which may change at every step (an optimiser's bias corrections).
+    floating-point numbers the operator is called with, which may change at every step (an optimiser's bias
+    corrections).
     """
 
     model: Model

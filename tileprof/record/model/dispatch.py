@@ -73,7 +73,9 @@ class Mode(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not followed
 
 
 def _dense(values: Iterable[Any]) -> bool:
-    """Whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is composite else."""
+    """Whether all tensors are plain: sparse, nested and quantised ones have kernels of their own for what is composite
+    else.
+    """
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided or value.is_nested or value.is_quantized:

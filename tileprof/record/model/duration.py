@@ -5,12 +5,12 @@ run at once each gets 1/r of the DRAM bandwidth. A tile takes ::
 
     max(flops / arithmetic share,  bytes / L2 share,  its part of the launch's DRAM bytes / DRAM share) + BLOCK_NS
 
-where ``c`` and ``r`` are means over the launch's waves, so that the busiest SM does all its work at its full rate however
-full the last wave is: ``c = ceil(blocks / SMs) / waves``, ``r = tiles / waves``.
+where ``c`` and ``r`` are means over the launch's waves, so that the busiest SM does all its work at its full rate
+however full the last wave is: ``c = ceil(blocks / SMs) / waves``, ``r = tiles / waves``.
 
-Assumptions, all optimistic but one: every distinct byte of a launch crosses DRAM once (L2 holds what the launch reads again, and
-nothing from earlier launches: for small activations that is pessimistic), and arithmetic runs at the device's
-sustained rate. A launch takes as long as list scheduling its tiles, in dispatch order, over all slots.
+Assumptions, all optimistic but one: every distinct byte of a launch crosses DRAM once (L2 holds what the launch reads
+again, and nothing from earlier launches: for small activations that is pessimistic), and arithmetic runs at the
+device's sustained rate. A launch takes as long as list scheduling its tiles, in dispatch order, over all slots.
 """
 
 from __future__ import annotations

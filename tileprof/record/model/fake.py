@@ -36,14 +36,16 @@ _WHY = {
 
 
 SMALL: Final = 1 << 16
-"""Elements up to which a tensor that is made of constants alone is computed: positions, masks, schedules, shuffled indices."""
+"""Elements up to which a tensor that is made of constants alone is computed: positions, masks, schedules, shuffled
+indices."""
 
 _UNDEFINED = ("aten::empty", "aten::new_empty")
 """Factories whose result has no values."""
 
 
 class Mode(FakeTensorMode):  # type: ignore[misc] # typed as Any
-    """Fake tensors, of which those keep values that the program makes of constants and random numbers alone, where small.
+    """Fake tensors, of which those keep values that the program makes of constants and random numbers alone, where
+    small.
 
     PyTorch computes for real what depends on constants only; here factories make constants, too, and so does a random
     number drawn into a tensor of one element, as samplers draw their seeds.
@@ -111,7 +113,9 @@ def mode() -> FakeTensorMode:
 
 @contextmanager
 def initialisation() -> Iterator[None]:
-    """Lets ``nn.init.trunc_normal_`` fill fake parameters: it draws until no value is beyond its bounds, and there are none."""
+    """Lets ``nn.init.trunc_normal_`` fill fake parameters: it draws until no value is beyond its bounds, and there are
+    none.
+    """
 
     def draw_once(
         tensor: torch.Tensor, mean: float, std: float, _low: float, _high: float, generator: Any = None
@@ -131,8 +135,9 @@ def initialisation() -> Iterator[None]:
 def conversions() -> Iterator[None]:
     """Lets ``module.half()``, ``.to()`` and the like convert fake parameters.
 
-    PyTorch exchanges their contents, which it refuses to do for a tensor that somebody refers to weakly, and its own fake mode does so for every
-    tensor that it makes. What refers to a parameter is to refer to the converted one, which is what the exchange gives.
+    PyTorch exchanges their contents, which it refuses to do for a tensor that somebody refers to weakly, and its own
+    fake mode does so for every tensor that it makes. What refers to a parameter is to refer to the converted one, which
+    is what the exchange gives.
     """
 
     def of_others(tensor: Any) -> list[Any]:

@@ -24,7 +24,8 @@ def recording(
     module: str | None = None,
     tile: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Write a trace of the PyTorch operators that run inside, as the model recorder does; options as of ``tileprof record``.
+    """Write a trace of the PyTorch operators that run inside, as the model recorder does; options as of ``tileprof
+    record``.
 
     Inside a program that is already being recorded it limits that recording, as `tileprof.capture` does. A program that
     raises leaves a partial trace. Raises UserError where PyTorch is missing, the trace exists, or an option is wrong.

@@ -1,7 +1,7 @@
 """Which module an operator belongs to, forward and backward.
 
-Forward: ``torch.nn.Module.__call__`` is wrapped, so that each thread has a stack of the modules it is in. (PyTorch's global
-hooks would do, but they change the frames of tracebacks.) Names come from where modules are registered.
+Forward: ``torch.nn.Module.__call__`` is wrapped, so that each thread has a stack of the modules it is in. (PyTorch's
+global hooks would do, but they change the frames of tracebacks.) Names come from where modules are registered.
 Backward: autograd numbers its nodes, and a node is numbered just before its forward operator is dispatched; the
 module of that operator is remembered under the number.
 """

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Planned:
     """A kernel of an operator, with what is the same for each of its launches.
 
-    ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``footprint`` is its id in the trace,
-    None until the first launch; ``kernel`` holds its arrays until then.
+    ``slots`` binds each operand slot: a place in ``Call.tensors``, or a `Scratch`. ``footprint`` is its id in the
+    trace, None until the first launch; ``kernel`` holds its arrays until then.
     """
 
     kernel: Kernel

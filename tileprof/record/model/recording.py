@@ -31,7 +31,8 @@ _NAMED = 5
 """Conservative operators named at the end; the trace's notes name all."""
 
 _STOPPED = 70
-"""EX_SOFTWARE of sysexits.h, as for every failure of tileprof's own: a script must not take the trace for a whole one."""
+"""EX_SOFTWARE of sysexits.h, as for every failure of tileprof's own: a script must not take the trace for a whole
+one."""
 
 _NO_CUDA = ("not compiled with CUDA", "not linked with support for cuda", "Found no NVIDIA driver", "No CUDA GPUs")
 
@@ -68,7 +69,9 @@ class Recording:
             raise UserError(obstacle) from None
 
     def leaving(self, leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
-        """``os._exit`` that keeps what ran until then: no handler runs after it. Not in other threads, which may leave a busy main one."""
+        """``os._exit`` that keeps what ran until then: no handler runs after it. Not in other threads, which may leave
+        a busy main one.
+        """
 
         @functools.wraps(leave)
         def leave_after(status: int) -> NoReturn:
@@ -98,7 +101,8 @@ class Recording:
             self._tell(path, reason, notes)
             whole = True
         if not whole and not self._exit_code and not self._interrupted:
-            # The program ended well and the trace did not. This is an exit handler, after which the interpreter would exit with 0.
+            # The program ended well and the trace did not. This is an exit handler, after which the interpreter would
+            # exit with 0.
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError, AttributeError):
                     stream.flush()
@@ -116,7 +120,9 @@ class Recording:
 
 
 def run(options: Options, command: Command) -> int:
-    """Run ``command`` in this process under a session; its exit code, or 70 where it ended well and the recording did not."""
+    """Run ``command`` in this process under a session; its exit code, or 70 where it ended well and the recording did
+    not.
+    """
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported: its kernels then need no GPU
     load_all()
     for word in options.tile:

@@ -1,8 +1,9 @@
 """A recording from a GPU with its operators cut into the tiles of the model's kernels.
 
-The CUDA recorder sees cuBLAS's and cuDNN's tiles; stages of the runtime have tiles of their own. Where a trace says how an
-operator was called, its launches are replaced by those that the tile models make of the same call on the same buffers, and
-the time that was recorded for the operator is dealt out to them. All other launches stay as they were recorded.
+The CUDA recorder sees cuBLAS's and cuDNN's tiles; stages of the runtime have tiles of their own. Where a trace says how
+an operator was called, its launches are replaced by those that the tile models make of the same call on the same
+buffers, and the time that was recorded for the operator is dealt out to them. All other launches stay as they were
+recorded.
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ def _groups(trace: Trace) -> list[_Group]:
 def _group(
     trace: Trace, members: list[tuple[int, dict[str, Any]]], planned: dict[str, list[plans.Planned]]
 ) -> _Group | None:
-    """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the trace."""
+    """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the
+    trace.
+    """
     launches, (_, text) = [launch for launch, _ in members], members[-1]
     name = str(trace.launches["op"].iloc[launches[0]])
     operator = _operator(name)
@@ -111,7 +114,8 @@ def _group(
 
 
 def _tiles(call: Call, sms: int) -> tuple[str, str]:
-    """Tiles that the persistent kernel takes: 64 or 128 rows of a product, 16 or 64 pixels of a convolution, 64 columns.
+    """Tiles that the persistent kernel takes: 64 or 128 rows of a product, 16 or 64 pixels of a convolution, 64
+    columns.
 
     A convolution whose result would give less than a tile of 64 pixels to each SM has smaller ones.
     """

@@ -258,7 +258,8 @@ class Session:
         if not operator.mutates and (_aliases(places, inputs) or (operator.foreign and len(places) == inputs)):
             if not operator.foreign:
                 return
-            # It returns what it was given, or nothing, and says that it writes nothing: then it did nothing, or it lies.
+            # It returns what it was given, or nothing, and says that it writes nothing: then it did nothing, or it
+            # lies.
             operator = operator.distrusted()
             key.append("distrusted")
         self.seen += 1
@@ -341,7 +342,9 @@ class Session:
         path: str,
         texts: list[str] | None = None,
     ) -> None:
-        """Write the launches of an operator; ``texts``: how it was called, where that differs from when it was planned."""
+        """Write the launches of an operator; ``texts``: how it was called, where that differs from when it was
+        planned.
+        """
         sizes: dict[int, int] = {}
         for one in planned:
             for slot in one.slots:
@@ -355,7 +358,9 @@ class Session:
             self.buffers.release(workspace)
 
     def _move(self, path: str) -> None:
-        """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another buffer."""
+        """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another
+        buffer.
+        """
         for move in self.buffers.moves():
             if not self.window.closed and self.window.keeps():
                 kernel = move.kernel()

@@ -78,8 +78,8 @@ class _Held:
 class Move:
     """Bytes ``at`` to ``at + bytes`` of ``old`` are the first ones from ``to`` on of ``new``.
 
-    A storage that was resized is copied, as on a GPU. Two buffers that prove to be one memory are not, there: the launch
-    that stands between them reads and writes all of the old one, so that what touches the new one comes after
+    A storage that was resized is copied, as on a GPU. Two buffers that prove to be one memory are not, there: the
+    launch that stands between them reads and writes all of the old one, so that what touches the new one comes after
     whatever touched the old one.
     """
 
@@ -317,7 +317,9 @@ class Buffers:
                     self.writer.note(_UNORDERED)
 
     def moves(self) -> Iterator[Move]:
-        """Launches that come before the operator whose tensors were just looked up; each old buffer is freed after it."""
+        """Launches that come before the operator whose tensors were just looked up; each old buffer is freed after
+        it.
+        """
         while self._moves:
             move = self._moves[0]
             yield move

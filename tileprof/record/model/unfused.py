@@ -2,8 +2,8 @@
 
 The ordinary operators that run instead give the same result up to rounding. What is switched off: the fast path of
 transformer encoders and multi-head attention (one operator a layer), oneDNN's LSTM (one operator a sequence), and
-``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's). And one thing is switched on: optimisers that leave the
-choice to PyTorch work on all parameters at once, as they do on a GPU.
+``torch.compile`` (its C++ kernels for the CPU say nothing about a GPU's). And one thing is switched on: optimisers that
+leave the choice to PyTorch work on all parameters at once, as they do on a GPU.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
         scale = recording.compile(Path("scale.cu"), "scale")
         recording.launch(scale, grid, block, x, y, n)
 
-``native/tileprof.cuh`` is what the kernels include; ``native/README.md`` says how, also with CuPy and PyTorch extensions.
-It serves GPUs that the CUDA recorder does not (sm_70), and stands witness for it: both must see the same bytes.
+``native/tileprof.cuh`` is what the kernels include; ``native/README.md`` says how, also with CuPy and PyTorch
+extensions. It serves GPUs that the CUDA recorder does not (sm_70), and stands witness for it: both must see the same
+bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the log of a launch to its boxes: pure arithmetic on columns.
 
-Entries become runs of bytes, runs are cut where one buffer ends and another begins, united within a tile, mode and part of
-the tile's life, and written as strided boxes. The union of a tile's boxes is exactly the union of its entries.
+Entries become runs of bytes, runs are cut where one buffer ends and another begins, united within a tile, mode and part
+of the tile's life, and written as strided boxes. The union of a tile's boxes is exactly the union of its entries.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def boxes(entries: Entries, blocks: Blocks, spans: list[Span]) -> Boxes:
 
 
 def stray(entries: Entries, spans: list[Span]) -> Stray | None:
-    """The first entry that lies outside the spans; None when all of them are inside one each or several adjacent ones."""
+    """The first entry that lies outside the spans; None when all of them are inside one each or several adjacent
+    ones.
+    """
     low, high = extents(entries)
     edges = sorted((s.low, s.high) for s in spans)
     starts = np.array([s for s, _ in edges], np.int64)

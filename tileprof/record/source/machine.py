@@ -19,7 +19,9 @@ Dim = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Source to compile: ``file`` is the name that the compiler's messages use, ``kernel`` a function or template instance."""
+    """Source to compile: ``file`` is the name that the compiler's messages use, ``kernel`` a function or template
+    instance.
+    """
 
     source: str
     file: str

@@ -32,9 +32,9 @@ class Settings:
     """How much memory a recording may take.
 
     ``log_bytes`` of log are kept on the machine; a launch that needs more is run again with more, up to
-    ``largest_log_bytes``, and taken to touch all of its arrays beyond that. ``copies`` keeps the arrays of a launch as they
-    were before it, so that it can be run again (for its duration without the header, and for a larger log) and its writes
-    can be checked; without, nothing runs twice.
+    ``largest_log_bytes``, and taken to touch all of its arrays beyond that. ``copies`` keeps the arrays of a launch as
+    they were before it, so that it can be run again (for its duration without the header, and for a larger log) and its
+    writes can be checked; without, nothing runs twice.
     """
 
     log_bytes: int = 256 << 20
@@ -63,8 +63,8 @@ class Recording:
 
     ``machine`` is "gpu" (the first one), "host" (this CPU, through the header's emulation: exact accesses, modelled
     times) or a `machine.Machine`. ``device`` names the GPU that the trace describes: the machine's own where it is
-    known. Arrays are PyTorch tensors, NumPy or CuPy arrays, or anything with ``__cuda_array_interface__`` or DLPack; they are
-    kept alive until `release` or the end.
+    known. Arrays are PyTorch tensors, NumPy or CuPy arrays, or anything with ``__cuda_array_interface__`` or DLPack;
+    they are kept alive until `release` or the end.
 
     Raises UserError when this machine cannot record, for code that does not compile, and for launches that fault.
     """
@@ -145,8 +145,8 @@ class Recording:
     ) -> int:
         """Run a kernel and write down what it did: the launch's id in the trace.
 
-        ``arguments`` are arrays, ints, floats and NumPy scalars, one a parameter. Raises UserError for arguments that do
-        not fit, and for a kernel that faults.
+        ``arguments`` are arrays, ints, floats and NumPy scalars, one a parameter. Raises UserError for arguments that
+        do not fit, and for a kernel that faults.
         """
         name = kernel.program.kernel
         place = Place(_dim(grid, f"{name}'s grid"), _dim(block, f"{name}'s block"), shared_bytes)
@@ -188,8 +188,9 @@ class Recording:
     ) -> int:
         """Record a launch that another library compiles and makes (CuPy, a PyTorch extension): its id in the trace.
 
-        ``go()`` makes this one launch, of a kernel compiled with ``-DTILEPROF_RECORD``; ``attach(bytes)`` copies the bytes to
-        its symbol ``tileprof_log``; ``used`` are its arrays. ``go`` may be called several times, on equal memory.
+        ``go()`` makes this one launch, of a kernel compiled with ``-DTILEPROF_RECORD``; ``attach(bytes)`` copies the
+        bytes to its symbol ``tileprof_log``; ``used`` are its arrays. ``go`` may be called several times, on equal
+        memory.
         """
         given = [a for n, value in enumerate(used) if (a := self._array(value, f"Array {n} of {name}")) is not None]
         self._bind(given)
@@ -236,7 +237,9 @@ def _machine(machine: str | Machine, device: str | Path | None) -> Machine:
 
 
 def _described(name: str) -> Device:
-    """The device of a driver's name ("Tesla V100-SXM2-16GB"): as a whole, else by the first of its words that is one."""
+    """The device of a driver's name ("Tesla V100-SXM2-16GB"): as a whole, else by the first of its words that is
+    one.
+    """
     for word in name.replace("-", " ").split():
         if not _known(name) and _known(word):
             return get(word)

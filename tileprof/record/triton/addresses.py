@@ -1,10 +1,11 @@
 """Addresses of a Triton kernel without its data: what fake tensors need.
 
-Programs run on pointers alone: loads return stand-ins, stores and dot products do nothing. Addresses, masks, branches and loop
-bounds that are made of a stand-in depend on values, and so does what differs between constants and mixed stand-ins (some ways
-through the interpreter make plain arrays of them); such a kernel cannot be recorded without values. Boxes of inner programs of a grid mostly move by a
-constant from neighbour to neighbour: they are then worked out from a few programs and checked on others at random;
-where masks cut the programs at the grid's upper edges, these run one by one. Whatever does not check out runs in full.
+Programs run on pointers alone: loads return stand-ins, stores and dot products do nothing. Addresses, masks, branches
+and loop bounds that are made of a stand-in depend on values, and so does what differs between constants and mixed
+stand-ins (some ways through the interpreter make plain arrays of them); such a kernel cannot be recorded without
+values. Boxes of inner programs of a grid mostly move by a constant from neighbour to neighbour: they are then worked
+out from a few programs and checked on others at random; where masks cut the programs at the grid's upper edges, these
+run one by one. Whatever does not check out runs in full.
 """
 
 from __future__ import annotations

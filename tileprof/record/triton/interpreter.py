@@ -1,8 +1,8 @@
 """Watching Triton's interpreter: every load, store and atomic of every program, with its addresses.
 
-Triton kernels run without a GPU under ``TRITON_INTERPRET=1``: each program is executed with numpy, one after the other. All
-memory traffic passes through a handful of methods of one builder object; they are wrapped while a kernel runs and call the
-originals, so results are unchanged.
+Triton kernels run without a GPU under ``TRITON_INTERPRET=1``: each program is executed with numpy, one after the other.
+All memory traffic passes through a handful of methods of one builder object; they are wrapped while a kernel runs and
+call the originals, so results are unchanged.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def watching(builder: Any) -> Iterator[Watch]:
             delattr(builder, name)
 
 
-# Method of the builder: how it touches memory, and which positional arguments are its pointers and its mask. Plain loads and
-# stores, atomic loads and stores and descriptors end in the masked ones.
+# Method of the builder: how it touches memory, and which positional arguments are its pointers and its mask. Plain
+# loads and stores, atomic loads and stores and descriptors end in the masked ones.
 _MEMORY: dict[str, tuple[int, int, int | None]] = {
     "create_masked_load": (READ, 0, 1),
     "create_masked_store": (WRITE, 0, 2),
@@ -98,7 +98,9 @@ def _logged(
 
 
 class _AfterImport(MetaPathFinder, Loader):
-    """Calls ``then(module)`` when a module is imported, and does nothing before: programs without Triton pay nothing."""
+    """Calls ``then(module)`` when a module is imported, and does nothing before: programs without Triton pay
+    nothing.
+    """
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then

@@ -35,8 +35,8 @@ _ADDRESS_SPACE, _GAP = 1 << 40, 1 << 21
 def install(sink: Sink, active: Callable[[], bool], outside: Callable[[], Any], *, fake: bool = False) -> None:
     """From now on, hand each launch of an interpreted Triton kernel to ``sink``, after it has run.
 
-    ``active()`` says whether launches are wanted now; ``outside()`` is a context manager under which the interpreter's own
-    tensor operations are not the program's. ``fake``: tensors have no values; kernels run on addresses alone.
+    ``active()`` says whether launches are wanted now; ``outside()`` is a context manager under which the interpreter's
+    own tensor operations are not the program's. ``fake``: tensors have no values; kernels run on addresses alone.
     """
 
     def patch(module: ModuleType) -> None:

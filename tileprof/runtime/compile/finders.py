@@ -24,5 +24,12 @@ def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
     yield from find(graph)
 
 
-FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, convolutional_networks)
+def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
+    """See `tileprof.runtime.encoder.find`, which imports this package."""
+    from tileprof.runtime.encoder.find import find  # noqa: PLC0415
+
+    yield from find(graph)
+
+
+FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, convolutional_networks, transformer_blocks)
 """One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`."""

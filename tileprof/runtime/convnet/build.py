@@ -22,7 +22,9 @@ WHAT: Final = "the kernel of convolutional networks"
 BIAS_BYTES: Final = 1024
 """Of a slot of weights, behind them."""
 
-_SMALL_SLOT_BYTES: Final = 20 * 1024
+WEIGHT_SLOTS: Final = 4
+"""That weights are ahead of the products."""
+
 _RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, what alignment takes
 
 
@@ -36,21 +38,16 @@ class Options:
     slot_bytes: int = MOST_SLOT_BYTES
 
     @property
-    def weight_slots(self) -> int:
-        """What is ahead of the products: more where a slot of activations is small, as tiles are then."""
-        return 6 if self.slot_bytes <= _SMALL_SLOT_BYTES else 5
-
-    @property
     def activation_slots(self) -> int:
         """As many as there is room for."""
-        left = SHARED_BYTES - _RESERVED_BYTES - self.weight_slots * (WEIGHT_BYTES + BIAS_BYTES)
+        left = SHARED_BYTES - _RESERVED_BYTES - WEIGHT_SLOTS * (WEIGHT_BYTES + BIAS_BYTES)
         return left // self.slot_bytes
 
 
 def header(options: Options) -> str:
     """stages.h: sizes, and wgmma for every width of a tile."""
     constants = {
-        "A_SLOTS": options.activation_slots, "A_BYTES": options.slot_bytes, "W_SLOTS": options.weight_slots,
+        "A_SLOTS": options.activation_slots, "A_BYTES": options.slot_bytes, "W_SLOTS": WEIGHT_SLOTS,
         "W_BYTES": WEIGHT_BYTES + BIAS_BYTES, "SHARED_BYTES": SHARED_BYTES,
     }  # fmt: skip
     return "\n".join([

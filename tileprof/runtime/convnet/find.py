@@ -104,9 +104,11 @@ def _grown(graph: fx.Graph, first: fx.Node) -> _Growing:
             continue
         if not any(source in net.values or source is net.image for source in node.all_input_nodes):
             continue
+        layers, names, parameters = list(net.layers), list(net.names), list(net.parameters)
         try:
             _take(net, node)
         except Unmatched as reason:
+            net.layers, net.names, net.parameters = layers, names, parameters
             LOG.info("a convolutional network ends at %s: %s", node.name, reason)
             break
     return net
@@ -169,13 +171,11 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
     source = INPUT if first else _value(net, x)
     nodes, norm, last = [node], None, node
     after = only_user(node)
-    kept = list(net.parameters)
     index = net.parameter(weight, *size)
     biased = None if bias is None else net.parameter(bias, out[1])
     if after is not None and calls(after, *_NORMS):
         found = item(after, 0)
         if found is None or len(after.users) != 1 or (len(after.args) == 8 and after.args[5]):
-            net.parameters = kept
             raise Unmatched("a batch norm that trains")
         tensors = [None if p is None else net.parameter(p, out[1]) for p in after.args[1:5]]
         if tensors[2] is None or tensors[3] is None:

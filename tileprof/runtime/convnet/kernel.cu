@@ -20,12 +20,15 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32 number) {
         const u32 thread = consumer.thread;
         if (stage.kind == CONVOLUTION) {
-            switch (stage.columns) {
-                case 8: consumer.tile<8>(stage, task, number); break;
-                case 16: consumer.tile<16>(stage, task, number); break;
-                case 32: consumer.tile<32>(stage, task, number); break;
-                case 64: consumer.tile<64>(stage, task, number); break;
-                default: consumer.tile<128>(stage, task, number);
+            switch (stage.columns + stage.deep) {
+                case 8: consumer.tile<8, false>(stage, task, number); break;
+                case 8 + 1: consumer.tile<8, true>(stage, task, number); break;
+                case 16: consumer.tile<16, false>(stage, task, number); break;
+                case 16 + 1: consumer.tile<16, true>(stage, task, number); break;
+                case 32: consumer.tile<32, false>(stage, task, number); break;
+                case 32 + 1: consumer.tile<32, true>(stage, task, number); break;
+                case 64: consumer.tile<64, false>(stage, task, number); break;
+                default: consumer.tile<128, false>(stage, task, number);
             }
         } else {
             auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);

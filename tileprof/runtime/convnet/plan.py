@@ -17,11 +17,17 @@ from numpy.typing import NDArray
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, windowed
-from tileprof.runtime.convnet.tiling import Tiling, k_blocks, load_bytes, microseconds, tiled
+from tileprof.runtime.convnet.tiling import (
+    MOST_SLOT_BYTES,
+    SLOT_BYTES,
+    Tiling,
+    k_blocks,
+    load_bytes,
+    microseconds,
+    tiled,
+)
 
 I32 = NDArray[np.int32]
-
-_LEAST_SLOT_BYTES: Final = 16 * 1024
 
 _GAP_US: Final = 2.0
 """From the last store of a layer to the first product of the next, for dealing out tiles."""
@@ -83,9 +89,10 @@ class Plan:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a slot of activations: as small as the largest load allows, so that there are many, but not below what two loads of a small tile take."""
+        """Of a slot of activations, which hold the largest load: one of two sizes, so that few kernels are compiled."""
         loads = zip(self.network.layers, self.tilings, strict=True)
-        return max(_LEAST_SLOT_BYTES, *(load_bytes(self.network, layer, tiling) for layer, tiling in loads))
+        largest = max(load_bytes(self.network, layer, tiling) for layer, tiling in loads)
+        return SLOT_BYTES if largest <= SLOT_BYTES else MOST_SLOT_BYTES
 
     @property
     def blocks(self) -> int:

@@ -51,15 +51,26 @@ __device__ __forceinline__ u32 rows_before(const Stage& stage, int block) {
     return stage.halo ? (down * stage.step + across) * ROW_BYTES : block * stage.block_bytes;
 }
 
-// Sums of all blocks of k, two groups of products under way at a time.
-template <int W>
+// One block of k, of which DEEP warpgroups take half each.
+template <int W, bool DEEP>
+__device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
+#pragma unroll
+    for (int step = 0; step < (DEEP ? 2 : 4); ++step)
+        Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair), static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
+}
+
+// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+__device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
+// Sums of all blocks of k, block by block, two of them under way at a time.
+template <int W, bool DEEP>
 __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
-    const int group = thread / 128, stride = stage.deep ? 2 : 1, blocks = stage.k_blocks;
-    const int a_most = stage.slot_blocks, w_most = stage.weight_blocks;
-    const u32 a_at = shared + (stage.deep ? 0 : group * stage.group_rows * ROW_BYTES), w_at = shared + W_AT;
+    const int group = thread / 128, blocks = stage.k_blocks, a_most = stage.slot_blocks, w_most = stage.weight_blocks;
+    const u32 half = DEEP ? group * 64 : 0;  // bytes along k
+    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
-    const u32 pair = __shfl_sync(~0u, stage.window ? WINDOW_PITCH / 16 : 4, 0);  // from two steps along k to the next two: another tap, where there are windows
-    const u32 layout = __shfl_sync(~0u, stage.window ? WINDOWED : SWIZZLED, 0);
+    const u32 pair = uniform(stage.window ? WINDOW_PITCH / 16 : 4);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
     for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
         const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks, w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
@@ -67,24 +78,44 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
         if (k == w_begin) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
         const u32 a_slot = a_at + reader.a.slot * A_BYTES, w_slot = w_at + reader.w.slot * W_BYTES;
-        for (int block = k + (stage.deep ? (k + group) % 2 : 0); block < end; block += stride) {
-            // Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
-            const u32 a = __shfl_sync(~0u, descriptor(a_slot + rows_before(stage, block - a_begin)), 0);
-            const u32 b = __shfl_sync(~0u, descriptor(w_slot + (block - w_begin) * (W * ROW_BYTES)), 0);
+        for (; k < end; ++k) {
+            const u32 a = uniform(descriptor(a_slot + rows_before(stage, k - a_begin)));
+            const u32 b = uniform(descriptor(w_slot + (k - w_begin) * (W * ROW_BYTES)));
             wgmma_fence();
-#pragma unroll
-            for (int step = 0; step < 4; ++step)
-                Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair), static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
+            multiply_block<W, DEEP>(sums, a, b, layout, pair);
             wgmma_commit();
         }
-        if (end - k < stride)
-            wgmma_wait<0>();  // perhaps nothing of this was multiplied here, and what was before is under way
-        else
-            wgmma_wait<1>();
+        wgmma_wait<1>();
         before.release(shared, lane);
         if (end == a_end) before.a = reader.a.slot, reader.a.advance(), a_begin = end;
         if (end == w_end) before.w = reader.w.slot, reader.w.advance(), w_begin = end;
-        k = end;
+    }
+    wgmma_wait<0>();
+    before.release(shared, lane);
+}
+
+// The same for 3x3 taps of a box and slots of weights that hold three taps or multiples of it: a row of taps at a time.
+template <int W, bool DEEP>
+__device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+    const int group = thread / 128, rows = stage.k_blocks / 3, w_most = stage.weight_blocks;
+    const u32 half = DEEP ? group * 64 : 0;
+    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half, step = stage.step * ROW_BYTES;
+    const u32 lane = thread % 32;
+    Used before;
+    for (int row = 0, down = 0, block = 0; row < rows; ++row) {
+        if (block == 0) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
+        if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
+        const u32 a = uniform(descriptor(a_at + reader.a.slot * A_BYTES + down * step));
+        const u32 b = uniform(descriptor(w_at + reader.w.slot * W_BYTES + block * (W * ROW_BYTES)));
+        wgmma_fence();
+#pragma unroll
+        for (int tap = 0; tap < 3; ++tap) multiply_block<W, DEEP>(sums, a + tap * (ROW_BYTES / 16), b + tap * (W * ROW_BYTES / 16), SWIZZLED, 4);
+        wgmma_commit();
+        wgmma_wait<1>();
+        before.release(shared, lane);
+        block += 3;
+        if (++down == 3) before.a = reader.a.slot, reader.a.advance(), down = 0;
+        if (block == w_most || row + 1 == rows) before.w = reader.w.slot, reader.w.advance(), block = 0;
     }
     wgmma_wait<0>();
     before.release(shared, lane);
@@ -93,22 +124,21 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
 // Where both warpgroups have sums of the same rows: each finishes one of a thread's two rows, and gets the other's part of it.
 template <int W>
 __device__ __forceinline__ void exchange(float (&sums)[W / 2], u32 shared, u32 thread, u32 turn) {
-    if constexpr (W <= MOST_DEEP) {
-        const u32 group = thread / 128, mine = shared + SCRATCH_AT + thread % 128 * 8 + 2 * turn * SCRATCH_PART;
+    static_assert(W <= MOST_DEEP);
+    const u32 group = thread / 128, mine = shared + SCRATCH_AT + thread % 128 * 8 + 2 * turn * SCRATCH_PART;
 #pragma unroll
-        for (int i = 0; i < W / 8; ++i) {
-            const float2 other = {group ? sums[4 * i] : sums[4 * i + 2], group ? sums[4 * i + 1] : sums[4 * i + 3]};
-            store_shared_f32x2(mine + group * SCRATCH_PART + i * 1024, other);
-        }
-        barrier_sync<1, CONSUMERS>();
+    for (int i = 0; i < W / 8; ++i) {
+        const float2 other = {group ? sums[4 * i] : sums[4 * i + 2], group ? sums[4 * i + 1] : sums[4 * i + 3]};
+        store_shared_f32x2(mine + group * SCRATCH_PART + i * 1024, other);
+    }
+    barrier_sync<1, CONSUMERS>();
 #pragma unroll
-        for (int i = 0; i < W / 8; ++i) {
-            const float2 part = load_shared_f32x2(mine + (1 - group) * SCRATCH_PART + i * 1024);
-            if (group)
-                sums[4 * i + 2] += part.x, sums[4 * i + 3] += part.y;
-            else
-                sums[4 * i] += part.x, sums[4 * i + 1] += part.y;
-        }
+    for (int i = 0; i < W / 8; ++i) {
+        const float2 part = load_shared_f32x2(mine + (1 - group) * SCRATCH_PART + i * 1024);
+        if (group)
+            sums[4 * i + 2] += part.x, sums[4 * i + 3] += part.y;
+        else
+            sums[4 * i] += part.x, sums[4 * i + 1] += part.y;
     }
 }
 
@@ -118,11 +148,11 @@ struct Consumer {
     Reader reader;
     u32 turn = 0;  // of the memory in which sums are exchanged
 
-    template <int W>
+    template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
         const Rows rows(stage, task, thread);
         const int first = task.column * W + thread % 4 * 2, channels = stage.out_channels;
-        const bool deep = stage.deep, adds = !deep || thread < 128;
+        const bool adds = !DEEP || thread < 128;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + (stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks) * (W * ROW_BYTES);
@@ -140,20 +170,23 @@ struct Consumer {
             for (int i = 0; i < W / 8; ++i)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const bool here = rows.at[half] >= 0 && first + 8 * i < channels && (!deep || half == static_cast<int>(thread / 128));
+                    const bool here = rows.at[half] >= 0 && first + 8 * i < channels && (!DEEP || half == static_cast<int>(thread / 128));
                     more[2 * i + half] = here ? load_global_u32(residual + rows.at[half] + first + 8 * i) : 0;
                 }
         }
-        multiply<W>(sums, reader, stage, shared, thread);
+        if (W <= 64 && stage.halo)
+            multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
+        else
+            multiply<W, DEEP>(sums, reader, stage, shared, thread);
         delay(arguments, number, 1);
-        if (deep) {
+        if constexpr (DEEP) {
             exchange<W>(sums, shared, thread, turn);
             turn ^= 1;
         }
         auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            if (rows.at[half] < 0 || (deep && half != static_cast<int>(thread / 128))) continue;
+            if (rows.at[half] < 0 || (DEEP && half != static_cast<int>(thread / 128))) continue;
 #pragma unroll
             for (int i = 0; i < W / 8; ++i) {
                 float x = sums[4 * i + 2 * half], y = sums[4 * i + 2 * half + 1];

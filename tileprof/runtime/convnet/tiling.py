@@ -27,10 +27,13 @@ WINDOW: Final = 32
 WINDOW_PITCH: Final = 1024
 """Bytes from a row of the padded input to the next, in a slot."""
 
-MOST_SLOT_BYTES: Final = 29 * 1024
-"""Of a slot of activations: four rows of 58 pixels fit."""
+SLOT_BYTES: Final = 16 * 1024
+"""Of a slot of activations, where all loads fit."""
 
-WEIGHT_BYTES: Final = 16 * 1024
+MOST_SLOT_BYTES: Final = 29 * 1024
+"""Of a slot of activations where they do not: four rows of 58 pixels."""
+
+WEIGHT_BYTES: Final = 24 * 1024
 """Of a slot of weights, biases not counted."""
 
 _MOST_BLOCKS: Final = 16
@@ -119,7 +122,7 @@ def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
         wide = next(n for n in range(64, 0, -1) if columns % n == 0)
         yield from (Tiling(width, 2, wide) for width in WIDTHS if width < 2 * channels)
         return
-    halo = layer.size != (1, 1) and layer.stride == 1
+    halo = layer.size == (3, 3) and layer.stride == 1
     for deep in (False, True):
         for across in (n for n in range(1, columns + 1) if columns % n == 0):
             wide = columns // across
@@ -161,5 +164,5 @@ def block_bytes(layer: Layer, tiling: Tiling) -> int:
 
 
 def weight_blocks(tiling: Tiling) -> int:
-    """Blocks of k in a slot of weights."""
-    return min(_MOST_BLOCKS, WEIGHT_BYTES // (tiling.width * ROW_BYTES))
+    """Blocks of k in a slot of weights: three or a multiple, or one."""
+    return WEIGHT_BYTES // (tiling.width * ROW_BYTES)

@@ -107,8 +107,8 @@ class Arguments:
         self.words = (ctypes.c_uint64 * words).from_address(at)
         self.pointers = (ctypes.c_void_p * 1)(at)
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int]) -> None:  # fmt: skip
-        """A tensor map from ``word`` on: boxes of a tensor, 128-byte swizzle, zeros beyond its edges.
+    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzled: bool = True) -> None:  # fmt: skip
+        """A tensor map from ``word`` on: boxes of a tensor, 128-byte swizzle unless told otherwise, zeros beyond its edges.
 
         Dimensions innermost first, in elements; ``strides`` of all but the innermost, in bytes; ``steps``: every so many elements are taken.
         """
@@ -116,7 +116,7 @@ class Arguments:
         _call(
             "cuTensorMapEncodeTiled", ctypes.byref(self.words, 8 * word), _DTYPES[dtype], rank, ctypes.c_void_p(address),
             (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128, _PROMOTE_256, 0,
+            (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128 if swizzled else 0, _PROMOTE_256, 0,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from cuda_records import KERNEL, access, entry, launch, process, ran
 
 from tileprof.analysis import build_graph
 from tileprof.devices import get
-from tileprof.record.cuda import decode, raw, writes
+from tileprof.record.cuda import coverage, decode, raw, writes
 from tileprof.record.cuda.decode import Decoder, Timed
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import ATOMIC, READ, WRITE, TraceWriter, load, validate
@@ -558,7 +558,7 @@ def test_code_that_could_not_be_patched_makes_its_launches_conservative_unless_t
     refused = {**launch(2), "unpatched": ["tileprof_access"]}
     newer = {**launch(3), "unpatched": ["tileprof_newer"]}
     with_newer = pytest.MonkeyPatch()
-    with_newer.setitem(decode.SINCE, "tileprof_newer", 100)
+    with_newer.setitem(coverage.SINCE, "tileprof_newer", 100)
     trace, _ = decoded([ALLOC, KERNEL, launch(1), refused, newer], [access(n, 0, WINDOW, write=1) for n in (1, 2, 3)])
     with_newer.undo()
     assert trace.launches.coverage.tolist() == ["exact", "conservative", "exact"]

@@ -6,7 +6,7 @@ from cuda_records import KERNEL, access, launch, process, ran
 from tileprof.devices import get
 from tileprof.record.cuda import raw
 from tileprof.record.cuda.decode import Decoder, fused_operators
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.selftest import granules
 from tileprof.trace import READ, WRITE, TraceWriter, load, validate
 
@@ -33,7 +33,7 @@ def blocks(number, place, code=0x10000, begin=1000):
     return [ran(number, b, begin, begin + 50, sm=sm, generation=place) for b in (0, 1)]
 
 
-def told(tmp_path, events, entries):
+def attributions(tmp_path, events, entries):
     found = process(tmp_path, events, entries)
     graphs = Graphs(found)
     return [graphs.entries(e)[1] for e in found.events if e["e"] == "launch" and e["graph"] >= 0]
@@ -59,7 +59,7 @@ def test_two_launches_of_a_graph_are_trusted_each_by_its_own_counts(tmp_path):
         *counts(6, 2, ended=3),
     ]
     entries = [e for n in (5, 6) for place in (0, 1) for e in blocks(n, place)]
-    assert told(tmp_path, events, entries) == [Told.OWN] * 2 + [Told.SHARED] * 2
+    assert attributions(tmp_path, events, entries) == [Attribution.EXACT] * 2 + [Attribution.AMBIGUOUS] * 2
 
 
 def test_ends_of_threads_that_are_left_over_make_every_node_a_stand_in_for_all(tmp_path):
@@ -82,24 +82,24 @@ def test_nodes_that_never_ended_under_their_id_stand_for_all_memory(tmp_path):
 def test_kernels_that_changed_places_are_seen_by_where_their_code_lies(tmp_path):
     events = [A, B, node(5, 0), node(5, 1, kernel=1), node(5, 2), *counts(5, 3)]
     right = blocks(5, 0) + blocks(5, 1, 0x20000) + blocks(5, 2)
-    assert told(tmp_path, events, right) == [Told.OWN] * 3
+    assert attributions(tmp_path, events, right) == [Attribution.EXACT] * 3
     swapped = blocks(5, 0, 0x20000) + blocks(5, 1) + blocks(5, 2)
-    assert told(tmp_path, events, swapped) == [Told.SHARED] * 3
+    assert attributions(tmp_path, events, swapped) == [Attribution.AMBIGUOUS] * 3
 
 
 def test_places_of_code_that_launches_of_their_own_contradict_are_not_used(tmp_path):
     events = [A, launch(1), node(5, 0), node(5, 1), *counts(5, 2)]
     entries = blocks(1, 0, 0x990000) + blocks(5, 0, 0x990000) + blocks(5, 1, 0x990000)
-    assert told(tmp_path, events, entries) == [Told.OWN] * 2
+    assert attributions(tmp_path, events, entries) == [Attribution.EXACT] * 2
 
 
 def test_nodes_beyond_the_last_place_share_it(tmp_path):
     many = raw.LAST_GENERATION + 3
     events = [A, *(node(5, place) for place in range(many)), *counts(5, many, ended=raw.LAST_GENERATION)]
     entries = [e for place in range(many) for e in blocks(5, min(place, raw.LAST_GENERATION))]
-    found = told(tmp_path, events, entries)
-    assert found[: raw.LAST_GENERATION] == [Told.OWN] * raw.LAST_GENERATION
-    assert found[raw.LAST_GENERATION :] == [Told.SHARED] * 3
+    found = attributions(tmp_path, events, entries)
+    assert found[: raw.LAST_GENERATION] == [Attribution.EXACT] * raw.LAST_GENERATION
+    assert found[raw.LAST_GENERATION :] == [Attribution.AMBIGUOUS] * 3
 
 
 def test_copies_and_fills_of_a_graph_are_launches_in_their_places(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from test_cuda_build import found
 
 from tileprof.record.cuda import build, locate, raw
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 
 pytestmark = pytest.mark.skipif(
     None in {found(locate.sanitizer), found(locate.host_compiler), found(locate.nvcc) and found(locate.cuda_include)},
@@ -281,13 +281,13 @@ def test_nodes_of_graphs_are_counted_waited_for_and_told_apart(ran):
     assert [e["nodes"] for e in events(process, "graph_end")] == [4, 4]
     assert [(e["ended"], e["threads"]) for e in events(process, "nodes")] == [(4, 0), (4, 0)]
     graphs = Graphs(process)
-    assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.OWN}
+    assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Attribution.EXACT}
     assert {len(graphs.entries(e)[0]) for e in events(process, "launch")} == {3}
 
 
 def test_a_graph_whose_nodes_did_not_all_end_is_not_trusted(ran):
     process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 4, 1)')
-    assert {Graphs(process).entries(e)[1] for e in events(process, "launch")} == {Told.LOST}
+    assert {Graphs(process).entries(e)[1] for e in events(process, "launch")} == {Attribution.INCOMPLETE}
 
 
 BETWEEN = """
@@ -312,7 +312,7 @@ def test_records_are_not_copied_while_another_thread_launches(ran):
     )
     assert process.complete
     graphs = Graphs(process)
-    assert [graphs.entries(e)[1] for e in events(process, "launch")] == [Told.OWN] * 3
+    assert [graphs.entries(e)[1] for e in events(process, "launch")] == [Attribution.EXACT] * 3
     assert [len(graphs.entries(e)[0]) for e in events(process, "launch")] == [2] * 3
 
 

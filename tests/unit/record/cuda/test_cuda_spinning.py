@@ -8,7 +8,7 @@ import pytest
 from test_cuda_injection import events, libraries, pytestmark, ran  # noqa: F401 - fixtures
 
 from tileprof.errors import UserError
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.record.cuda.settings import SPINNING, Settings
 
 STREAMS = """
@@ -191,7 +191,7 @@ def test_a_graph_that_has_not_ended_is_given_up_once_and_none_of_it_is_trusted(r
     )
     assert said == "True"
     graphs = Graphs(process)
-    assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Told.LOST}
+    assert {graphs.entries(e)[1] for e in events(process, "launch")} == {Attribution.INCOMPLETE}
 
 
 def test_threads_that_launch_and_copy_records_do_not_wait_for_each_other_for_ever(ran):  # noqa: F811 - fixture

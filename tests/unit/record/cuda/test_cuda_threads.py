@@ -7,7 +7,7 @@ from test_cuda_spinning import STREAMS
 
 from tileprof.devices import get
 from tileprof.record.cuda.decode import Decoder
-from tileprof.record.cuda.graphs import Graphs, Told
+from tileprof.record.cuda.graphs import Attribution, Graphs
 from tileprof.trace import TraceWriter, load
 
 UNSEEN = """
@@ -16,7 +16,7 @@ def unseen(before=None, api_exit=0): fake.fake_launch_unseen(C, M, b"unseen", 2,
 """
 
 
-def told(found):
+def attributions(found):
     graphs = Graphs(found)
     return [graphs.entries(e)[1] for e in events(found, "launch")]
 
@@ -34,7 +34,7 @@ launch(); library.tileprof_capture(0); print(fake.fake_count(0), fake.fake_count
         TILEPROF_CAPTURE="0",
     )
     assert said == "1 1"
-    assert told(process) == [Told.OWN]
+    assert attributions(process) == [Attribution.EXACT]
 
 
 def test_a_module_that_is_unloaded_while_it_is_patched_is_left_alone_from_then_on(ran):  # noqa: F811 - fixture
@@ -55,7 +55,7 @@ fake.fake_unload(C, M); library.tileprof_capture(0); thread.join(); print(fake.f
 
 def test_what_may_run_on_in_a_stream_that_takes_no_mark_is_not_trusted(ran):  # noqa: F811 - fixture
     process, _ = ran(STREAMS + 'inject(); module(); launch_on(S1, b"k"); fake.fake_refuse_places(S1)')
-    assert told(process) == [Told.LOST]
+    assert attributions(process) == [Attribution.INCOMPLETE]
 
 
 def test_a_launch_that_ends_while_another_thread_copies_records_is_not_trusted(ran):  # noqa: F811 - fixture
@@ -72,7 +72,7 @@ fake.fake_stream(S2); unseen(meanwhile); fake.fake_let_go(S1); thread.join()
         TILEPROF_WAIT="20",
     )
     assert [len(process.of(e["launch"], 0)) for e in events(process, "launch")][:2] == [2, 2]
-    assert told(process) == [Told.OWN, Told.OWN, Told.LOST]
+    assert attributions(process) == [Attribution.EXACT, Attribution.EXACT, Attribution.INCOMPLETE]
 
 
 def test_a_call_whose_begin_was_not_seen_has_captured_nothing(ran):  # noqa: F811 - fixture
@@ -82,7 +82,7 @@ def test_a_call_whose_begin_was_not_seen_has_captured_nothing(ran):  # noqa: F81
 
 def test_nodes_of_graphs_for_which_the_gpu_had_no_room_stand_for_all_memory(ran):  # noqa: F811 - fixture
     process, _ = ran('inject(); module(); fake.fake_graph(C, M, b"k", 3, 2, 0)', FAKE_MEMORY="1000")
-    assert told(process) == [Told.LOST, Told.LOST]
+    assert attributions(process) == [Attribution.INCOMPLETE, Attribution.INCOMPLETE]
 
 
 def test_what_a_thread_is_finding_out_about_stores_is_named_by_no_other_launch_before(ran, cubin):  # noqa: F811 - fixtures

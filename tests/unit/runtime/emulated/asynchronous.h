@@ -61,7 +61,9 @@ void compute_group(u32 number) {
     }
 }
 
-// Loads. A row of 128 bytes of the box after the other.
+u32 bytes_of_row(const Map& map) { return map.plain ? 2 * map.box[0] : 128; }
+
+// Loads. A row of the box after the other, of 128 bytes where it is swizzled.
 void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
     u32 counts[4];
     for (u32 i = 0; i < 4; ++i) counts[i] = (map.box[i] + map.steps[i] - 1u) / map.steps[i];
@@ -77,13 +79,14 @@ void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
                     inside &= outer[i] >= 0 && u64(outer[i]) < map.sizes[i + 1];
                     from += outer[i] * std::int64_t(map.strides[i]) / 2;
                 }
-                for (u32 chunk = 0; chunk < 8; ++chunk) {
+                for (u32 chunk = 0; chunk < bytes_of_row(map) / 16; ++chunk) {
                     u16 halves[8];
                     for (u32 i = 0; i < 8; ++i) {
                         const std::int64_t x = at[0] + std::int64_t(8 * chunk + i);
                         halves[i] = inside && x >= 0 && u64(x) < map.sizes[0] ? from[x] : 0;
                     }
-                    std::memcpy(bytes_of(block, swizzled(to + row * 128 + chunk * 16), 16), halves, 16);
+                    const u32 at = to + row * bytes_of_row(map) + chunk * 16;
+                    std::memcpy(bytes_of(block, map.plain ? at : swizzled(at), 16), halves, 16);
                 }
             }
 }
@@ -91,7 +94,7 @@ void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
 u32 bytes_of_box(const Map& map) {
     u32 rows = 1;
     for (u32 i = 1; i < 4; ++i) rows *= (map.box[i] + map.steps[i] - 1u) / map.steps[i];
-    return rows * 128;
+    return rows * bytes_of_row(map);
 }
 
 float value_of_half(u16 half) {

@@ -11,6 +11,7 @@
 #define __shared__
 #define __grid_constant__
 #define __forceinline__ inline
+#define __noinline__
 #define __cluster_dims__(...)
 #define __launch_bounds__(...)
 #define threadIdx machine::thread_index

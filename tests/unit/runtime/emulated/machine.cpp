@@ -62,6 +62,53 @@ void store_matrices(u32 address, const u32* squares) {
     });
 }
 
+float exchange(float value, u32 mask) {
+    now->value = value;
+    float others = 0;
+    now->sums = &others;
+    collective("__shfl_xor_sync", [mask](Warp&) {
+        for (u32 lane = 0; lane < 32; ++lane) *lane_of(*now, lane).sums = lane_of(*now, lane ^ mask).value;
+    });
+    return others;
+}
+
+void load_matrices(u32 address, bool transposed, u32* squares) {
+    now->address = address, now->taken = squares;
+    collective("ldmatrix", [transposed](Warp&) {
+        for (u32 square = 0; square < 4; ++square) {
+            u16 halves[8][8];
+            for (u32 row = 0; row < 8; ++row) {
+                const u32 from = lane_of(*now, 8 * square + row).address;
+                if (from % 16 != 0) return report("ldmatrix from a row that 16 does not divide");
+                std::memcpy(halves[row], shared(from, 16), 16);
+            }
+            for (u32 lane = 0; lane < 32; ++lane) {
+                const u32 row = lane / 4, column = lane % 4 * 2;
+                const u32 first = transposed ? halves[column][row] : halves[row][column], second = transposed ? halves[column + 1][row] : halves[row][column + 1];
+                lane_of(*now, lane).taken[square] = first | second << 16;
+            }
+        }
+    });
+}
+
+void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high) {
+    now->sums = sums, now->a = a, now->b[0] = b_low, now->b[1] = b_high;
+    collective("mma.sync", [](Warp&) {
+        float left[16][16], right[16][8];
+        const auto half = [](u32 two, u32 i) { return values_of_halves[u16(two >> 16 * i)]; };
+        for (u32 lane = 0; lane < 32; ++lane) {
+            const Fiber& fiber = lane_of(*now, lane);
+            for (u32 i = 0; i < 2; ++i) {
+                for (u32 part = 0; part < 4; ++part) left[lane / 4 + part % 2 * 8][lane % 4 * 2 + i + part / 2 * 8] = half(fiber.a[part], i);
+                for (u32 part = 0; part < 2; ++part) right[lane % 4 * 2 + i + part * 8][lane / 4] = half(fiber.b[part], i);
+            }
+        }
+        for (u32 lane = 0; lane < 32; ++lane)
+            for (u32 i = 0; i < 4; ++i)
+                for (u32 k = 0; k < 16; ++k) lane_of(*now, lane).sums[i] += left[lane / 4 + i / 2 * 8][k] * right[k][lane % 4 * 2 + i % 2];
+    });
+}
+
 void sync_block(u32 barrier, u32 threads) {
     std::vector<Fiber*>& here = block_of(*now).meetings[barrier];
     here.push_back(now);

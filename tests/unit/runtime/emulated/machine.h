@@ -38,6 +38,9 @@ bool any(bool mine);
 int least(int mine);
 u32 first(u32 mine);  // lane 0's
 void store_matrices(u32 address, const u32* squares);
+float exchange(float value, u32 mask);
+void load_matrices(u32 address, bool transposed, u32* squares);
+void multiply_rows(float* sums, const u32* a, u32 b_low, u32 b_high);  // sixteen rows, eight columns, sixteen of k
 
 void sync_block(u32 barrier, u32 threads);
 void sync_cluster();
@@ -62,11 +65,12 @@ int add_release(int* address, int value);
 void nap();
 void fence_proxy();
 
-// A tensor map, as fake_driver.py encodes it: sizes, box and steps in elements of two bytes, strides in bytes.
+// A tensor map, as HostArguments encodes it: sizes, box and steps in elements of two bytes, strides in bytes.
 struct Map {
     u64 address, sizes[4], strides[3];
     u16 box[4], steps[4];
-    u64 unused[6];
+    u64 plain;  // not swizzled
+    u64 unused[5];
 };
 static_assert(sizeof(Map) == 128);
 

@@ -92,6 +92,7 @@ void schedule() {
             progress = false;
             if (pollers.empty() || idle > MOST_IDLE) return report(stuck());
             if (idle > 16) time_ns += TIMEOUT / 16;
+            while (options.drain_odds > 0 && !holders.empty() && !one_in(64)) let_go_of_one();
             for (const Poller& poller : pollers) wake(*poller.fiber);
             pollers.clear();
         }

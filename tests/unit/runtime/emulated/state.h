@@ -74,6 +74,11 @@ struct Fiber {
     int mine;               // what it brings to a collective
     u32 address;
     const u32* squares;
+    u32* taken;
+    float value;
+    float* sums;
+    const u32* a;
+    u32 b[2];
 };
 
 struct Group {

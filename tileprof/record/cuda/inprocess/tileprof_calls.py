@@ -1,11 +1,13 @@
 # ruff: noqa: INP001 - runs inside other programs: a script that imports little, and late
-"""How PyTorch called an operator: its tensors with addresses, and its numbers, as one event behind the launches it made.
+"""How PyTorch called an operator: its tensors with addresses, and its numbers, as one event behind the launches it
+made.
 
     {"e": "called", "op": "aten::addmm", "arguments": {"self": {"tensor": 0}, "beta": 1, ...},
      "tensors": [["self", address, shape, strides, dtype, item bytes, written, "cuda"], ...]}
 
-A tensor argument is a place in ``tensors``, a list of them a list of places; results come last, as ``out``, ``out1`` and
-so on. Arguments that are neither tensors nor plain numbers and words (types, memory formats, generators) are left out.
+A tensor argument is a place in ``tensors``, a list of them a list of places; results come last, as ``out``, ``out1``
+and so on. Arguments that are neither tensors nor plain numbers and words (types, memory formats, generators) are left
+out.
 """
 
 from __future__ import annotations

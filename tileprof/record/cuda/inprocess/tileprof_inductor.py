@@ -1,15 +1,15 @@
 # ruff: noqa: INP001, PTH118, PTH119, PTH120, PTH123 - runs inside other programs: a script that imports little, and late
 """Names for what torch.compile's code launches: each call in a generated module says first which operators it computes.
 
-Inductor writes the operators above every call of its wrapper code, whether of a Triton kernel, of an extern kernel or of an
-operator that it leaves alone ::
+Inductor writes the operators above every call of its wrapper code, whether of a Triton kernel, of an extern kernel or
+of an operator that it leaves alone ::
 
     # Topologically Sorted Source Nodes: [linear], Original ATen: [aten.t, aten.addmm]
     extern_kernels.addmm(arg1_1, arg2_1, ...)
 
-A copy of the module is loaded in its place, in which these comments have become calls of `mark`. Modules' paths are added
-to the comments while the code is generated, from what the graph's nodes remember; code that comes out of a cache from a run
-without this hook has none.
+A copy of the module is loaded in its place, in which these comments have become calls of `mark`. Modules' paths are
+added to the comments while the code is generated, from what the graph's nodes remember; code that comes out of a cache
+from a run without this hook has none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def module_paths(metas: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def module_path(path: str) -> str:
-    """``h.0.mlp`` of ``L['self'].h[0].mlp``, of ``L['self']._modules['h'][0].mlp`` and of ``L__self___h_0_mlp`` its rest."""
+    """``h.0.mlp`` of ``L['self'].h[0].mlp``, of ``L['self']._modules['h'][0].mlp`` and of ``L__self___h_0_mlp`` its
+    rest.
+    """
     path = re.sub(r"^L\['\w+'\]|^L__self__+", "", path).replace("._modules", "")
     path = re.sub(r"\['?([^'\]]*)'?\]", r".\1", path)
     return path.strip(".").removeprefix("_orig_mod.")

@@ -1,5 +1,7 @@
 # ruff: noqa: INP001, PLC0415, SLF001 - runs inside other programs: a script that imports little, and late
-"""A program that profiles itself with PyTorch's profiler: CUPTI, which that uses, and Compute Sanitizer do not share a process."""
+"""A program that profiles itself with PyTorch's profiler: CUPTI, which that uses, and Compute Sanitizer do not share a
+process.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ changed: list[Callable[[bool], None]] = []
 
 
 def start() -> None:
-    """Listen to captured regions as soon as the program imports tileprof's, or to the NVTX ranges that are asked for."""
+    """Listen to captured regions as soon as the program imports tileprof's, or to the NVTX ranges that are asked
+    for.
+    """
     from tileprof_after import after_import  # type: ignore[import-not-found]
 
     library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])

@@ -33,7 +33,8 @@ def start() -> None:
 
 
 _HIDDEN = ("ctc_loss", "quantile", "nanquantile")
-"""Functions whose checks and arguments differ where PyTorch sees a dispatch mode: they run without ours, named as a whole."""
+"""Functions whose checks and arguments differ where PyTorch sees a dispatch mode: they run without ours, named as a
+whole."""
 
 
 class _Hooks:
@@ -51,9 +52,11 @@ class _Hooks:
         self.backward = False
         self.composite: dict[Any, bool] = {}
         self.hidden: list[tuple[Any, str, Any]] = []
-        """What `look` put a function of its own in place of: owner, name, and what the owner itself had there, if anything."""
+        """What `look` put a function of its own in place of: owner, name, and what the owner itself had there, if
+        anything."""
         self.compiled: list[Any] = []
-        """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region begins."""
+        """What was compiled, whose calls are not hooked: parameters are named when that is done, and when a region
+        begins."""
 
     def install(self) -> None:
         import tileprof_inductor
@@ -104,7 +107,9 @@ class _Hooks:
                     setattr(owner, name, self.without_mode(name, getattr(owner, name)))
 
     def look_away(self) -> None:
-        """See none any more. A mode of the program's that was entered since keeps ours below it: then it is only silent."""
+        """See none any more. A mode of the program's that was entered since keeps ours below it: then it is only
+        silent.
+        """
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
         if self.handle is not None:
@@ -156,7 +161,9 @@ class _Hooks:
             runtime.cudaProfilerStop = stop_of(runtime.cudaProfilerStop)
 
     def follow_graphs(self, history: tileprof_allocator.History) -> None:
-        """Look while a CUDA graph is made, too: its nodes are named then, and tensors known, and it is replayed later."""
+        """Look while a CUDA graph is made, too: its nodes are named then, and tensors known, and it is replayed
+        later.
+        """
         graph = self.torch.cuda.CUDAGraph
         begin, end = graph.capture_begin, graph.capture_end
 
@@ -256,7 +263,9 @@ class _Hooks:
     # ---- modules and parameters
 
     def running(self) -> list[Any]:
-        """Modules whose forward this thread is in, innermost first. From the stack: outside regions no call is hooked."""
+        """Modules whose forward this thread is in, innermost first. From the stack: outside regions no call is
+        hooked.
+        """
         found, frame = [], sys._getframe(1)
         while frame is not None:
             if frame.f_code is self.call_of_module:
@@ -274,7 +283,9 @@ class _Hooks:
             self.learn(module)
 
     def learn_of(self, what: Any) -> None:
-        """Names below a module, or below those that a function uses: of its closure, of its module, its own object's."""
+        """Names below a module, or below those that a function uses: of its closure, of its module, its own
+        object's.
+        """
         seen: list[Any] = [what, getattr(what, "__self__", None)]
         try:
             used = inspect.getclosurevars(what)

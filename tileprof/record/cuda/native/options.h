@@ -1,4 +1,4 @@
-// What the recording process was told, through the environment: driver.py sets it, this reads it once.
+// The recording's options, from environment variables: ../program.py sets them, this reads them once.
 #pragma once
 
 #include <stdint.h>

@@ -458,7 +458,7 @@ void Recorder::record(bool on) {
     if (options.capturing == on) return;
     options.capturing = on;
     if (!options.patch_in_ranges) return;
-    Alone alone(options.wait_ns);  // no launching call is cut in two; should one never end, then so be it
+    Alone alone(options.wait_ns);  // no launching call is cut in two, unless one does not end in time
     on = options.capturing;        // which others may have changed meanwhile
     Inside inside(modules_.empty() ? nullptr : modules_.begin()->second.context);  // the thread may have none
     rest();                        // nothing runs whose code changes

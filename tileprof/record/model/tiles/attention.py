@@ -1,4 +1,5 @@
-"""Scaled dot product attention, forward: one kernel, or FlashAttention's split over keys where queries are few; cuDNN's on Hopper.
+"""Scaled dot product attention, forward: one kernel, or FlashAttention's split over keys where queries are few; cuDNN's
+on Hopper.
 
 ::
 
@@ -88,7 +89,9 @@ def fused_sdp_choice(_call: Call, _device: Device) -> list[Kernel]:
 
 
 def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
-    """Whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take that."""
+    """Whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
+    that.
+    """
     given = dictated("attention", (problem.queries, problem.keys))
     chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
     fits = problem.q.dtype in HALF and problem.mask is None and max(problem.width, problem.value_width) <= CUDNN_WIDEST
@@ -112,7 +115,9 @@ def _cudnn_kernels(
 
 
 def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
-    """Into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2 chooses."""
+    """Into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
+    chooses.
+    """
     given = dictated("attention", (problem.queries, problem.keys))
     if given is not None and given.split is not None:
         return min(given.split, -(-problem.keys // blocks.keys))
@@ -171,7 +176,9 @@ def _main_kernel(
 
 
 def _slices(count: I64, slices: int) -> tuple[I64, I64]:
-    """First and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off where causality ends them."""
+    """First and last block of keys, ``[slices * query blocks]``: equal slices of all keys, cut off where causality ends
+    them.
+    """
     per_slice = -(-int(count.max(initial=0)) // slices)
     edges = np.minimum(np.arange(slices + 1)[:, None] * per_slice, count)
     return edges[:-1].ravel(), edges[1:].ravel()

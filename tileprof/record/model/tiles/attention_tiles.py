@@ -146,7 +146,9 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The main loops of a grid in chunks: rows and life ``[slices * across, CHUNKS]``, all heads alike; chunks may be empty."""
+    """The main loops of a grid in chunks: rows and life ``[slices * across, CHUNKS]``, all heads alike; chunks may be
+    empty.
+    """
 
     start: I64
     stop: I64
@@ -155,7 +157,8 @@ class Walk:
 
 
 def walk(begin: I64, end: I64, size: int, share: NDArray[np.float64], *, backwards: bool = False) -> Walk:
-    """Walk blocks ``begin`` to ``end`` (``[slices * across]``) of ``size`` rows during the first ``share`` of a tile's life.
+    """Walk blocks ``begin`` to ``end`` (``[slices * across]``) of ``size`` rows during the first ``share`` of a tile's
+    life.
 
     ``backwards``: from the last block to the first, as FlashAttention does, so that the masked blocks come first.
     """

@@ -1,9 +1,10 @@
 """Batch norm, forward and backward, in training and in evaluation.
 
 Source: PyTorch's Normalization.cuh and Normalization.cu, the native kernels; cuDNN's, which PyTorch prefers for
-some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Channels last: the transform by
-blocks of 32 channels that walk the rows, as recorded on an H200 (PyTorch 2.11). Otherwise:
-a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a channel.
+some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Channels
+last: the transform by blocks of 32 channels that walk the rows, as recorded on an H200 (PyTorch 2.11). Otherwise:
+a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a
+channel.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _STATISTICS_FLOPS, _TRANSFORM_FLOPS, _BACKWARD_FLOPS = 4, 3, 11
     "aten::_native_batch_norm_legit_functional",
 )  # fmt: skip
 def batch_norm(call: Call, device: Device) -> list[Kernel]:
-    """Training: statistics, the running averages, then the transform. Evaluation: the running averages as the transform takes them, then it."""
+    """Training: statistics, the running averages, then the transform. Evaluation: the running averages as the transform
+    takes them, then it.
+    """
     source, out = call["input"], call.outputs[0]
     if source.numel == 0:
         return []

@@ -11,7 +11,8 @@ import torch
 def overloads() -> dict[str, dict[str, bool]]:
     """Overloads of every ATen operator (without ``aten::``), and whether each has `torch.Tag.pointwise`.
 
-    Overloads that write to ``out=`` are left out. Asks the dispatcher: ``dir(torch.ops.aten)`` lists only what was used.
+    Overloads that write to ``out=`` are left out. Asks the dispatcher: ``dir(torch.ops.aten)`` lists only what was
+    used.
     """
     found: dict[str, dict[str, bool]] = {}
     for full in torch._C._dispatch_get_all_op_names():  # noqa: SLF001 (no public list)

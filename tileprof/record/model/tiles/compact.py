@@ -1,7 +1,8 @@
 """Where something is true: nonzero, masked selection, masks among indices.
 
-Source: PyTorch's Nonzero.cu (from memory, not checked against a version): a count that the host waits for, then one pass (cub's ``DeviceSelect``) whose blocks
-take 2048 elements and write behind what the blocks before them have found. What they found is taken from the run.
+Source: PyTorch's Nonzero.cu (from memory, not checked against a version): a count that the host waits for, then one
+pass (cub's ``DeviceSelect``) whose blocks take 2048 elements and write behind what the blocks before them have found.
+What they found is taken from the run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def nonzero(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::masked_select", data_dependent=True)
 def masked_select(call: Call, device: Device) -> list[Kernel]:
-    """The elements under the mask, in order; one pass as for `nonzero` (ATen goes through positions and an index kernel)."""
+    """The elements under the mask, in order; one pass as for `nonzero` (ATen goes through positions and an index
+    kernel).
+    """
     source, mask, out = call["self"], call["mask"], call.outputs[0]
     if source.shape != mask.shape or out.numel == 0:
         shape = np.broadcast_shapes(source.shape, mask.shape)

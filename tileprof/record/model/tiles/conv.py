@@ -1,7 +1,8 @@
 """Convolutions of ATen, forward and backward, in one to three dimensions, transposed and grouped.
 
 Two kernels serve all: `conv_kernels` gathers source pixels for results (the forward pass and the input's gradient,
-each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias's gradient is ATen's sum.
+each for both directions), `conv_weight_kernels` reduces over pixels (the weight's gradient). The bias's gradient is
+ATen's sum.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     main loop  k = (input channels, taps), channels outermost, as CUTLASS iterates; chunks are ranges of channels
 
 A tile reads exactly the source pixels that some tap of some of its results touches (`windows`), the weights of its
-output channels with all taps, and its bias in the epilogue, as stages of policies compute it (PyTorch adds it by a launch of its own around
-cuDNN's kernels). Layout transforms that a library may put around
+output channels with all taps, and its bias in the epilogue, as stages of policies compute it (PyTorch adds it by a
+launch of its own around cuDNN's kernels). Layout transforms that a library may put around
 the kernel, and Winograd or FFT algorithms, are not modelled.
 """
 
@@ -50,7 +50,8 @@ class Window:
     """``out[n, k, p...] = sum over c, taps of source[n, c, h...] * weight[...]``, in ``groups`` of channels.
 
     ``transposed`` (also the gradient of a convolution's input): results lie at h and sources at p, and the weight is
-    ``[source channels, result channels of a group, taps...]`` instead of ``[result channels, source channels of a group, taps...]``.
+    ``[source channels, result channels of a group, taps...]`` instead of ``[result channels, source channels of a
+    group, taps...]``.
     """
 
     out: Operand
@@ -217,7 +218,9 @@ def _results(
 
 
 def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
-    """Depthwise: a thread a result, in memory order of the output; groups of one source (or, transposed, result) channel."""
+    """Depthwise: a thread a result, in memory order of the output; groups of one source (or, transposed, result)
+    channel.
+    """
     dims = memory_order(window.out)
     out = regions.permute(window.out, dims)
     lo = np.arange(0, out.numel, DIRECT_THREADS)

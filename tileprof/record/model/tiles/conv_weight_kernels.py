@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WeightGradient:
-    """``weight[i, j, taps...] = sum over images, p of small[n, i, p...] * large[n, group's j, h...]``, h tied to p by `Axis`.
+    """``weight[i, j, taps...] = sum over images, p of small[n, i, p...] * large[n, group's j, h...]``, h tied to p by
+    `Axis`.
 
     A convolution's ``small`` is the output's gradient and ``large`` its input; a transposed one's the other way round.
     """
@@ -152,7 +153,8 @@ def _runs_of_lines(problem: WeightGradient, loop: Loop) -> _Runs:
 
 
 def _touched(axis: Axis, lo: I64, hi: I64, begin: I64, end: I64) -> Iterator[tuple[NDArray[np.bool_], Piece]]:
-    """Positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which entries use them.
+    """Positions of ``large`` that results ``lo`` to ``hi`` touch with taps ``begin`` to ``end``, and which entries use
+    them.
 
     Entries with all taps share merged pieces, the others take each of their taps.
     """

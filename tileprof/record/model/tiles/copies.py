@@ -267,7 +267,9 @@ def _roll_flat(source: Operand, out: Operand, shift: int) -> list[Kernel]:
 def rearranged(
     name: str, source: Operand, out: Operand, origin: Callable[[I64, I64], list[tuple[I64, I64]]]
 ) -> list[Kernel]:
-    """A copy whose output rectangle ``start, stop`` (``[rectangles, dims]``) comes from the input rectangles ``origin`` gives."""
+    """A copy whose output rectangle ``start, stop`` (``[rectangles, dims]``) comes from the input rectangles ``origin``
+    gives.
+    """
     if out.numel == 0:
         return []
     order = memory_order([out])

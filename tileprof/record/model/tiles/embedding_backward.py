@@ -1,7 +1,8 @@
 """The gradient of an embedding table: rows of the output's gradient added to rows of the table.
 
-Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu (from memory, not checked against a version), simplified for many indices: ATen adds up sorted
-segments in three passes, here a block adds ten sorted indices and updates their rows atomically.
+Source: PyTorch's Embedding.cu and EmbeddingBackwardKernel.cu (from memory, not checked against a version), simplified
+for many indices: ATen adds up sorted segments in three passes, here a block adds ten sorted indices and updates their
+rows atomically.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from tileprof.record.model.tiles.values import known, not_known
 def embedding_backward(call: Call, _device: Device) -> list[Kernel]:
     """Zeros, then rows of the gradient added to the rows of the table.
 
-    Up to 3072 indices: a block owns 32 columns of the table and goes through all indices. More: the indices are sorted, and
-    a block adds ten of them in a row, 128 columns wide; a row that two blocks share is updated atomically.
+    Up to 3072 indices: a block owns 32 columns of the table and goes through all indices. More: the indices are sorted,
+    and a block adds ten of them in a row, 128 columns wide; a row that two blocks share is updated atomically.
     """
     gradient, indices, out = call["grad_output"], call["indices"], call.outputs[0]
     kernels = elementwise("zero_", [], [out], flops_each=0)

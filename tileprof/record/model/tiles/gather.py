@@ -1,8 +1,8 @@
 """Gather and scatter: one element of the index, one element moved.
 
-Source: PyTorch's ScatterGatherKernel.cu (from memory, not checked against a version): blocks of 128 threads take 512 consecutive elements of the index.
-Scatters that add, or reduce in another way, update atomically. A scatter that overwrites writes in an order that
-nothing fixes where an index repeats.
+Source: PyTorch's ScatterGatherKernel.cu (from memory, not checked against a version): blocks of 128 threads take 512
+consecutive elements of the index. Scatters that add, or reduce in another way, update atomically. A scatter that
+overwrites writes in an order that nothing fixes where an index repeats.
 """
 
 from __future__ import annotations

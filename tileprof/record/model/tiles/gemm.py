@@ -1,7 +1,7 @@
 """Matrix products of ATen: mm, addmm, bmm, baddbmm, addbmm, mv, addmv, addr, dot, int8 and fp8 products.
 
-linear, matmul, einsum and the like decompose into these before or at dispatch. c is read in the epilogue (cuBLASLt takes c and d
-apart), and not at all when beta is 0.
+linear, matmul, einsum and the like decompose into these before or at dispatch. c is read in the epilogue (cuBLASLt
+takes c and d apart), and not at all when beta is 0.
 """
 
 from __future__ import annotations

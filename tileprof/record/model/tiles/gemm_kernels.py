@@ -6,8 +6,8 @@
     b [batch, k, n]    main loop over k in chunks, then the   dispatch: x slowest within groups of 8 columns of tiles,
     d [batch, m, n]    epilogue reads c and writes d          the swizzle that keeps neighbours in L2
 
-A tile is a block, or a cluster of blocks where the kernel is launched in clusters (`nvjet`). With split-k, each slice of k
-writes its partial sums in fp32 to a workspace, and a second kernel adds them and c, as cuBLAS does (splitKreduce).
+A tile is a block, or a cluster of blocks where the kernel is launched in clusters (`nvjet`). With split-k, each slice
+of k writes its partial sums in fp32 to a workspace, and a second kernel adds them and c, as cuBLAS does (splitKreduce).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def strips(
 ) -> Boxes:
     """Reads of a (``axis`` 0: rows by tile x) or of b (``axis`` 1: columns by tile y), chunk by chunk.
 
-    Each strip is computed once and given to all tiles that share it. ``dealt``: slices take pieces of k of that many elements
-    by turns, instead of one piece each.
+    Each strip is computed once and given to all tiles that share it. ``dealt``: slices take pieces of k of that many
+    elements by turns, instead of one piece each.
     """
     extent = operand.shape[1 + axis]
     tiles, (splits, chunks) = -(-extent // size), loop.start.shape
@@ -151,7 +151,8 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) 
     number = np.arange(len(block), dtype=np.int32) % (tiles[0] * tiles[1])
     places = block if together == 1 else np.column_stack([0 * number, number, block[:, 2]])
     loop = main_loop(k, tile, product.a.itemsize, product.d.itemsize, chunks=chunks_for(len(block)))
-    # cuBLAS's kernels without tensor cores deal k out by turns (recorded); where turns are not whole, slices stand for them.
+    # cuBLAS's kernels without tensor cores deal k out by turns (recorded); where turns are not whole, slices stand for
+    # them.
     dealt = tile.k if rate in gemm_tiles.SIMT and tile.split > 1 and k % (tile.split * tile.k) == 0 else 0
     parts = [
         strips(product.a, 0, 0, tile.rows, loop, batch, block, dealt=dealt),
@@ -178,7 +179,9 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) 
 
 
 def _reduction_by_tiles(product: Product, tile: gemm_tiles.Tile) -> Kernel:
-    """Adds the slices square by square, in the main kernel's tiles: so cuBLAS's kernels without tensor cores do (recorded)."""
+    """Adds the slices square by square, in the main kernel's tiles: so cuBLAS's kernels without tensor cores do
+    (recorded).
+    """
     batch, m, n = product.d.shape
     grid = (-(-m // tile.m), -(-n // tile.n), batch)
     block = raster(*grid)

@@ -9,12 +9,12 @@ Every candidate shape and split-k is timed by a small model, and the fastest is 
     loads  = (m + n) * k * itemsize / (64 B a clock)
 
 (m, n: the tile's, k: its share of the depth.) ``shape`` is what feeding operands costs a smaller tile: 0.91 for
-128 x 128, 0.69 for 64 x 64, 0.46 for 32 x 32, about how libraries' kernels compare; without tensor cores 16 stands for 32.
-``64 B a clock`` is what an SM takes from L2; eight warps is about
+128 x 128, 0.69 for 64 x 64, 0.46 for 32 x 32, about how libraries' kernels compare; without tensor cores 16 stands for
+32. ``64 B a clock`` is what an SM takes from L2; eight warps is about
 what keeps its units busy; ``fill`` is the time until the first loads arrive. Wave quantisation is in ``rounds``, small
 problems pick small tiles and split-k because of it. A reduction costs a launch and its traffic.
-The rule is a model of a library's heuristics, not a copy; on Hopper `nvjet` has one of its own for what fits on the chip at
-once. `tileprof.record.model.tiles.overrides` dictates what really ran.
+The rule is a model of a library's heuristics, not a copy; on Hopper `nvjet` has one of its own for what fits on the
+chip at once. `tileprof.record.model.tiles.overrides` dictates what really ran.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ MIN_DEPTH_SIMT = 64
 """The same without: cuBLAS was recorded to cut 256 x 256 x 256 of fp32 into four slices (H200, driver 580)."""
 
 SMALLEST_CONV = 64
-"""Recorded for a convolution that 32 x 32 would spread over more SMs: 64 x 64, 25 blocks (H200, cuDNN of PyTorch 2.11)."""
+"""Recorded for a convolution that 32 x 32 would spread over more SMs: 64 x 64, 25 blocks (H200, cuDNN of PyTorch
+2.11)."""
 
 _FEED, _FEED_SIMT = 32, 16
 """Multiply-adds that fit into the time in which one operand element comes to the registers."""
@@ -117,7 +118,9 @@ def choose(
 
 
 def _shapes(family: str, sizes: tuple[int, int, int], rate: str) -> Iterator[tuple[int, int]]:
-    """Candidates for a problem; convolutions on tensor cores have pixel tiles of 64 and more, and as many channels if there are."""
+    """Candidates for a problem; convolutions on tensor cores have pixel tiles of 64 and more, and as many channels if
+    there are.
+    """
     narrow = min(sizes[:2]) <= NARROW
     for m, n in CANDIDATES:
         small = family == "conv" and rate not in SIMT and (m < SMALLEST_CONV or n < min(SMALLEST_CONV, sizes[1]))
@@ -131,8 +134,9 @@ def make_tile(
 ) -> Tile:  # fmt: skip
     """A tile with the threads, registers and pipeline that a library's kernel of this shape has.
 
-    A warp owns at most 64 x 64 results on tensor cores (sm_90, with ``tensor_maps``: a warpgroup 64 x 256, and one warpgroup
-    that only loads; cuDNN's convolutions were recorded to use none), a thread 8 x 8 of them without. Registers are the accumulators and about 90 for addresses and fragments.
+    A warp owns at most 64 x 64 results on tensor cores (sm_90, with ``tensor_maps``: a warpgroup 64 x 256, and one
+    warpgroup that only loads; cuDNN's convolutions were recorded to use none), a thread 8 x 8 of them without.
+    Registers are the accumulators and about 90 for addresses and fragments.
     The pipeline is as deep as four stages (two before cp.async, sm_80) and shared memory allow.
     """
     major = int(device.architecture.removeprefix("sm_")) // 10
@@ -189,7 +193,9 @@ def modelled_ns(
 
 
 def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, rate: str, device: Device) -> Iterator[Tile]:
-    """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, k is short, or products are batched."""
+    """The tile with every split-k worth trying: none but 1 when the tiles of d fill the SMs, k is short, or products
+    are batched.
+    """
     m, n, depth = sizes
     starved = batch == 1 and -(-m // tile.m) * -(-n // tile.n) < device.sms
     shortest = max(MIN_DEPTH_SIMT if rate in SIMT else MIN_DEPTH_OF_A_SPLIT, 4 * tile.k)
@@ -199,7 +205,9 @@ def _splits(tile: Tile, sizes: tuple[int, int, int], batch: int, rate: str, devi
 
 
 def _depth(itemsize: int, rate: str, device: Device) -> int:
-    """Depth of a pipeline stage: one 128-byte swizzle row on sm_90 and later, 64 bytes before; 8 floats without tensor cores."""
+    """Depth of a pipeline stage: one 128-byte swizzle row on sm_90 and later, 64 bytes before; 8 floats without tensor
+    cores.
+    """
     major = int(device.architecture.removeprefix("sm_")) // 10
     return (32 if rate in SIMT else 128 if major >= 9 else 64) // itemsize
 

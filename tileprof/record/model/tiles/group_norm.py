@@ -1,7 +1,8 @@
 """Group norm (and instance norm through it), forward and backward.
 
-Source: PyTorch's group_norm_kernel.cu (from memory, not checked against a version). Forward: moments by a block a group, per-channel scale and shift,
-an element-wise launch. Backward: sums a channel, per-group terms, an element-wise launch, and the weight's and bias's sums.
+Source: PyTorch's group_norm_kernel.cu (from memory, not checked against a version). Forward: moments by a block a
+group, per-channel scale and shift, an element-wise launch. Backward: sums a channel, per-group terms, an element-wise
+launch, and the weight's and bias's sums.
 """
 
 from __future__ import annotations

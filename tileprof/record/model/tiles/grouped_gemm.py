@@ -37,7 +37,9 @@ class _Items:
 
 @models("aten::_grouped_mm", data_dependent=True)
 def grouped_mm(call: Call, device: Device) -> list[Kernel]:
-    """``self @ mat2`` in groups: of rows (2 and 3 dimensions), of columns (3 and 2), of the depth (2 and 2) or plain batches."""
+    """``self @ mat2`` in groups: of rows (2 and 3 dimensions), of columns (3 and 2), of the depth (2 and 2) or plain
+    batches.
+    """
     a, b, d, bias = call["self"], call["mat2"], call.outputs[0], call["bias"]
     if d.numel == 0:
         return []

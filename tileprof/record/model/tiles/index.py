@@ -1,8 +1,8 @@
 """Indexing with tensors: index, index_put, index_select, embedding, index_add and their kin.
 
-Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (from memory, not checked against a version). The indices decide which
-bytes a tile touches; they are taken from the run. On fake tensors the indexed operand is taken whole by every tile and
-the launch is marked conservative.
+Source: PyTorch's IndexKernel.cu, Indexing.cu, IndexKernelUtils.cu and Embedding.cu (from memory, not checked against a
+version). The indices decide which bytes a tile touches; they are taken from the run. On fake tensors the indexed
+operand is taken whole by every tile and the launch is marked conservative.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def _masks_to_positions(call: Call, device: Device) -> tuple[list[Kernel], dict[
 def _target(
     call: Call, operand: Operand, places: dict[int, list[Operand]]
 ) -> tuple[Target, tuple[int, ...], list[Operand]]:
-    """The indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel reads."""
+    """The indexed operand, the shape of the broadcast indices, and the lists of positions that the index kernel
+    reads.
+    """
     dims: list[int] = []
     offsets: list[tuple[Any, int, int]] = []
     tensors: list[Operand] = []
@@ -256,8 +258,9 @@ def _move(
 ) -> list[Kernel]:
     """The launch of all index kernels: tiles walk ``(before, indices, after)``, ``chunk`` elements at a time.
 
-    ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid, blocks then
-    loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements of its row (grid y). ``whole`` is read by every tile.
+    ``other`` is the tensor of that shape (None: a number), ``tensors`` the indices. ``most_tiles`` limits the grid,
+    blocks then loop. With ``row_threads`` blocks do not cross rows: one block an index (grid x) and ``chunk`` elements
+    of its row (grid y). ``whole`` is read by every tile.
     """
     before, after = target.size(target.before), target.size(target.after)
     count = int(np.prod(shape, dtype=np.int64))

@@ -1,8 +1,8 @@
 """Single-pass scans: a block waits inside the launch for the results of all blocks before it.
 
 Source: D. Merrill, M. Garland, "Single-pass Parallel Prefix Scan with Decoupled Look-back", NVIDIA NVR-2016-002;
-CUB's ``DeviceScan`` and ``DeviceSelect`` work this way. A block reads its own part of the input, and its result depends on
-all earlier parts, which other blocks read. The trace has no order between tiles of one launch, so each tile gets a
+CUB's ``DeviceScan`` and ``DeviceSelect`` work this way. A block reads its own part of the input, and its result depends
+on all earlier parts, which other blocks read. The trace has no order between tiles of one launch, so each tile gets a
 read of everything before its part (`Sketch.awaits`), and the launch is ``inferred``.
 """
 
@@ -20,8 +20,8 @@ from tileprof.record.model.tiles.sketch import Sketch, Span
 LOOK_BACK: Final = "one pass: a block waits inside the launch for the blocks before it, so it needs all earlier input"
 
 GROUPS: Final = 256
-"""Distinct prefixes per launch at most. With more tiles than that, neighbours share the longest prefix of their group: a
-superset, so that dependencies grow with tiles and not with their square."""
+"""Distinct prefixes per launch at most. With more tiles than that, neighbours share the longest prefix of their group:
+a superset, so that dependencies grow with tiles and not with their square."""
 
 
 def look_back(sketch: Sketch, operands: Sequence[Operand], tile: I64, low: I64) -> None:

@@ -1,7 +1,8 @@
 """Losses: negative log likelihood, and element-wise losses with their reduction.
 
-Source: PyTorch's NLLLoss.cu and Loss.cu (from memory, not checked against a version). The reduced negative log likelihood is one thread block that picks a
-number a row; its gradient zeroes everything, then one block writes a number a row.
+Source: PyTorch's NLLLoss.cu and Loss.cu (from memory, not checked against a version). The reduced negative log
+likelihood is one thread block that picks a number a row; its gradient zeroes everything, then one block writes a number
+a row.
 """
 
 from __future__ import annotations

@@ -27,7 +27,9 @@ SWIZZLE = 8
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """The main loop in chunks: ``start``, ``stop`` along k and ``first``, ``last`` in the tile's life, ``[splits, chunks]``."""
+    """The main loop in chunks: ``start``, ``stop`` along k and ``first``, ``last`` in the tile's life, ``[splits,
+    chunks]``.
+    """
 
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
@@ -45,7 +47,9 @@ def raster(tiles_m: int, tiles_n: int, depth: int) -> NDArray[np.int32]:
 
 
 def main_loop(depth: int, tile: Tile, itemsize: int, out_itemsize: int, *, chunks: int) -> Loop:
-    """Cut a loop of ``depth`` into ``tile.split`` slices of whole iterations, and each slice into at most ``chunks``."""
+    """Cut a loop of ``depth`` into ``tile.split`` slices of whole iterations, and each slice into at most
+    ``chunks``.
+    """
     iterations = -(-depth // tile.k)
     chunks = max(1, min(chunks, -(-iterations // tile.split)))
     split = np.arange(tile.split)[:, None]

@@ -1,7 +1,7 @@
 """Layer norm and RMS norm, forward and backward.
 
-Source: PyTorch's layer_norm_kernel.cu, from memory; the forward pass was recorded so on an H200 (PyTorch 2.11). Forward and
-input gradient: a block a row. Weight and bias
+Source: PyTorch's layer_norm_kernel.cu, from memory; the forward pass was recorded so on an H200 (PyTorch 2.11). Forward
+and input gradient: a block a row. Weight and bias
 gradients: a block owns 32 columns and walks all rows; with few columns and more than 64 Ki rows ATen splits the rows
 as well, which is not modelled.
 """

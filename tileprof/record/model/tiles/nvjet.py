@@ -1,18 +1,20 @@
-"""The tiles that cuBLAS takes on Hopper for matrix products of 16-bit types that fit on the chip at once: its nvjet kernels.
+"""The tiles that cuBLAS takes on Hopper for matrix products of 16-bit types that fit on the chip at once: its nvjet
+kernels.
 
-A block of 384 threads owns ``m x n`` results; the blocks of a cluster share loads by multicast and stand as one tile in a
-trace. Of the candidates whose blocks all run at once the fastest is taken, in clocks of an SM::
+A block of 384 threads owns ``m x n`` results; the blocks of a cluster share loads by multicast and stand as one tile in
+a trace. Of the candidates whose blocks all run at once the fastest is taken, in clocks of an SM::
 
     launch     = max(arithmetic, loads) + epilogue
     arithmetic = depth / 16 * n / 64 * max(16, m / 2)       wgmma: 64 of n at once; reading those costs it 16 clocks
     loads      = (m / cluster n + n / cluster m) * depth * bytes / 88 B
     epilogue   = m * n * bytes of a result / 88 B
 
-cuBLAS computes the transpose of a row-major result, so wgmma's 64 lies along n here. The 88 bytes a clock, and that no more
-than fifteen clusters of eight run at once on 132 SMs (GPCs have 16 or 18, some fewer), are fitted: with them the rule gives
-the blocks and clusters of all six products recorded on an H200 (driver 580, CUDA 13.0) and the area that a cluster of a
-seventh, which was probed before, was seen to write; `tests/unit/record/model/tiles/test_nvjet.py` lists them. Products that do not
-fit at once, and deep ones, for which split-k pays, are left to `gemm_tiles`: none was recorded.
+cuBLAS computes the transpose of a row-major result, so wgmma's 64 lies along n here. The 88 bytes a clock, and that no
+more than fifteen clusters of eight run at once on 132 SMs (GPCs have 16 or 18, some fewer), are fitted: with them the
+rule gives the blocks and clusters of all six products recorded on an H200 (driver 580, CUDA 13.0) and the area that a
+cluster of a seventh, which was probed before, was seen to write; `tests/unit/record/model/tiles/test_nvjet.py` lists
+them. Products that do not fit at once, and deep ones, for which split-k pays, are left to `gemm_tiles`: none was
+recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Multi-tensor kernels: foreach operators and fused optimisers.
 
-Source: PyTorch's MultiTensorApply.cuh and the Foreach*.cu, fused_adam_*.cu files (from memory, not checked against a version). A thread block of 512 threads takes a
-chunk of 65,536 elements of one tensor; a launch holds at most 320 chunks, and, since the tensor addresses travel as kernel
-arguments, at most 110, 64, 48, 36 or 30 tensors for 1 to 5 lists. Tensors walk in memory order. Lists whose layouts
-differ from tensor to tensor take ATen's slow path: an ordinary launch a tensor.
+Source: PyTorch's MultiTensorApply.cuh and the Foreach*.cu, fused_adam_*.cu files (from memory, not checked against a
+version). A thread block of 512 threads takes a chunk of 65,536 elements of one tensor; a launch holds at most 320
+chunks, and, since the tensor addresses travel as kernel arguments, at most 110, 64, 48, 36 or 30 tensors for 1 to 5
+lists. Tensors walk in memory order. Lists whose layouts differ from tensor to tensor take ATen's slow path: an ordinary
+launch a tensor.
 """
 
 from __future__ import annotations

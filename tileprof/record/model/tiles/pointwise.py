@@ -48,7 +48,8 @@ _FLOPS = {
     "exp": 8, "log": 8, "sin": 12, "cos": 12, "tanh": 12, "erf": 16, "sigmoid": 12, "silu": 13, "gelu": 16, "pow": 16,
     "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "gelu_backward": 30, "softplus": 18, "mish": 30,
 }  # fmt: skip
-"""Estimated operations an element: special functions cost what their fp32 instruction sequences issue; others 1, copies 0."""
+"""Estimated operations an element: special functions cost what their fp32 instruction sequences issue; others 1, copies
+0."""
 
 _OWN_RULES = {"clone", "fill", "copy", "zero", "zero_", "bernoulli", "normal", "equal"}
 """Tagged element-wise, but registered by hand: they do not read all their arguments, draw random numbers, or reduce."""
@@ -149,7 +150,9 @@ def short(op: str) -> str:
 
 
 def contiguous(source: Operand) -> tuple[list[Kernel], Operand]:
-    """A kernel that takes only dense operands is given a copy of others, in workspace 0: the copy's launch, and what is read then."""
+    """A kernel that takes only dense operands is given a copy of others, in workspace 0: the copy's launch, and what is
+    read then.
+    """
     if is_contiguous(source):
         return [], source
     copied = replace(scratch(0, *source.shape, itemsize=source.itemsize), dtype=source.dtype)

@@ -1,8 +1,8 @@
 """Pooling and other windowed kernels: max, average and adaptive pooling, im2col.
 
-Source: PyTorch's DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, im2col.cuh (from memory, not checked against a version). A thread
-computes one element of the result; blocks follow the result as it lies in memory (ATen's NHWC max pooling tiles
-channels and rows by shared memory instead; its blocks are not modelled).
+Source: PyTorch's DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, im2col.cuh (from memory, not checked
+against a version). A thread computes one element of the result; blocks follow the result as it lies in memory (ATen's
+NHWC max pooling tiles channels and rows by shared memory instead; its blocks are not modelled).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Random numbers: fills, dropout, Bernoulli masks.
 
-Source: PyTorch's DistributionTemplates.h and Dropout.cu (from memory, not checked against a version). Blocks of 256 threads; a Philox call gives a thread four
-numbers. The grid never exceeds what is resident at once, blocks then loop with the stride of the grid.
+Source: PyTorch's DistributionTemplates.h and Dropout.cu (from memory, not checked against a version). Blocks of 256
+threads; a Philox call gives a thread four numbers. The grid never exceeds what is resident at once, blocks then loop
+with the stride of the grid.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def fill(call: Call, device: Device) -> list[Kernel]:
 
 @models("aten::rrelu_with_noise", "aten::rrelu_with_noise_")
 def leaky_slopes(call: Call, device: Device) -> list[Kernel]:
-    """Random slopes, kept in ``noise`` for the backward pass; without training the mean slope is used and nothing is kept."""
+    """Random slopes, kept in ``noise`` for the backward pass; without training the mean slope is used and nothing is
+    kept.
+    """
     kept = [call["noise"]] if call["training"] else []
     return looping("rrelu_with_noise", [call["self"]], [call.outputs[0], *kept], 1, device)
 

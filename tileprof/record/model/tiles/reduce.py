@@ -1,15 +1,16 @@
 """Reductions through TensorIterator: sum, mean, norm, max, argmax, any, variance and their kin.
 
-Source: PyTorch's aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` (from memory, not checked against a version). A thread block is
-``width x height`` threads, width along the dimension that is fastest in memory:
+Source: PyTorch's aten/src/ATen/native/cuda/Reduce.cuh, ``setReduceConfig`` (from memory, not checked against a
+version). A thread block is ``width x height`` threads, width along the dimension that is fastest in memory:
 
-- reduced dimension fastest (a row sum): the width reduces, the height takes further outputs, or, for long rows, reduces too;
+- reduced dimension fastest (a row sum): the width reduces, the height takes further outputs, or, for long rows, reduces
+too;
 - kept dimension fastest (a column sum): the width takes outputs, up to 4 a thread, the height reduces long columns.
 
 Where a thread would still get 256 values and the grid leaves SMs idle, several blocks share an output ("split"):
 block ``y`` takes every ``grid_y``-th chunk, stages its part in a workspace, and whoever finishes last combines. Nobody
-knows who that is, so every block of the group updates the output and the group's staging *atomically* here: a reader waits
-for all of them, as it must.
+knows who that is, so every block of the group updates the output and the group's staging *atomically* here: a reader
+waits for all of them, as it must.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ _FLOPS = {"mean": 1, "linalg_vector_norm": 2, "norm": 2, "var": 4, "std": 4, "va
     "aten::hash_tensor",
 )  # fmt: skip
 def reduce(call: Call, device: Device) -> list[Kernel]:
-    """Any reduction over all or some dimensions; several results (values and indices, variance and mean) in one launch."""
+    """Any reduction over all or some dimensions; several results (values and indices, variance and mean) in one
+    launch.
+    """
     source = call["self"]
     rank = len(source.shape)
     dims = reduced_dims(call, rank)
@@ -222,7 +225,9 @@ def _read(
     owned: tuple[I64, I64, I64],
     inputs: int,
 ) -> None:
-    """Every block reads its outputs' elements: all of them, or every ``splits``-th chunk; ``dims`` = (reduced, kept)."""
+    """Every block reads its outputs' elements: all of them, or every ``splits``-th chunk; ``dims`` = (reduced,
+    kept).
+    """
     (inner, outer), (tile, lo, hi), splits = dims, owned, chosen.splits
     if splits == 1:
         sketch.span(operand, READ, tile, Span(outer, lo, hi))

@@ -47,9 +47,9 @@ def boxes(
 ) -> Boxes:
     """Rows whose union is, per region, exactly the bytes of ``operand[start:stop:step]``.
 
-    ``tile``, ``first`` and ``last`` are ``[regions]`` or scalars; ``start`` and ``stop`` ``[regions, dims]`` or ``[dims]``,
-    in elements, within the operand's shape; ``step`` is one positive step a dimension. ``slot`` and ``mode`` are
-    those of `Boxes`. A tile may have any number of regions, empty ones vanish. Regions of dimensions merge
+    ``tile``, ``first`` and ``last`` are ``[regions]`` or scalars; ``start`` and ``stop`` ``[regions, dims]`` or
+    ``[dims]``, in elements, within the operand's shape; ``step`` is one positive step a dimension. ``slot`` and
+    ``mode`` are those of `Boxes`. A tile may have any number of regions, empty ones vanish. Regions of dimensions merge
     where the bytes allow it, so a row may read bytes of stride-0 dimensions once that the kernel reads often.
     """
     rank = len(operand.shape)
@@ -130,8 +130,8 @@ def linear_boxes(
 ) -> Boxes:
     """Elements ``lo`` to ``hi`` of the operand in row-major order of its own (expanded) shape, per tile.
 
-    ``tile``, ``lo``, ``hi``, ``first``, ``last`` are ``[ranges]`` or scalars. Give the operand as the kernel iterates it:
-    `expand` for broadcasting, `permute` for an iteration order other than the tensor's.
+    ``tile``, ``lo``, ``hi``, ``first``, ``last`` are ``[ranges]`` or scalars. Give the operand as the kernel iterates
+    it: `expand` for broadcasting, `permute` for an iteration order other than the tensor's.
     """
     tile, low, high, begin, end = np.broadcast_arrays(
         *(np.atleast_1d(np.asarray(c)) for c in (tile, lo, hi, first, last))
@@ -237,7 +237,9 @@ def _merge(operand: Operand, extent: I64, strides: I64) -> tuple[I64, I64]:
 
 
 def _unroll(offset: I64, counts: I64, strides: I64) -> tuple[I64 | None, I64, I64, I64]:
-    """Enumerate the levels beyond three, smallest counts first; ``row`` names the region of each row (None: one each)."""
+    """Enumerate the levels beyond three, smallest counts first; ``row`` names the region of each row (None: one
+    each).
+    """
     excess = (counts[:, _LEVELS:] > 1).any(axis=1)
     if not excess.any():
         return None, offset, counts, strides

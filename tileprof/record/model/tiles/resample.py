@@ -1,6 +1,7 @@
 """Kernels that read through a map of indices along an axis: upsampling, reflecting and replicating pads.
 
-Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSample.cuh, ReflectionPad.cu, ReplicationPadding.cu (from memory, not checked against a version).
+Source: PyTorch's UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSample.cuh, ReflectionPad.cu, ReplicationPadding.cu
+(from memory, not checked against a version).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Map:
 
 
 def nearest_map(size: int, outputs: int, scale: float | None, *, exact: bool = False) -> Map:
-    """``nearest_neighbor_compute_source_index`` (``exact``: from pixel centres), in float32 as the kernel computes it."""
+    """``nearest_neighbor_compute_source_index`` (``exact``: from pixel centres), in float32 as the kernel computes
+    it.
+    """
     ratio = np.float32(1 / scale if scale else size / outputs)
     at = np.arange(outputs, dtype=np.float32) + np.float32(0.5 if exact else 0)
     low = np.minimum(np.floor(at * ratio).astype(np.int64), size - 1)

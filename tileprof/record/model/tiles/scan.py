@@ -1,8 +1,9 @@
 """Scans and selections along a dimension: cumulative sums, sorts, top-k, medians.
 
-Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (from memory, not checked against a version). Simplified: a sorted or selected line belongs to one
-thread block, whatever its length (ATen cuts lines beyond some thousand elements into several passes); a scan over a
-whole tensor is one pass with look-back, in which a block's result also depends on the blocks before it.
+Source: PyTorch's ScanUtils.cuh, Sort.cu, TensorTopK.cu (from memory, not checked against a version). Simplified: a
+sorted or selected line belongs to one thread block, whatever its length (ATen cuts lines beyond some thousand elements
+into several passes); a scan over a whole tensor is one pass with look-back, in which a block's result also depends on
+the blocks before it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def scan(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel]:
-    """A whole tensor in CUB's one pass, as recorded: cast first where types differ, prepare the blocks' states, scan."""
+    """A whole tensor in CUB's one pass, as recorded: cast first where types differ, prepare the blocks' states,
+    scan.
+    """
     kernels = []
     if source.dtype != writes[0].dtype:
         numbers = replace(writes[0], shape=source.shape, strides=source.strides)
@@ -96,7 +99,9 @@ def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel
     "aten::nanmedian.dim", "aten::argsort", "aten::msort",
 )  # fmt: skip
 def select(call: Call, _device: Device) -> list[Kernel]:
-    """Values and places from a line of their dimension; a block a line. What top-k selects is sorted by a launch of its own."""
+    """Values and places from a line of their dimension; a block a line. What top-k selects is sorted by a launch of its
+    own.
+    """
     source, name = call["self"], short(call.op)
     if source.numel == 0 or call.outputs[0].numel == 0:
         return []

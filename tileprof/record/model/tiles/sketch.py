@@ -22,8 +22,8 @@ from tileprof.record.model.tiles import regions
 from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 STORES_BEGIN = 0.5
-"""When in its life a block that loads first begins to store: loads and stores move about as much. Only the order matters to
-whoever waits for the block's last store or lets it wait for its first load."""
+"""When in its life a block that loads first begins to store: loads and stores move about as much. Only the order
+matters to whoever waits for the block's last store or lets it wait for its first load."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,9 @@ def workspace(partial: Operand) -> Scratch:
 
 
 def reduce_kernel(results: Operand, slices: int, reads: Sequence[Operand] = ()) -> Kernel:
-    """Adds the slices in scratch 0, and ``reads`` of the shape of ``results``, for runs of `REDUCE_ELEMENTS` results."""
+    """Adds the slices in scratch 0, and ``reads`` of the shape of ``results``, for runs of `REDUCE_ELEMENTS`
+    results.
+    """
     order = memory_order(results)
     partial = partial_sums(results, slices)
     flat = replace(partial, shape=(partial.numel,), strides=(1,))

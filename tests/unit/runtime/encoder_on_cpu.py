@@ -1,0 +1,117 @@
+"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+
+from tileprof.runtime.encoder import launch
+from tileprof.runtime.encoder.build import KERNEL, SOURCES
+from tileprof.runtime.encoder.plan import Plan
+from tileprof.runtime.encoder.source import Options, header
+
+
+def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000) -> Path:
+    """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
+    folder.mkdir(parents=True)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
+    texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns))
+    texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
+    for name, text in texts.items():
+        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
+    library = folder / "kernel.so"
+    entry, machine = EMULATED / "transformer_entry.cpp", folder.parent / "machine.o"
+    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
+    return library
+
+
+@dataclass
+class HostLauncher:
+    """`Launcher` on the machine; runs follow each other on the same semaphores, as on a GPU."""
+
+    plan: Plan
+    library: Path
+
+    def __post_init__(self) -> None:
+        run = ctypes.CDLL(str(self.library)).run_kernel
+        run.restype = ctypes.c_char_p
+        self.said: str | None = None
+        self.seed = 0
+
+        def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
+            schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
+            schedule.drain_odds = schedule.drain_odds or 16  # stores that nobody orders arrive in the end
+            said = run(
+                ctypes.c_void_p(arguments.pointers[0]),
+                blocks,
+                self.plan.cluster,
+                ctypes.byref(schedule),
+                None,
+                ctypes.c_uint64(0),
+            )
+            self.said = None if said is None else said.decode()
+
+        self._start = start
+        with self._patched():
+            self.launcher = launch.Launcher(self.plan, torch.device("cpu"))
+
+    def _patched(self) -> mock._patch:  # type: ignore[type-arg]
+        function = type("Function", (), {"launch": self._start})()
+        stream = type("Stream", (), {"cuda_stream": 0, "synchronize": lambda _self: None})()
+        return mock.patch.multiple(
+            launch, Arguments=HostArguments, compiled=lambda _header: Path(), _loaded=lambda *_: function, torch=_Torch(stream)
+        )  # fmt: skip
+
+    def run(self, inputs: Mapping[str, torch.Tensor], seed: int) -> list[torch.Tensor]:
+        """Outputs of a run in the order that a seed gives; `said` is what the machine found, None if nothing."""
+        self.seed = seed
+        with self._patched():
+            outputs = self.launcher(inputs)
+        if self.said is None and self.launcher.record[0]:
+            self.said = f"a wait gave up: {self.launcher.record.tolist()}"
+        return outputs
+
+
+class _Cuda:
+    def __init__(self, stream: object) -> None:
+        self._stream = stream
+
+    def device(self, _device: object) -> mock.MagicMock:
+        return mock.MagicMock()
+
+    def current_stream(self, _device: object = None) -> object:
+        return self._stream
+
+    def current_device(self) -> int:
+        return 0
+
+    def is_current_stream_capturing(self) -> bool:
+        return False
+
+
+class _Torch:
+    """torch, with a device that is the CPU and memory that begins where 128 bytes do."""
+
+    def __init__(self, stream: object) -> None:
+        self.cuda = _Cuda(stream)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(torch, name)
+
+    def empty(self, size: tuple[int, ...], dtype: torch.dtype, device: object) -> torch.Tensor:
+        return aligned(torch.full(size, float("nan"), dtype=dtype))
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that begins where 128 bytes do."""
+    size = tensor.element_size()
+    flat = torch.empty(tensor.numel() + 128, dtype=tensor.dtype)
+    at = -(flat.data_ptr() // size) % (128 // size)
+    copy = flat[at : at + tensor.numel()].view(tensor.shape)
+    return copy.copy_(tensor)

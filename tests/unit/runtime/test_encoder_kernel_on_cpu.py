@@ -1,0 +1,131 @@
+"""The transformer kernel's source, run on the CPU thread by thread in adversarial orders: the reference's results, always the same bits, and planted faults are seen.
+
+`TILEPROF_KERNEL_RUNS` is how many orders of each program are tried.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from encoder_on_cpu import HostLauncher, aligned, compiled
+from encoder_programs import inputs_of, post_norm, pre_norm
+from kernel_on_cpu import Patch, compile_machine, compiler_missing
+
+from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.plan import Plan, faults, plan_of, without_task
+from tileprof.runtime.encoder.program import Program
+
+pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
+
+RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "6"))
+
+CASES: dict[str, tuple[Program, int, int, int | None]] = {
+    "causal blocks": (pre_norm(48, 128, 1), 4, 2, 2),
+    "two blocks, one block a cluster": (pre_norm(40, 64, 2), 3, 1, None),
+    "clusters of four": (pre_norm(100, 64, 1, k_major=True, causal=False, epilogue="gelu"), 4, 4, None),
+    "k in passes": (pre_norm(33, 64, 1, k_major=True), 4, 2, 1),
+    "k in four parts": (pre_norm(33, 64, 1, k_major=True), 4, 2, 4),
+    "sequences that end within tiles": (pre_norm(3 * 41, 64, 1, length=41, causal=True), 4, 2, None),
+    "keys that are shared": (pre_norm(64, 256, 1, key_heads=2, dtype="bfloat16", epilogue="silu"), 4, 2, None),
+    "more keys than are loaded at once": (pre_norm(150, 64, 1, causal=False), 4, 2, None),
+    "norms behind sums": (post_norm(64, 128, 2), 4, 2, None),
+    "a mask": (post_norm(2 * 33, 64, 1, length=33, masked=True), 3, 1, None),
+}
+"""A program, blocks, blocks of a cluster, and in how many parts k may be cut."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("encoder")
+    compile_machine(path)
+    return path
+
+
+def launched(plan: Plan, folder: Path, name: str, patch: Patch | None = None) -> HostLauncher:
+    return HostLauncher(plan, compiled(plan, folder / name.replace(" ", "-"), patch))
+
+
+def inputs(program: Program) -> dict[str, torch.Tensor]:
+    return {name: aligned(tensor) for name, tensor in inputs_of(program).items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_order_gives_the_bits_of_the_first_and_the_values_of_the_reference(case: str, folder: Path) -> None:
+    program, blocks, cluster, splits = CASES[case]
+    plan = plan_of(program, blocks, cluster, splits=splits)
+    launcher, given = launched(plan, folder, case), inputs(program)
+    expected = reference.run(program, given)
+    first: torch.Tensor | None = None
+    for seed in range(RUNS):
+        (out,) = launcher.run(given, seed)
+        assert launcher.said is None
+        if first is None:
+            first = out
+            for name in plan.sizes.keys() & expected.keys():
+                close(launcher.launcher.buffer(name), expected[name])
+            close(out, expected["out"])
+        assert torch.equal(out, first)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (found.float() - expected.float()).norm() / expected.float().norm()
+    assert error < (5e-3 if expected.dtype == torch.float16 else 3e-2)
+
+
+def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int) -> bool:
+    """Whether any of so many orders is found out: by the machine, a wait that gives up, or a wrong result. Every third run has other activations."""
+    for seed in range(runs):
+        sign = seed // 3 % 2
+        (out,) = launcher.run({**given, "x": -given["x"] if sign else given["x"]}, seed)
+        if launcher.said is not None or not torch.equal(out, expected[sign]):
+            return True
+    return False
+
+
+FAULTS: dict[str, tuple[str, str, str]] = {
+    "nobody looks whether data are there": ("tables.cuh", "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT", "false"),
+    "the other set is not made absent": ("tables.cuh", "if (place.other != 0) store_relaxed_gpu_u32x4", "if (false) store_relaxed_gpu_u32x4"),
+    "slots are freed before they are read": ("kernel.cu", "wait_cta(shared + WEIGHTS_FREE + 8 * slot, (place / SLOTS & 1) ^ 1);", ""),
+    "weights are not awaited": ("product.cuh", "wait_cta(shared + WEIGHTS_FULL + 8 * slot, place / SLOTS & 1);", ""),
+    "sums over activations that are still read": ("product.cuh", "meet_consumers();  // nobody reads activations any more", ""),
+    "keys over keys that are still read": ("attention.cuh", "if (from > 0) meet_consumers();", ""),
+    "tiles over tiles that are still read": ("kernel.cu", "meet_consumers();  // shared memory is the next task's", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault: str, folder: Path) -> None:
+    name = {"keys": "more keys than are loaded at once", "weights": "a mask"}.get(
+        fault.split(maxsplit=1)[0], "causal blocks"
+    )
+    program, blocks, cluster, splits = CASES[name]
+    file, old, new = FAULTS[fault]
+
+    def patch(source: str, text: str) -> str:
+        assert source != file or old in text
+        return text.replace(old, new) if source == file else text
+
+    plan, given = plan_of(program, blocks, cluster, splits=splits), inputs(program)
+    right = launched(plan, folder, f"right for {fault}")
+    expected = [right.run({**given, "x": sign * given["x"]}, 0)[0] for sign in (1, -1)]
+    assert not differs(right, given, expected, 4)
+    assert differs(launched(plan, folder, fault, patch), given, expected, 40)
+
+
+def test_a_task_that_nobody_takes_is_reported_by_the_plan_and_by_the_kernel(folder: Path) -> None:
+    program, blocks, cluster, splits = CASES["causal blocks"]
+    plan, given = plan_of(program, blocks, cluster, splits=splits), inputs(program)
+    attention = next(n for n, task in enumerate(plan.tasks) if plan.stages[task.stage].name == "att_0")
+    broken = without_task(plan, attention)
+    assert not faults(plan)
+    assert faults(broken)
+    library = compiled(
+        plan, folder / "a-task-too-few", lambda _, text: text.replace("++tries % 256", "++tries % 4"), timeout_ns=40
+    )  # the machine is less patient than a GPU
+    launcher = HostLauncher(broken, library)
+    launcher.run(given, 1)
+    assert launcher.said is not None
+    assert launcher.said.startswith("a wait gave up: [1, "), launcher.said

@@ -1,0 +1,159 @@
+"""Transformer blocks in ATen graphs: what is taken computes what the graph does, what differs is left alone, and plans hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from encoder_programs import post_norm, pre_norm
+from torch import fx, nn
+from torch.nn import functional
+
+from tileprof.errors import UserError
+from tileprof.runtime.compile.partition import unfit
+from tileprof.runtime.compile.region import Region
+from tileprof.runtime.compile.tracing import inference_graphs
+from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.find import find
+from tileprof.runtime.encoder.plan import faults, plan_of, without_task
+from tileprof.runtime.encoder.program import Program
+
+
+class Block(nn.Module):
+    """A pre-norm block as models write it; what is changed in it is no block that the kernel takes."""
+
+    def __init__(self, hidden: int = 128, change: str = "") -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.up, self.down = nn.Linear(hidden, 2 * hidden), nn.Linear(2 * hidden, hidden)
+        self.heads, self.change = hidden // (32 if change == "heads of 32" else 64), change
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, hidden = x.shape
+        qkv = self.qkv(self.first(x)).view(batch, length, 3, self.heads, hidden // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
+        if self.change == "scaled attention":
+            mixed = mixed * 2
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        inner = functional.gelu(self.up(self.second(x)))
+        if self.change == "an activation that the kernel has not":
+            inner = functional.elu(inner)
+        if self.change == "a sum that is scaled":
+            return torch.add(x, self.down(inner), alpha=2)
+        return x + self.down(inner)
+
+
+def graph_of(model: nn.Module, *args: Any, dtype: torch.dtype = torch.float16) -> fx.GraphModule:
+    (graph,) = inference_graphs(model.eval().to(dtype), *args)
+    return graph
+
+
+def values_of(graph: fx.GraphModule) -> dict[fx.Node, Any]:
+    """Values of all nodes for random placeholders."""
+    found: dict[fx.Node, Any] = {}
+
+    class Recorder(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            found[n] = super().run_node(n)
+            return found[n]
+
+    torch.manual_seed(3)
+    likes = [n.meta["val"] for n in graph.graph.nodes if n.op == "placeholder"]
+    given = [
+        (torch.randn(v.shape) / 10).to(v.dtype) if v.is_floating_point() else torch.randint(0, 2, v.shape, dtype=v.dtype) for v in likes
+    ]  # fmt: skip
+    with torch.no_grad():
+        Recorder(graph).run(*given)
+    return found
+
+
+def program_of(region: Region) -> Program:
+    program = region.build.args[0]  # type: ignore[attr-defined]
+    assert isinstance(program, Program)
+    return program
+
+
+def check(graph: fx.GraphModule, stacks: int) -> None:
+    regions = list(find(graph.graph))
+    assert len(regions) == stacks
+    values = values_of(graph)
+    for region in regions:
+        assert unfit(graph.graph, region) is None
+        program = program_of(region)
+        results = reference.run(program, {node.name: values[node] for node in region.inputs})
+        for node, (name, _, _) in zip(region.outputs, program.outputs, strict=True):
+            wanted = values[node].float()
+            error = (results[name].view(wanted.shape).float() - wanted).norm() / wanted.norm()
+            assert error < 5e-3, name
+        assert faults(plan_of(program, 16, 2)) == []
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 40), (3, 17)])
+def test_blocks_that_feed_each_other_are_one_region(batch: int, length: int) -> None:
+    check(graph_of(nn.Sequential(Block(), Block()), torch.randn(batch, length, 128).half()), 1)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_gpt2_with_the_cache_that_it_returns(cache: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2Model(
+        transformers.GPT2Config(n_layer=2, n_embd=128, n_head=2, vocab_size=64, use_cache=cache)
+    )
+    check(graph_of(model, torch.randint(0, 64, (1, 32))), 1)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_bert_with_and_without_a_mask(masked: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=256, vocab_size=64
+    )
+    ids = torch.randint(0, 64, (1, 32))
+    mask = torch.ones_like(ids) if masked else None
+    if masked:
+        mask[:, 20:] = 0
+        regions = list(find(graph_of(transformers.BertModel(config), ids, mask).graph))
+        assert [program_of(region).stages[3].mask is not None for region in regions] == [True]
+    else:
+        check(graph_of(transformers.BertModel(config), ids), 1)
+
+
+@pytest.mark.parametrize(
+    "change", ["heads of 32", "scaled attention", "an activation that the kernel has not", "a sum that is scaled"]
+)
+def test_what_differs_from_a_block_is_left_alone(change: str) -> None:
+    assert not list(find(graph_of(Block(change=change), torch.randn(1, 40, 128).half()).graph))
+
+
+def test_blocks_in_float32_or_of_too_many_rows_are_left_alone() -> None:
+    assert not list(find(graph_of(Block(), torch.randn(1, 40, 128), dtype=torch.float32).graph))
+    assert not list(find(graph_of(Block(), torch.randn(5, 128, 128).half()).graph))
+
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "GPT-2": lambda: pre_norm(128, 768, 12),
+    "BERT": lambda: post_norm(128, 768, 12),
+    "ViT": lambda: pre_norm(197, 768, 12, k_major=True, causal=False),
+    "sequences that end within tiles": lambda: pre_norm(123, 128, 2, length=41),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("blocks", "cluster"), [(132, 1), (132, 2), (120, 4)])
+def test_plans_read_what_earlier_stages_write_and_write_everything_once(name: str, blocks: int, cluster: int) -> None:
+    assert faults(plan_of(PROGRAMS[name](), blocks, cluster)) == []
+
+
+def test_a_plan_without_any_of_its_tasks_is_refused() -> None:
+    plan = plan_of(pre_norm(70, 128, 1), 6, 2)
+    for number, task in enumerate(plan.tasks):
+        assert faults(without_task(plan, number)), task
+
+
+def test_rows_that_are_too_long_for_a_block_are_refused() -> None:
+    with pytest.raises(UserError, match="1024"):
+        plan_of(pre_norm(32, 1280, 1), 132, 2)

@@ -1,0 +1,217 @@
+"""What a launch touches and how that is known: one rule per way in which its records fall short.
+
+Every rule adds boxes, lowers the coverage and leaves a note; the worst coverage is the launch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tileprof.record.cuda import accesses, bind, raw, writes
+from tileprof.record.cuda.graphs import Attribution
+from tileprof.record.cuda.items import Items, Walk
+from tileprof.record.cuda.lifetimes import Lifetimes
+from tileprof.record.cuda.runs import Strided
+from tileprof.record.cuda.tiles import Geometry
+from tileprof.trace import ATOMIC, READ, WRITE
+
+WORST: Final = ("exact", "inferred", "conservative")
+ROUNDING: Final = 511
+"""Bytes behind a tensor that PyTorch's allocator adds to it, at most: no tensor holds them. kMinBlockSize,
+CUDACachingAllocator.
+"""
+SINCE: Final = {
+    "tileprof_copy_async": 80, "tileprof_bulk_load": 90, "tileprof_bulk_store": 90, "tileprof_bulk_reduce": 90,
+    "tileprof_tensor_load": 90,
+}  # fmt: skip
+"""Architectures whose code holds instructions of such a kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What one process's records say about launches in general; ``architecture`` is the GPU's (sm_90 gives 90)."""
+
+    process: raw.Process
+    lifetimes: Lifetimes
+    owners: writes.Owners
+    architecture: int
+    spilled: Mapping[int, dict[str, Any]]
+    constants: Mapping[int, list[list[int]]]
+    spinning: Mapping[int, tuple[int, float]]
+    im2col: bool
+
+
+@dataclass(slots=True)
+class Examined:
+    """A launch's boxes by mode, how they are known, and what there is to say; ``by_item``: tiles are these work items."""
+
+    event: dict[str, Any]
+    kernel: dict[str, Any]
+    geometry: Geometry
+    entries: raw.Entries
+    attribution: Attribution
+    walk: Walk | None
+    parts: list[tuple[int, Strided]] = field(default_factory=list)
+    levels: list[str] = field(default_factory=lambda: ["exact"])
+    notes: list[str] = field(default_factory=list)
+    by_item: Items | None = None
+
+    @property
+    def coverage(self) -> str:
+        """The worst level."""
+        return max(self.levels, key=WORST.index)
+
+    @property
+    def bytes_written(self) -> int:
+        """Distinct bytes that its tiles write."""
+        written = accesses.union([boxes for mode, boxes in self.parts if mode != READ])
+        return int((written.end - written.start).sum())
+
+    def lower(self, level: str, note: str) -> None:
+        """Its coverage is at most this, and why."""
+        self.levels.append(level)
+        self.notes += [note] if note else []
+
+
+def missing_reason(
+    records: Records,
+    event: dict[str, Any],
+    kernel: dict[str, Any],
+    geometry: Geometry,
+    entries: raw.Entries,
+    attribution: Attribution,
+) -> str:
+    """Why a launch's records do not hold all that it writes, "" when they may."""
+    if event.get("aside"):
+        return "it is known to wait for other launches, GPUs or processes, and was left alone (--include records it)"
+    if records.process.events[0].get("pass") != "accesses":
+        return "accesses were not recorded, only the blocks pass ran"
+    if attribution is Attribution.INCOMPLETE and event["graph"] >= 0:
+        return "records of this graph launch are missing"
+    if attribution is Attribution.INCOMPLETE:
+        return "records of this launch were copied while it was made, and some may be missing"
+    spilled = event["launch"] in records.spilled
+    if attribution is Attribution.EXACT and not spilled and not accesses.all_seen(entries, geometry):
+        return "not every block of it was seen, or more than once"
+    if refused := [name for name in event.get("unpatched", []) if records.architecture >= SINCE.get(name, 0)]:
+        return f"the library refused to patch some of its code ({', '.join(refused)})"
+    if kernel.get("launches"):
+        return "kernels of its module launch kernels or graphs, which no callback reports"
+    return "it writes through surfaces, which no callback reports" if kernel.get("surface") else ""
+
+
+def examine(records: Records, launch: Examined, reason: str) -> Examined:
+    """The launch with all rules applied; ``reason`` is its `missing_reason`."""
+    if reason:
+        launch.parts += _anything(records, launch)
+        launch.lower("conservative", f"{reason}: every tile stands for all memory")
+        return launch
+    _spinning(records, launch)
+    _overlapped(launch)
+    launch.parts += accesses.plain(launch.entries, launch.geometry, records.process.granule, records.lifetimes)
+    _textures(records, launch)
+    _constants(records, launch)
+    _tensor_maps(records, launch)
+    _spilled(records, launch)
+    return launch
+
+
+def _anything(records: Records, launch: Examined) -> list[tuple[int, Strided]]:
+    live = writes.whole(records.lifetimes.live(), launch.geometry.tiles)
+    everything = bind.within_buffers(live, records.lifetimes, ROUNDING)
+    return [(READ, everything), (WRITE, everything)]
+
+
+def _spinning(records: Records, launch: Examined) -> None:
+    first, seconds = records.spinning.get(launch.event["kernel"], (None, 0.0))
+    if first is not None and launch.event["launch"] >= first:
+        launch.lower(
+            "conservative",
+            f"a launch of this kernel had not ended after {seconds:g} s: it may wait for later launches, "
+            "and no dependency says so",
+        )
+
+
+def _overlapped(launch: Examined) -> None:
+    if launch.attribution is Attribution.AMBIGUOUS:
+        launch.lower("conservative", "nodes of this graph overlapped; this one stands for all that it may have been")
+
+
+def _textures(records: Records, launch: Examined) -> None:
+    if launch.kernel.get("texture"):
+        launch.lower(
+            "conservative",
+            "it reads through textures, which no callback reports: every tile stands as reader of all memory",
+        )
+        launch.parts += _anything(records, launch)[:1]
+
+
+def _constants(records: Records, launch: Examined) -> None:
+    """Constant variables that something has touched are read by every tile; others have no producer."""
+    kernel = launch.event["kernel"]
+    if launch.kernel.get("constants") and kernel not in records.constants:
+        launch.lower(
+            "conservative",
+            "it may read constant memory, and where that lies is unknown: every tile stands as reader of all memory",
+        )
+        launch.parts += _anything(records, launch)[:1]
+        return
+    live = records.lifetimes.live()
+    variables = [(base, base + size) for base, size in records.constants.get(kernel, [])]
+    variables = [v for v in variables if any(v[0] < end and base < v[1] for base, end in live)]
+    if variables:
+        boxes = writes.whole(variables, launch.geometry.tiles)
+        launch.parts.append((READ, bind.within_buffers(boxes, records.lifetimes)))
+
+
+def _tensor_maps(records: Records, launch: Examined) -> None:
+    """Loads and stores through tensor maps: the former are reported by coordinates, the latter not at all."""
+    event, kernel, lifetimes = launch.event, launch.kernel, records.lifetimes
+    seen = writes.maps(launch.entries, tuple(kernel["parameters"]), graph=event["graph"] >= 0)
+    loads, unknown = accesses.tensor_loads(launch.entries, launch.geometry, seen, im2col=records.im2col)
+    launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
+    if any(not load.known for load in loads):
+        launch.lower("conservative", "loads in a mode that is not decoded stand for the whole tensor")
+    if unknown:
+        launch.lower("conservative", "loads through a tensor map that could not be decoded stand for all memory")
+        launch.parts += _anything(records, launch)[:1]
+    if any(base <= address < end for address in seen.loaded for base, end in lifetimes.live()):
+        launch.lower("inferred", "a tensor map lies in memory that kernels may change; it was read once")
+    if not (kernel["tensor_store"] or kernel["tensor_reduce"] or (not kernel["scanned"] and seen.loaded)):
+        return
+    stores = any(mode == WRITE for mode, _ in launch.parts)  # which work item made them is unknown
+    walk = None if stores or unknown else launch.walk
+    written = records.owners.find(event["launch"], event["kernel"], launch.geometry, seen, loads, lifetimes, walk)
+    if (items := written.by_item) is not None:
+        launch.by_item = items
+        launch.parts = [(m, items.everywhere(boxes)) for m, boxes in launch.parts[: len(launch.parts) - len(loads)]]
+        loads, _ = accesses.tensor_loads(launch.entries, launch.geometry, seen, items, im2col=records.im2col)
+        launch.parts += [(READ, bind.within_buffers(load.boxes(), lifetimes)) for load in loads]
+        launch.notes.append(f"{items.total} work items, told apart by what they load")
+    mode = ATOMIC if kernel["tensor_reduce"] and not kernel["tensor_store"] else WRITE
+    launch.parts.append((mode, bind.within_buffers(written.boxes, lifetimes)))
+    launch.lower(written.coverage, written.note)
+
+
+def _spilled(records: Records, launch: Examined) -> None:
+    """Accesses that found no room in the arena stand for all tiles and whole pages; loads through maps leave no page."""
+    spill = records.spilled.get(launch.event["launch"])
+    if spill is None:
+        return
+    live = records.lifetimes.live()
+    tiles = launch.by_item.total if launch.by_item is not None else launch.geometry.tiles
+    pages = accesses.spilled_pages(records.process.events, live)
+    launch.parts += [
+        (mode, bind.within_buffers(writes.whole(ranges, tiles), records.lifetimes)) for mode, ranges in pages
+    ]
+    if launch.kernel["tensor_load"] or not launch.kernel["scanned"]:
+        launch.parts.append((READ, bind.within_buffers(writes.whole(live, tiles), records.lifetimes)))
+    launch.levels.append("conservative")
+    if spill["accesses"]:
+        launch.notes.append(
+            "the arena was full: what did not fit stands for all tiles and whole pages; give it more memory"
+        )
+    if beyond := spill.get("beyond", 0):
+        launch.notes.append(f"{beyond} accesses at addresses of more than 48 bits: memory there is not in the trace")

@@ -1,0 +1,468 @@
+"""One transformer block around a call of attention: what stands where, matched node by node.
+
+Queries, keys and values are columns of one product, or of three, of rows that may be normalised. A product of what attention gives and the rows (before the norm or after) are
+added up. Their sum, normalised, goes through two products with an activation between them, and is added again.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.encoder.program import HEAD, Attention, Dtype, Epilogue, Mask, Matrix, Norm, Product, Stage
+
+MOST_ROWS: Final = 512
+LEAST_ROWS: Final = 16
+_COPIES: Final = (ATEN.clone.default, ATEN.alias.default, ATEN.detach.default)
+_STEPS: Final = (*aten.RESHAPES, *_COPIES)
+_PRODUCTS: Final = (ATEN.addmm.default, ATEN.mm.default)
+_VIEWS: Final = (*aten.VIEWS, ATEN.split.Tensor, ATEN.unbind.int)
+_DTYPES: Final[dict[torch.dtype | None, Dtype]] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+class Refused(Exception):  # noqa: N818 - an answer
+    """Why something that looks like a block is none that the kernel takes."""
+
+
+@dataclass
+class Stack:
+    """Blocks that feed each other. ``known``: where the values of nodes are that stages compute; ``nodes``: all that a region replaces."""
+
+    stages: list[Stage] = field(default_factory=list)
+    known: dict[fx.Node, Matrix] = field(default_factory=dict)
+    nodes: set[fx.Node] = field(default_factory=set)
+    parameters: set[fx.Node] = field(default_factory=set)
+    activations: set[fx.Node] = field(default_factory=set)
+    kept: list[tuple[fx.Node, str]] = field(default_factory=list)
+    """Copies of keys and values that are read outside, and their names."""
+    end: fx.Node | None = None
+    rows: int = 0
+    dtype: torch.dtype | None = None
+    blocks: int = 0
+
+    def copy(self) -> Stack:
+        return replace(
+            self, stages=[*self.stages], known={**self.known}, nodes={*self.nodes}, parameters={*self.parameters},
+            activations={*self.activations}, kept=[*self.kept],
+        )  # fmt: skip
+
+    @property
+    def dtype_name(self) -> Dtype:
+        return _DTYPES[self.dtype]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What a product multiplies: rows, or a norm of them, which gives ``rows``."""
+
+    rows: fx.Node
+    norm: fx.Node | None
+    depth: int
+
+
+def add_block(stack: Stack, attention: aten.Attention) -> Stack:
+    """The stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
+    return _Block(stack.copy(), attention).match()
+
+
+class _Block:
+    def __init__(self, stack: Stack, attention: aten.Attention) -> None:
+        self._stack, self._call = stack, attention
+        self._kept_norms: dict[fx.Node, Matrix] = {}
+
+    def match(self) -> Stack:
+        stack, call = self._stack, self._call
+        sizes, keys, dtype = aten.shape(call.query), aten.shape(call.key), aten.dtype(call.query)
+        if sizes is None or keys is None or dtype not in _DTYPES or len(sizes) != 4:
+            raise Refused("it is not in float16 or bfloat16, or its sizes are not constant")
+        batch, heads, length, width = sizes
+        if width != HEAD or keys[2] != length or aten.shape(call.value) != keys or heads % keys[1] or keys[0] != batch:
+            raise Refused(
+                f"it has {keys[2]} keys of {width} columns for {length} queries; the kernel takes {HEAD} columns and as many keys as queries"
+            )
+        rows = batch * length
+        if not LEAST_ROWS <= rows <= MOST_ROWS:
+            raise Refused(f"it has {rows} rows of tokens; the kernel is for {LEAST_ROWS} to {MOST_ROWS}")
+        if stack.blocks and (rows, dtype) != (stack.rows, stack.dtype):
+            raise Refused("the blocks before it have other sizes")
+        stack.rows, stack.dtype = rows, dtype
+        attended = self._attention(batch, heads, keys[1], length)
+        middle = self._with_residual(self._behind_attention(heads), attended)
+        up = self._reader(middle)
+        inner, epilogue = self._activation(up)
+        self._product(up, self._entry_of(up), inner, epilogue)
+        stack.known.update(self._kept_norms)
+        end = self._with_residual(self._only_product(inner), inner)
+        stack.end, stack.blocks = end, stack.blocks + 1
+        return stack
+
+    # Attention and what feeds it.
+
+    def _attention(self, batch: int, heads: int, key_heads: int, length: int) -> fx.Node:
+        stack, call = self._stack, self._call
+        places = [self._heads(node, batch, length) for node in (call.query, call.key, call.value)]
+        products = list(dict.fromkeys(product for product, _, _ in places))
+        entries = {self._entry_of(product) for product in products}
+        if len(entries) != 1:
+            raise Refused("queries, keys and values come from different rows")
+        entry = entries.pop()
+        if (
+            stack.blocks
+            and entry.rows not in stack.known
+            and (entry.norm is None or self._behind(entry.norm.args[0]) is not stack.end)
+        ):
+            raise Refused("the block before does not feed it")
+        for product in products:
+            self._product(product, entry)
+        stack.known.update(self._kept_norms)
+        if places[1][1] != places[2][1]:
+            raise Refused("keys and values have rows of different lengths")
+        query, key, value = (Matrix(product.name, pitch, column) for product, pitch, column in places)
+        out = Matrix(call.call.name, heads * HEAD)
+        stack.stages.append(
+            Attention(
+                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, call.scale, call.causal,
+                self._mask(batch, heads, length), self._copies_kept(),
+            )
+        )  # fmt: skip
+        stack.nodes |= {call.call, call.out}
+        stack.known[call.out] = out
+        return call.out
+
+    def _heads(self, node: fx.Node, batch: int, length: int) -> tuple[fx.Node, int, int]:
+        """The product of whose columns a tensor of heads consists, its rows' pitch and the first column."""
+        layout = node
+        while aten.calls(layout, *_COPIES) or _appends_to_nothing(layout):
+            self._stack.nodes.add(layout)
+            layout = layout.args[0][-1] if _appends_to_nothing(layout) else layout.args[0]
+        base = layout
+        while aten.calls(base, *_VIEWS, operator.getitem):
+            self._stack.nodes.add(base)
+            base = base.args[0]
+        value, columns = aten.tensor(layout), (aten.shape(base) or (0,))[-1]
+        if not aten.calls(base, *_PRODUCTS) or value is None:
+            raise Refused(f"{node.name} is no view of a product")
+        wanted = (length * columns, HEAD, columns, 1)
+        if any(size > 1 and a != b for size, a, b in zip(value.shape, value.stride(), wanted, strict=True)):
+            raise Refused(
+                f"{node.name} has strides {tuple(value.stride())}; the kernel takes heads side by side in rows"
+            )
+        if batch * length != self._stack.rows or value.storage_offset() % 8:
+            raise Refused(f"{node.name} begins in the middle of 16 bytes")
+        return base, columns, int(value.storage_offset())
+
+    def _copies_kept(self) -> tuple[str, str] | None:
+        """Names of the outputs that get keys and values, where a cache takes them."""
+        stack, copies = self._stack, (self._call.key, self._call.value)
+        outside = [any(u is not self._call.call for u in node.users) for node in copies]
+        if not any(outside):
+            return None
+        if not all(outside) or not all(_appends_to_nothing(n) and _dense(n) for n in copies):
+            raise Refused("its keys or values are read outside in a form that the kernel does not store")
+        stack.kept += [(node, node.name) for node in copies]
+        return copies[0].name, copies[1].name
+
+    def _mask(self, batch: int, heads: int, length: int) -> Mask | None:
+        node = self._call.mask
+        if node is None:
+            return None
+        false, source = float("-inf"), node
+        if aten.calls(node, ATEN.where.self):
+            source, kept, dropped = node.args
+            if _constant(kept) != 0.0 or (value := _constant(dropped)) is None:
+                raise Refused(f"{node.name} chooses between other things than 0 and a constant")
+            false = value
+            self._stack.nodes |= {node, kept, dropped}
+        value, boolean = aten.tensor(source), aten.dtype(source) == torch.bool
+        if value is None or value.dim() != 4 or (not boolean and value.dtype != self._stack.dtype):
+            raise Refused(f"its mask {source.name} is none that the kernel reads")
+        wanted = (batch, heads, length, length)
+        if any(size not in (1, full) for size, full in zip(value.shape, wanted, strict=True)) or (
+            length > 1 and (value.shape[3] != length or value.stride(3) != 1)
+        ):
+            raise Refused(f"its mask {source.name} has sizes {tuple(value.shape)} and strides {tuple(value.stride())}")
+        self._stack.activations.add(source)
+        strides = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, value.stride(), strict=True))
+        return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0)
+
+    def _behind_attention(self, heads: int) -> fx.Node:
+        """The product of what attention gives, heads side by side again."""
+        node = aten.only_user(self._call.out)
+        while node is not None and aten.calls(node, *_STEPS) and aten.shape(node) == aten.shape(self._call.out):
+            self._stack.nodes.add(node)
+            node = aten.only_user(node)
+        swapped = aten.calls(node, ATEN.transpose.int) and {a % 4 for a in node.args[1:3]} == {1, 2} if node else False
+        if node is None or not (
+            swapped or (aten.calls(node, ATEN.permute.default) and list(node.args[1]) == [0, 2, 1, 3])
+        ):
+            raise Refused(f"{self._call.out.name} is not put together again as rows")
+        self._stack.nodes.add(node)
+        return self._only_product(node, heads * HEAD)
+
+    # Rows.
+
+    def _behind(self, node: Any) -> Any:
+        """The node behind reshapes and copies of rows, as far as a value that stages compute."""
+        while aten.calls(node, *_STEPS) and node not in self._stack.known:
+            node = node.args[0]
+        return node
+
+    def _take_steps(self, node: Any, until: fx.Node) -> None:
+        while node is not until:
+            self._stack.nodes.add(node)
+            node = node.args[0]
+
+    def _source(self, node: fx.Node, columns: int) -> Matrix:
+        """Rows that stages compute, or that come in from outside as one dense matrix."""
+        stack, found = self._stack, self._behind(node)
+        sizes = aten.shape(found)
+        if (
+            sizes is None
+            or _product_of(sizes) != stack.rows * columns
+            or (found not in stack.known and sizes[-1] != columns)
+        ):
+            raise Refused(f"{getattr(found, 'name', found)} is no matrix of {stack.rows} rows of {columns} columns")
+        if found not in stack.known and not (_dense(found) and aten.dtype(found) == stack.dtype):
+            raise Refused(f"{found.name} is not dense, or of another dtype")
+        self._take_steps(node, found)
+        if found not in stack.known:
+            stack.activations.add(found)
+        return stack.known.get(found, Matrix(found.name, columns))
+
+    def _entry_of(self, product: fx.Node) -> _Entry:
+        rows = product.args[1] if aten.calls(product, ATEN.addmm.default) else product.args[0]
+        depth, found = (aten.shape(rows) or (0,))[-1], self._behind(rows)
+        normed = (
+            aten.calls(found, operator.getitem)
+            and found.args[1] == 0
+            and aten.calls(found.args[0], ATEN.native_layer_norm.default)
+        )
+        if found in self._stack.known or not normed:
+            return _Entry(found, None, depth)
+        return _Entry(found, found.args[0], depth)
+
+    # Products.
+
+    def _product(
+        self, node: fx.Node, entry: _Entry, result: fx.Node | None = None, epilogue: Epilogue = "none", residual: Matrix | None = None
+    ) -> None:  # fmt: skip
+        """A stage for a product; ``result``: the node whose value it stores, its own by default."""
+        stack = self._stack
+        bias, rows, weight = (None, *node.args) if aten.calls(node, ATEN.mm.default) else node.args
+        sizes = aten.shape(node)
+        if node.kwargs or sizes is None or sizes[0] != stack.rows or aten.dtype(node) != stack.dtype:
+            raise Refused(f"{node.name} is scaled, or has other rows")
+        columns, depth = sizes[1], entry.depth
+        if columns % 16 or depth % 64:
+            raise Refused(f"{node.name} is of {depth} by {columns}; the kernel takes multiples of 64 by 16")
+        k_major = aten.calls(weight, ATEN.t.default)
+        if k_major:
+            stack.nodes.add(weight)
+        name = self._parameter(weight.args[0] if k_major else weight, (columns, depth) if k_major else (depth, columns))
+        bias_name = None if bias is None else self._parameter(bias, (columns,))
+        self._take_steps(rows, entry.rows)
+        source, norm = (self._source(entry.rows, depth), None) if entry.norm is None else self._norm(entry, entry.norm)
+        stored = node if result is None else result
+        out = Matrix(stored.name, columns)
+        stack.stages.append(
+            Product(node.name, stack.rows, columns, depth, source, name, k_major, out, bias_name, norm, epilogue, residual)
+        )  # fmt: skip
+        stack.nodes |= {node, stored}
+        stack.known[stored] = out
+
+    def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
+        if (
+            not aten.parameter(node)
+            or aten.shape(node) != shape
+            or aten.dtype(node) != self._stack.dtype
+            or not _dense(node)
+        ):
+            raise Refused(f"{getattr(node, 'name', node)} is no dense parameter of {shape}")
+        self._stack.parameters.add(node)
+        return str(node.name)
+
+    def _norm(self, entry: _Entry, call: fx.Node) -> tuple[Matrix, Norm]:
+        source, shape, gamma, beta, epsilon = call.args
+        if list(shape) != [entry.depth] or any(
+            not aten.calls(u, operator.getitem) or u is not entry.rows for u in call.users
+        ):
+            raise Refused(f"{call.name} is no norm of rows")
+        matrix = self._source(source, entry.depth)
+        names = self._parameter(gamma, (entry.depth,)), self._parameter(beta, (entry.depth,))
+        self._stack.nodes |= {call, entry.rows}
+        kept = None
+        if entry.rows not in self._kept_norms and self._is_residual(entry.rows):
+            kept = f"{entry.rows.name} kept"
+            self._kept_norms[entry.rows] = Matrix(kept, entry.depth)
+        return matrix, Norm(*names, float(epsilon), kept)
+
+    def _is_residual(self, rows: fx.Node) -> bool:
+        """Whether normalised rows are read by anything but products."""
+        waiting = list(rows.users)
+        while waiting:
+            user = waiting.pop()
+            if aten.calls(user, *_STEPS):
+                waiting.extend(user.users)
+            elif not aten.calls(user, *_PRODUCTS):
+                return True
+        return False
+
+    def _with_residual(self, product: fx.Node, read: fx.Node) -> fx.Node:
+        """The stage for a product and the addition behind it, which is returned."""
+        node = product
+        while aten.calls(node, *_PRODUCTS, *_STEPS):
+            user = aten.only_user(node)
+            if user is None:
+                raise Refused(f"{node.name} is read by several")
+            if node is not product:
+                self._stack.nodes.add(node)
+            before, node = node, user
+        if (
+            not aten.calls(node, ATEN.add.Tensor)
+            or node.kwargs
+            or len(node.args) != 2
+            or aten.shape(node) != aten.shape(before)
+        ):
+            raise Refused(f"{node.name} behind {product.name} is no residual addition")
+        other = node.args[1] if node.args[0] is before else node.args[0]
+        if not isinstance(other, fx.Node) or other is before:
+            raise Refused(f"{node.name} adds no residual")
+        columns = (aten.shape(product) or (0, 0))[1]
+        entry = _Entry(read, None, (aten.shape(product.args[-2]) or (0, 0))[-1])
+        self._product_behind(product, entry, node, self._source(other, columns))
+        self._stack.known[node] = Matrix(node.name, columns)
+        return node
+
+    def _product_behind(self, product: fx.Node, entry: _Entry, result: fx.Node, residual: Matrix) -> None:
+        """A product of rows that a stage has computed, whatever steps lie between."""
+        rows = product.args[-2]
+        found = self._behind(rows)
+        if entry.rows is self._call.out:  # heads side by side: matched in _behind_attention
+            self._take_steps(rows, found)
+            alias = _Entry(found, None, entry.depth)
+            self._stack.known[found] = self._stack.known[entry.rows]
+            self._product(product, alias, result, "none", residual)
+            self._stack.nodes.add(found)
+            return
+        if found is not entry.rows:
+            raise Refused(f"{product.name} multiplies other rows")
+        self._product(product, entry, result, "none", residual)
+
+    def _only_product(self, node: fx.Node, columns: int | None = None) -> fx.Node:
+        """The one product that reads a value, through reshapes and copies; ``columns``: of the rows that it reads."""
+        user = aten.only_user(node)
+        while user is not None and aten.calls(user, *_STEPS):
+            user = aten.only_user(user)
+        if user is None or not aten.calls(user, *_PRODUCTS):
+            raise Refused(f"{node.name} is not read by one product alone")
+        sizes = aten.shape(user.args[-2])
+        if columns is not None and sizes != (self._stack.rows, columns):
+            raise Refused(f"{user.name} reads rows of {sizes}")
+        return user
+
+    def _reader(self, middle: fx.Node) -> fx.Node:
+        """The product behind the sum: of its norm, or of itself."""
+        found: set[fx.Node] = set()
+        waiting = list(middle.users)
+        while waiting:
+            user = waiting.pop()
+            if aten.calls(user, *_STEPS, operator.getitem, ATEN.native_layer_norm.default):
+                waiting.extend(user.users)
+            elif aten.calls(user, *_PRODUCTS):
+                found.add(user)
+        if len(found) != 1:
+            raise Refused(f"{middle.name} is read by {len(found)} products")
+        return found.pop()
+
+    def _activation(self, product: fx.Node) -> tuple[fx.Node, Epilogue]:
+        """The activation behind a product: the node of its result, and which it is."""
+        node = product
+        steps = []
+        while (user := aten.only_user(node)) is not None and aten.calls(user, *_STEPS):
+            steps.append(user)
+            node = user
+        self._stack.nodes.update(steps)
+        if user is None:
+            chain = _tanh_chain(node)
+            if chain is None:
+                raise Refused(f"{node.name} is read by several")
+            self._stack.nodes.update(chain)
+            return chain[-1], "gelu_tanh"
+        if aten.calls(user, ATEN.gelu.default):
+            how = aten.argument(user, 1, "approximate", "none")
+            return user, "gelu" if how == "none" else "gelu_tanh"
+        if aten.calls(user, ATEN.relu.default):
+            return user, "relu"
+        if aten.calls(user, ATEN.silu.default):
+            return user, "silu"
+        raise Refused(f"{user.name} behind {product.name} is no activation of the kernel")
+
+
+def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
+    """0.5 v (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))), written out, as transformers does; its nodes, the result last."""
+    half = next((u for u in v.users if _scalar(u, ATEN.mul.Tensor, v, 0.5)), None)
+    cube = next((u for u in v.users if _scalar(u, ATEN.pow.Tensor_Scalar, v, 3.0)), None)
+    if half is None or cube is None or len(v.users) != 3:
+        return None
+    chain = [half, cube]
+    for target, wanted in ((ATEN.mul.Tensor, 0.044715), (ATEN.add.Tensor, v), (ATEN.mul.Tensor, 0.7978845608028654), (ATEN.tanh.default, None), (ATEN.add.Tensor, 1.0), (ATEN.mul.Tensor, half)):  # fmt: skip
+        user, last = aten.only_user(chain[-1]), chain[-1]
+        if user is None or not aten.calls(user, target) or user.kwargs:
+            return None
+        others = [a for a in user.args if a is not last]
+        fits = (
+            others == []
+            if wanted is None
+            else len(others) == 1 and (others[0] is wanted or (isinstance(wanted, float) and others[0] == wanted))
+        )
+        if not fits:
+            return None
+        chain.append(user)
+    return tuple(chain) if aten.only_user(half) is chain[-1] else None
+
+
+def _scalar(node: fx.Node, target: Any, tensor: fx.Node, value: float) -> bool:
+    return (
+        aten.calls(node, target)
+        and len(node.args) == 2
+        and node.args[0] is tensor
+        and node.args[1] == value
+        and not node.kwargs
+    )
+
+
+def _constant(node: Any) -> float | None:
+    return float(node.args[0]) if aten.calls(node, ATEN.scalar_tensor.default) else None
+
+
+def _appends_to_nothing(node: Any) -> bool:
+    """Whether a node concatenates an empty tensor and another: a cache before its first token."""
+    if not aten.calls(node, ATEN.cat.default) or len(node.args[0]) != 2:
+        return False
+    empty = aten.shape(node.args[0][0])
+    return empty is not None and 0 in empty
+
+
+def _dense(node: Any) -> bool:
+    sizes, strides = aten.shape(node), aten.strides(node)
+    if sizes is None or strides is None:
+        return False
+    step = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _product_of(sizes: tuple[int, ...]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count

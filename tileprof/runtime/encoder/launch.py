@@ -1,0 +1,208 @@
+"""Launches of the transformer kernel on torch's current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tileprof.errors import UserError
+from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
+from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, faults, plan_of
+from tileprof.runtime.encoder.program import Program
+from tileprof.runtime.encoder.source import (
+    PARAMETER,
+    PARAMETERS,
+    SHARED_BYTES,
+    WORKSPACE,
+    Options,
+    header,
+    stage_table,
+    stream_tables,
+    task_tables,
+)
+from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
+from tileprof.runtime.persistent.launch import max_clusters
+
+THREADS: Final = 384
+_LINE: Final = 32
+"""Words of a cache line: state, seed and record have one each."""
+
+_POINTERS: Final = 10  # of Arguments in tables.cuh, in front of its parameters
+_WORDS: Final = _POINTERS + PARAMETERS + 2
+_MOST_KNOWN: Final = 8
+
+
+class Launcher:
+    """A plan's tables, workspace and compiled kernel on a device. Not for two streams at once. Raises `UserError` where the kernel cannot be made."""
+
+    def __init__(self, plan: Plan, device: torch.device, options: Options | None = None) -> None:
+        self.plan, self.device, self._options = plan, device, options or Options()
+        program = plan.program
+        folder = compiled(header(plan, self._options))
+        with torch.cuda.device(device):
+            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
+            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
+        self._offsets, size = _offsets(plan)
+        self._workspace = torch.full((2, size // 4), -1, dtype=torch.int32, device=device)  # absent, says the kernel
+        tasks, ends = task_tables(plan)
+        self._tables = [_upload(table, device) for table in (tasks, ends, *stream_tables(plan))]
+        self._counts = torch.zeros(3 * _LINE, dtype=torch.int32, device=device)
+        self.stamps = torch.zeros((len(tasks), 4), dtype=torch.int64, device=device)
+        self._moving = (*(n for n in program.inputs if n in program.activations), *(n for n, _, _ in program.outputs))
+        if len(self._moving) > PARAMETERS:
+            raise UserError(f"{program.name} has more than {PARAMETERS} activations and outputs")
+        self._known: dict[tuple[int, ...], tuple[Arguments, list[Tensor]]] = {}
+
+    @property
+    def seed(self) -> Tensor:
+        """What delays depend on; int32 [1]."""
+        return self._counts[_LINE : _LINE + 1]
+
+    @property
+    def record(self) -> Tensor:
+        """Of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
+        return self._counts[2 * _LINE : 2 * _LINE + 5]
+
+    def buffer(self, name: str) -> Tensor:
+        """A matrix between stages, as the last run left it."""
+        rows, columns, size = self.plan.sizes[name]
+        dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
+        begin = self._offsets[name] // size
+        matrix = self._workspace[(int(self._counts[0]) - 1) % 2].view(dtype)
+        return matrix[begin : begin + rows * columns].view(rows, columns)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """New outputs of one launch on the current stream."""
+        program = self.plan.program
+        dtype = getattr(torch, program.dtype)
+        outputs = [
+            torch.empty((rows, columns), dtype=dtype, device=self.device) for _, rows, columns in program.outputs
+        ]
+        key = tuple(tensor.data_ptr() for name, tensor in inputs.items() if name not in program.activations)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[key] = self._prepared(inputs)
+        arguments, _ = self._known[key]
+        given = {**inputs, **{name: tensor for (name, _, _), tensor in zip(program.outputs, outputs, strict=True)}}
+        for number, name in enumerate(self._moving):
+            address = given[name].data_ptr()
+            if address % 16:
+                raise UserError(f"{name} begins at an address that 16 does not divide")
+            arguments.words[_POINTERS + number] = address
+        stream = torch.cuda.current_stream(self.device).cuda_stream
+        self._function.launch(len(self.plan.blocks), THREADS, stream, arguments, programmatic=False, cooperative=False)
+        return outputs
+
+    def _prepared(self, inputs: Mapping[str, Tensor]) -> tuple[Arguments, list[Tensor]]:
+        if torch.cuda.is_current_stream_capturing():
+            raise UserError(
+                f"{self.plan.program.name}: parameters are at new addresses in a capture; run it once before"
+            )
+
+        def address(name: str) -> int:
+            if name in self._moving:
+                return PARAMETER | self._moving.index(name)
+            if name in self._offsets:
+                return WORKSPACE | self._offsets[name]
+            tensor = inputs[name]
+            if tensor.data_ptr() % 16:
+                raise UserError(f"{name} begins at an address that 16 does not divide")
+            return int(tensor.data_ptr())
+
+        maps = Arguments(MAP_WORDS * len(self.plan.stages))
+        put_maps(self.plan, maps, address)
+        words = np.frombuffer(bytes(maps.words), np.int64)
+        tables = [_upload(words, self.device), _upload(stage_table(self.plan, address), self.device)]
+        tasks, ends, streams, stream_ends = self._tables
+        counts = [self._counts.data_ptr() + 4 * _LINE * line for line in (0, 2, 1)]  # state, record, seed
+        pointers = [*(t.data_ptr() for t in (*tables, tasks, ends)), *counts]
+        pointers += [self.stamps.data_ptr(), self._workspace.data_ptr(), self._workspace[0].nbytes]
+        arguments = Arguments(_WORDS)
+        for number, pointer in enumerate(pointers):
+            arguments.words[number] = pointer
+        arguments.words[_WORDS - 2], arguments.words[_WORDS - 1] = streams.data_ptr(), stream_ends.data_ptr()
+        return arguments, tables
+
+
+class Runner:
+    """A region's program behind `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes are."""
+
+    frozen = False
+
+    def __init__(
+        self, program: Program, shapes: Sequence[Sequence[int]], device: torch.device, cluster: int = 2
+    ) -> None:
+        capability = torch.cuda.get_device_capability(device)
+        if capability != (9, 0):
+            raise UserError(f"the transformer kernel is for compute capability 9.0; this GPU has {capability}")
+        with torch.cuda.device(device):
+            plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
+        if found := faults(plan):
+            raise UserError(f"{program.name}: {found[0]}")
+        self._launcher = Launcher(plan, device)
+        self._shapes = [tuple(shape) for shape in shapes]
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Outputs of one launch on the current stream."""
+        given = dict(zip(self._launcher.plan.program.inputs, inputs, strict=True))
+        return tuple(out.view(shape) for out, shape in zip(self._launcher(given), self._shapes, strict=True))
+
+    def check(self) -> None:
+        """Synchronise; raise `RuntimeError` if a wait gave up."""
+        report(self._launcher)
+
+
+def report(launcher: Launcher) -> None:
+    """Synchronise; raise `RuntimeError` with stage, tile and semaphore if a wait gave up."""
+    gave_up, stage, row, column, block = launcher.record.tolist()
+    if gave_up:
+        launcher.record.zero_()
+        name = launcher.plan.stages[stage].name
+        raise RuntimeError(
+            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at row {row}, column {column}"
+        )
+
+
+def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
+    """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
+    sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
+    offsets, end = {}, 0
+    for name, size in sizes.items():
+        offsets[name] = end
+        end += -(-size // 128) * 128
+    return offsets, end
+
+
+def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
+    """The tensor map of each product's weights: K-major with 128-byte swizzle, or half a tile of columns without."""
+    dtype = plan.program.dtype
+    for number, stage in enumerate(plan.stages):
+        if not isinstance(stage, Tiled):
+            continue
+        product, at = stage.product, MAP_WORDS * number
+        if product.k_major:
+            row, sizes, box = 2 * product.depth, (product.depth, product.columns, 1), (K_CHUNK, stage.width, 1)
+            outer = product.columns
+        else:
+            row, sizes, box = 2 * product.columns, (product.columns, product.depth, 1), (stage.width // 2, K_CHUNK, 1)
+            outer = product.depth
+        maps.put_map(
+            at, address(product.weight), dtype, sizes, (row, row * outer), box, (1, 1, 1), swizzled=product.k_major
+        )
+
+
+def _upload(table: Any, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.frombuffer(np.ascontiguousarray(table).tobytes(), np.int32).copy()).to(device)
+
+
+@cache
+def _loaded(cubin: Path, _device: int) -> Function:
+    """The kernel on the current device; it stays, because a captured graph may be replayed at any time."""
+    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -1,0 +1,319 @@
+"""Tiles of a program for the blocks of one launch.
+
+Products become tiles whose sums are stored with their epilogue, or, where a residual or a norm follows or k is cut, in parts that an end of rows adds up and normalises.
+Each block has a list of tasks in order of stages. `faults` says whether a plan can be run: every element that a task reads of a matrix is written, once, by tasks of earlier stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tileprof.errors import UserError
+from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Norm, Product, Program
+
+ROWS: Final = 32
+K_CHUNK: Final = 64
+MOST_SPLITS: Final = 4
+MOST_ROW_COLUMNS: Final = 1024
+"""Columns of rows that are ended or normalised: four per thread of a block."""
+
+WIDTHS: Final = (16, 32, 48, 64, 80, 96, 112)
+"""Columns of a product's tile that the kernel can be compiled for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A product of ``source`` in tiles of ``width`` columns and ``splits`` parts of k. ``parts``: sums are stored in float32, for a `Finish`."""
+
+    product: Product
+    source: Matrix
+    width: int
+    splits: int
+    parts: bool
+
+    @property
+    def name(self) -> str:
+        return self.product.name
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Ends of rows: epilogue(the sum of a product's parts + bias) + residual, stored in ``out``; its norm in ``normed``, if any."""
+
+    name: str
+    rows: int
+    columns: int
+    splits: int
+    rows_of_task: int
+    bias: str | None
+    epilogue: Epilogue
+    residual: Matrix | None
+    out: Matrix | None
+    norm: Norm | None
+    normed: str | None
+
+
+Planned = Tiled | Attention | Finish
+
+Box = tuple[str, int, int, int, int]
+"""A matrix' name, then rows and columns: first and behind the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A tile of stage ``stage`` for one block. ``part``: first of k, first row of the sequence, or rows; as in tables.cuh."""
+
+    stage: int
+    row: int
+    column: int
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    reads: tuple[Box, ...]
+    writes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each matrix between stages."""
+
+    program: Program
+    cluster: int
+    activation_columns: int
+    width: int
+    stages: tuple[Planned, ...]
+    tasks: tuple[Task, ...]
+    blocks: tuple[tuple[int, ...], ...]
+    sizes: dict[str, tuple[int, int, int]]
+
+
+def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
+    """Tiles for so many blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if not the best by `_cost`.
+
+    Raises `UserError` where the kernel cannot take the program.
+    """
+    clusters, columns = blocks // cluster, activation_columns(program)
+    cut = _Cut(clusters, cluster, columns, splits)
+    chosen = width or min(WIDTHS, key=lambda w: sum(cut.cost(p, w) for p in program.products()))
+    stages = tuple(_planned(program, chosen, cut, clusters * cluster))
+    tasks: list[Task] = []
+    lists: list[list[int]] = [[] for _ in range(clusters * cluster)]
+    at = 0
+    for number, stage in enumerate(stages):
+        at = _deal(number, stage, cluster, at, tasks, lists)
+    return Plan(
+        program, cluster, columns, chosen, stages, tuple(tasks), tuple(map(tuple, lists)), _sizes(program, stages)
+    )  # fmt: skip
+
+
+def activation_columns(program: Program) -> int:
+    """Columns of activations that shared memory holds at a time."""
+    if any(product.columns > MOST_ROW_COLUMNS for product in program.products() if product.residual is not None):
+        raise UserError(f"{program.name}: rows of more than {MOST_ROW_COLUMNS} columns are normalised or added up")
+    return min(MOST_ROW_COLUMNS, *(product.depth for product in program.products()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and multiplications, and what each part adds behind."""
+
+    clusters: int
+    cluster: int
+    columns: int
+    asked: int | None
+
+    def splits(self, product: Product, width: int) -> int:
+        if product.residual is None:
+            return 1
+        fitting = [s for s in range(1, MOST_SPLITS + 1) if product.depth % (s * K_CHUNK) == 0]
+        if self.asked is not None:
+            return max(s for s in fitting if s <= self.asked)
+        return min(fitting, key=lambda s: self._time(product, width, s))
+
+    def cost(self, product: Product, width: int) -> float:
+        return self._time(product, width, self.splits(product, width))
+
+    def _time(self, product: Product, width: int, splits: int) -> float:
+        tiles = -(-product.rows // (ROWS * self.cluster)) * -(-product.columns // width) * splits
+        conflicts = 1.0 if product.k_major or width // 16 % 2 else 1.1
+        passes = product.depth / splits / 768
+        return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width * conflicts)) + 0.1 * splits
+
+
+def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[Planned]:
+    norms = _norms(program)
+    plain = program.read_plain()
+    ended: set[str] = set()
+    for stage in program.stages:
+        if isinstance(stage, Attention):
+            yield stage
+            continue
+        source = stage.activations
+        if stage.norm is not None:
+            norm, normed = norms[source.tensor]
+            if source.tensor not in ended:
+                ended.add(source.tensor)
+                yield Finish(
+                    f"norm of {source.tensor}", stage.rows, stage.depth, 0, -(-stage.rows // blocks), None, "none", source, None, norm, normed
+                )  # fmt: skip
+            source = Matrix(normed, stage.depth)
+        later = norms.get(stage.out.tensor)
+        parts = later is not None or stage.residual is not None
+        splits = cut.splits(stage, width) if parts else 1
+        yield Tiled(stage, source, width, splits, parts)
+        if parts:
+            ended.add(stage.out.tensor)
+            out = stage.out if stage.out.tensor in plain else None
+            yield Finish(
+                stage.name, stage.rows, stage.columns, splits, -(-stage.rows // blocks), stage.bias, stage.epilogue, stage.residual, out, *(later or (None, None))
+            )  # fmt: skip
+
+
+def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
+    """Of each matrix that is normalised, how, and the name of the result. Raises `UserError` where it is normalised in two ways."""
+    found: dict[str, tuple[Norm, str]] = {}
+    for product in program.products():
+        if (norm := product.norm) is None:
+            continue
+        name = product.activations.tensor
+        known = found.get(name)
+        if product.activations.column or (known and replace(known[0], kept=None) != replace(norm, kept=None)):
+            raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
+        kept = norm.kept or (known[0].kept if known else None)
+        found[name] = replace(norm, kept=kept), kept or f"{name} normed"
+    return found
+
+
+def _sizes(program: Program, stages: tuple[Planned, ...]) -> dict[str, tuple[int, int, int]]:
+    outside = {name for name, _, _ in program.outputs}
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for stage in stages:
+        match stage:
+            case Tiled(product, _, _, splits, True):
+                sizes[parts_of(product.name)] = splits * product.rows, product.columns, 4
+            case Tiled(product):
+                sizes[product.out.tensor] = product.rows, product.out.pitch, 2
+            case Attention():
+                sizes[stage.out.tensor] = stage.rows, stage.out.pitch, 2
+            case Finish():
+                if stage.out is not None:
+                    sizes[stage.out.tensor] = stage.rows, stage.out.pitch, 2
+                if stage.normed is not None:
+                    sizes[stage.normed] = stage.rows, stage.columns, 2
+    return {name: size for name, size in sizes.items() if name not in outside}
+
+
+def _deal(number: int, stage: Planned, cluster: int, at: int, tasks: list[Task], lists: list[list[int]]) -> int:
+    """Give a stage's tasks to blocks in turn, from number ``at`` on, where the stage before has ended; returns where this one ends."""
+    match stage:
+        case Tiled(product, _, width, splits):
+            share = product.depth // splits
+            for group in range(0, product.rows, ROWS * cluster):
+                for column in range(0, product.columns, width):
+                    for part in range(0, product.depth, share):
+                        for rank in range(cluster):
+                            lists[(at + rank) % len(lists)].append(len(tasks))
+                            tasks.append(Task(number, group + ROWS * rank, column, part))
+                        at = (at + cluster) % len(lists)
+            return at
+        case Attention():
+            each = [
+                Task(number, row, head, begin)
+                for head in range(stage.heads)
+                for begin in range(0, stage.rows, stage.length)
+                for row in range(begin, begin + stage.length, ROWS)
+            ]
+        case Finish():
+            step = stage.rows_of_task
+            each = [Task(number, row, 0, min(step, stage.rows - row)) for row in range(0, stage.rows, step)]
+    for task in each:
+        lists[at].append(len(tasks))
+        tasks.append(task)
+        at = (at + 1) % len(lists)
+    return -(-at // cluster) * cluster % len(lists)
+
+
+def touches(stage: Planned, task: Task) -> Touches:
+    """What a task reads of matrices and what it writes; parts of k follow each other as rows."""
+    match stage:
+        case Tiled(product, source, width, splits, parts):
+            rows = min(task.row, product.rows), min(task.row + ROWS, product.rows)
+            columns = task.column, min(task.column + width, product.columns)
+            share = product.depth // splits
+            read = source.tensor, *rows, source.column + task.part, source.column + task.part + share
+            if not parts:
+                return Touches((read,), (_box(product.out, rows, columns),))
+            first = task.part // share * product.rows
+            return Touches((read,), ((parts_of(product.name), first + rows[0], first + rows[1], *columns),))
+        case Attention():
+            rows = task.row, min(task.row + ROWS, task.part + stage.length)
+            keys = task.part, rows[1] if stage.causal else task.part + stage.length
+            head, key_head = _columns(task.column), _columns(task.column // (stage.heads // stage.key_heads))
+            reads = _box(stage.query, rows, head), _box(stage.key, keys, key_head), _box(stage.value, keys, key_head)
+            return Touches(reads, (_box(stage.out, rows, head),))
+        case Finish():
+            rows, columns = (task.row, task.row + task.part), (0, stage.columns)
+            firsts = [part * stage.rows for part in range(stage.splits)]
+            parts_read = tuple((parts_of(stage.name), first + rows[0], first + rows[1], *columns) for first in firsts)
+            residual = () if stage.residual is None else (_box(stage.residual, rows, columns),)
+            out = () if stage.out is None else (_box(stage.out, rows, columns),)
+            normed = () if stage.normed is None else ((stage.normed, *rows, *columns),)
+            return Touches((*parts_read, *residual), (*out, *normed))
+
+
+def parts_of(product: str) -> str:
+    return f"{product} parts"
+
+
+def _columns(head: int) -> tuple[int, int]:
+    return head * HEAD, (head + 1) * HEAD
+
+
+def _box(matrix: Matrix, rows: tuple[int, int], columns: tuple[int, int]) -> Box:
+    return matrix.tensor, *rows, matrix.column + columns[0], matrix.column + columns[1]
+
+
+def faults(plan: Plan) -> list[str]:
+    """Why a plan must not be run; empty where it may.
+
+    Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages write, and since a block waits for each element itself, it sees
+    the one value that this run writes there. Every element of a matrix is written once, so that all of a set is absent again when its run begins.
+    """
+    found = []
+    for number, block in enumerate(plan.blocks):
+        stages = [plan.tasks[task].stage for task in block]
+        if stages != sorted(stages):
+            found.append(f"block {number} does not take stages in order")
+    if sorted(task for block in plan.blocks for task in block) != list(range(len(plan.tasks))):
+        found.append("a task is not dealt to one block")
+    written = {name: np.zeros((rows, columns), np.int64) for name, (rows, columns, _) in plan.sizes.items()}
+    touched = [(task, touches(plan.stages[task.stage], task)) for task in plan.tasks]
+    for task, touch in touched:
+        for name, row, row_end, column, column_end in touch.writes:
+            if name in written:
+                box = written[name][row:row_end, column:column_end]
+                if box.any():
+                    found.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
+                box[:] = task.stage + 1
+    for task, touch in touched:
+        for name, row, row_end, column, column_end in touch.reads:
+            if name not in written:
+                continue
+            box = written[name][row:row_end, column:column_end]
+            if box.shape != (row_end - row, column_end - column) or (box == 0).any() or (box > task.stage).any():
+                found.append(
+                    f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes"
+                )
+    found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
+    return found
+
+
+def without_task(plan: Plan, number: int) -> Plan:
+    """The plan with a task that nobody takes; for tests."""
+    return replace(plan, blocks=tuple(tuple(task for task in block if task != number) for block in plan.blocks))

@@ -1,0 +1,90 @@
+"""A program computed stage by stage in PyTorch, on any device: what the kernel is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Product, Program
+
+_EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
+    "none": lambda v: v,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda v: functional.gelu(v, approximate="tanh"),
+    "silu": functional.silu,
+    "relu": functional.relu,
+}
+
+
+def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every matrix of the program by name, two-dimensional, in float32 within a stage and in the program's dtype between them."""
+    dtype: torch.dtype = getattr(torch, program.dtype)
+    device = next(iter(inputs.values())).device
+    tensors = dict(inputs)
+    for stage in program.stages:
+        tensors[stage.out.tensor] = torch.full((stage.rows, stage.out.pitch), float("nan"), dtype=dtype, device=device)
+    for name, rows, columns in program.outputs:
+        tensors[name] = torch.full((rows, columns), float("nan"), dtype=dtype, device=device)
+    for stage in program.stages:
+        if isinstance(stage, Product):
+            _product(stage, tensors)
+        else:
+            _attention(stage, tensors)
+    return tensors
+
+
+def _seen(tensors: Mapping[str, Tensor], matrix: Matrix, rows: int, columns: int) -> Tensor:
+    tensor = tensors[matrix.tensor]
+    return tensor.as_strided((rows, columns), (matrix.pitch, 1), tensor.storage_offset() + matrix.column)
+
+
+def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
+    rows = _seen(tensors, stage.activations, stage.rows, stage.depth)
+    dtype = rows.dtype
+    if (norm := stage.norm) is not None:
+        gamma, beta = tensors[norm.gamma].float(), tensors[norm.beta].float()
+        rows = functional.layer_norm(rows.float(), (stage.depth,), gamma, beta, norm.epsilon).to(dtype)
+        if norm.kept is not None:
+            tensors[norm.kept] = rows
+    weight = tensors[stage.weight].float()
+    result = rows.float() @ (weight.t() if stage.k_major else weight)
+    if stage.bias is not None:
+        result = result + tensors[stage.bias].float()
+    result = activated(stage.epilogue, result)
+    if stage.residual is not None:
+        result = result + _seen(tensors, stage.residual, stage.rows, stage.columns).float()
+    _seen(tensors, stage.out, stage.rows, stage.columns).copy_(result)
+
+
+def activated(epilogue: Epilogue, values: Tensor) -> Tensor:
+    """What an epilogue makes of values."""
+    return _EPILOGUES[epilogue](values)
+
+
+def _attention(stage: Attention, tensors: dict[str, Tensor]) -> None:
+    batch, share = stage.rows // stage.length, stage.heads // stage.key_heads
+
+    def heads(matrix: Matrix, number: int) -> Tensor:
+        flat = _seen(tensors, matrix, stage.rows, number * HEAD)
+        return flat.float().reshape(batch, stage.length, number, HEAD).transpose(1, 2)
+
+    query = heads(stage.query, stage.heads)
+    if stage.kept is not None:
+        for name, matrix in zip(stage.kept, (stage.key, stage.value), strict=True):
+            tensors[name].view(batch, stage.key_heads, stage.length, HEAD).copy_(heads(matrix, stage.key_heads))
+    key, value = (heads(m, stage.key_heads).repeat_interleave(share, 1) for m in (stage.key, stage.value))
+    scores = query @ key.transpose(2, 3) * stage.scale
+    if (mask := stage.mask) is not None:
+        given = tensors[mask.tensor]
+        shape = (batch, stage.heads, stage.length, stage.length)
+        added = given.as_strided(shape, (*mask.strides, 1), given.storage_offset())
+        scores = scores + (torch.where(added, 0.0, mask.false) if mask.boolean else added.float())
+    if stage.causal:
+        ahead = torch.ones(stage.length, stage.length, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(ahead, float("-inf"))
+    result = (scores.softmax(-1) @ value).transpose(1, 2).reshape(stage.rows, stage.heads * HEAD)
+    _seen(tensors, stage.out, stage.rows, stage.heads * HEAD).copy_(result)
