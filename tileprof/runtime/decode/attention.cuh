@@ -288,7 +288,7 @@ __device__ __forceinline__ void attend(Block& block, const Layer& layer) {
     // A later launch may have more chunks than this one: what the last had of the other set goes, whoever wrote it.
     constexpr int WORDS = SHARERS * PARTIAL;
     for (int part = blockIdx.x; part < BATCH * KV_HEADS * MOST_CHUNKS; part += BLOCKS) {
-        if (part % MOST_CHUNKS < block.chunks) continue;
+        if (block.chunks > 1 && part % MOST_CHUNKS < block.chunks) continue;
         for (int word = block.thread; word < WORDS; word += CONSUMERS)
             store_relaxed_gpu_u32(block.other + static_cast<s64>(block.layer) * LAYER_WORDS + PARTS_AT + part * WORDS + word, ABSENT);
     }

@@ -1,0 +1,103 @@
+"""The decoder's own source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits, and planted faults are seen."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the machine, and what runs kernels on it
+sys.path.insert(0, str(Path(__file__).parent))
+
+from decoder_model import HostModel
+from decoder_on_cpu import HostDecoder, compiled
+from kernel_on_cpu import compile_machine, compiler_missing
+
+from tileprof.runtime.decode.shape import DecoderShape
+
+pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
+
+BASE = DecoderShape(
+    "bfloat16", batch=1, layers=2, hidden=64, intermediate=96, heads=2, kv_heads=1, head_dim=64, vocabulary=72, cache=160, epsilon=1e-6, scale=0.125
+)  # fmt: skip
+CASES = {
+    "three chunks": (BASE, 3),
+    "two sequences, float16": (replace(BASE, batch=2, heads=4, kv_heads=2, dtype="float16"), 3),
+    "biases, ragged columns": (replace(BASE, hidden=160, intermediate=1184, heads=3, biased=True), 2),
+    "norms of wide heads": (replace(BASE, head_dim=128, head_norms=True, scale=128**-0.5), 4),
+    "eight sequences": (replace(BASE, batch=8), 4),
+}
+POSITIONS = (0, 150, 7, 159, 40)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("decoder")
+    compile_machine(place)
+    return place
+
+
+@cache
+def model_of(name: str) -> HostModel:
+    return HostModel(CASES[name][0])
+
+
+def launches(name: str, library: Path, seed: int) -> tuple[list[torch.Tensor], str | None]:
+    """Logits of launches that follow each other on the same memory, and what the machine found."""
+    shape, blocks = CASES[name]
+    decoder, results = HostDecoder(shape, blocks, library), []
+    for number, position in enumerate(POSITIONS):
+        logits, caught = model_of(name).decode(decoder, position, seed + 10 * number if seed else 0)
+        results.append(logits)
+        if caught is not None:
+            return results, caught
+    return results, None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder):
+    library = compiled(*CASES[name], folder / name.replace(" ", "-"))
+    calm, caught = launches(name, library, 0)
+    assert caught is None
+    for logits, position in zip(calm, POSITIONS, strict=True):
+        expected = model_of(name).expected(position)
+        error = float((logits.float() - expected).norm() / expected.norm())
+        assert error < {"float16": 4e-3, "bfloat16": 3e-2}[CASES[name][0].dtype]
+    for seed in range(1, 4):
+        results, caught = launches(name, library, seed)
+        assert caught is None
+        assert all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
+
+
+FAULTS = {
+    "a word is polled once": ("common.cuh", "    while (again) {", "    for (int once = 0; again && once < 1; ++once) {"),
+    "words are not marked absent": ("common.cuh", "        store_relaxed_gpu_u32(other + word, ABSENT);\n", ""),
+    "a slot is filled before it is free": ("stream.cuh", "        wait_local(block.shared + FREE_AT + 8 * ring.slot, ring.turn ^ 1);\n        if", "        if"),
+    "a slot is read before it is filled": ("product.cuh", "    wait_local(block.shared + FULL_AT + 8 * at.slot, at.turn);\n", ""),
+    "a tile is finished before all warps have it": ("product.cuh", "            barrier_wait(barrier, CONSUMERS);\n", ""),
+    "sums are added before all warps have them": ("product.cuh", "        consumers_meet();\n        end(first, left);", "        end(first, left);"),
+    "warps' squares are added too early": ("product.cuh", "        consumers_meet();\n#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)", "#pragma unroll\n        for (int i = 0; i < MINE; ++i) {\n            if (token(i)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault, folder):
+    name = "three chunks"
+    source, before, after = FAULTS[fault]
+
+    def patch(path: str, text: str) -> str:
+        assert path != source or before in text
+        return text.replace(before, after) if path == source else text
+
+    calm, _ = launches(name, compiled(*CASES[name], folder / f"right-{fault.replace(' ', '-')}"), 0)
+    broken = compiled(*CASES[name], folder / fault.replace(" ", "-"), patch)
+
+    def seen(seed: int) -> bool:
+        results, caught = launches(name, broken, seed)
+        return caught is not None or not all(torch.equal(a, b) for a, b in zip(results, calm, strict=True))
+
+    assert any(seen(seed) for seed in range(1, 13))

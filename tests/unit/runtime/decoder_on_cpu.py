@@ -1,0 +1,67 @@
+"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+
+from tileprof.runtime.decode import build, launch
+from tileprof.runtime.decode.shape import DecoderShape
+
+SOURCES = Path(build.__file__).parent
+
+
+def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
+    """A library of the kernel for a shape, in a new folder beside machine.o."""
+    folder.mkdir(parents=True)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu*")}
+    texts["config.h"] = shape.header(blocks)
+    texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
+    texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")
+    for name, text in texts.items():
+        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
+    library = folder / "kernel.so"
+    entry, machine = EMULATED / "decoder_entry.cpp", folder.parent / "machine.o"
+    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
+    return library
+
+
+class HostDecoder(launch.Decoder):
+    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last."""
+
+    def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
+        self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
+        self._sets = torch.full((2 * shape.set_words(blocks),), -1, dtype=torch.int32)
+        self._state = torch.zeros(32, dtype=torch.int32)
+        self.clocks = torch.zeros(1, dtype=torch.int64)
+        self._arguments = HostArguments(len(launch.LAYER_ROLES) * shape.layers + len(launch.MODEL_ROLES) + 6)
+        self._run = ctypes.CDLL(str(library)).run_kernel
+        self._run.restype = ctypes.c_char_p
+        self._function = self  # type: ignore[assignment]
+        self.seed, self.said = 0, None
+
+    def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
+        """What the machine found in a launch in the order of a seed; None if nothing."""
+        self.seed = seed
+        function = type("Function", (), {"launch": lambda _self, *a, **k: self._enter(*a, **k)})()
+        with (
+            mock.patch.object(self, "_function", function),
+            mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=0)),
+        ):
+            super().launch(layers, model, logits)
+        if self.said is None and int(self._state[2]):
+            self.said = f"a wait gave up: {self._state[8:14].tolist()}"
+        return self.said
+
+    def _enter(self, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
+        schedule = Schedule.of(self.seed, blocks, 1)
+        schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
+        found = self._run(
+            ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), None, ctypes.c_uint64(0)
+        )
+        self.said = None if found is None else found.decode()

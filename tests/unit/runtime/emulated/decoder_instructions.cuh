@@ -1,0 +1,105 @@
+// Stands in for the decoder's own instructions.cuh, on the machine of machine.h: words that others write are polled, and stores of them arrive late.
+#pragma once
+
+#include "ptx.cuh"
+
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    uint4 v;
+    v.x = x, v.y = y, v.z = z, v.w = w;
+    return v;
+}
+inline float __int_as_float(int bits) { return same_bits<float>(bits); }
+inline int __float_as_int(float value) { return same_bits<int>(value); }
+inline unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline void __syncthreads() { machine::sync_block(0, 288); }
+
+// What lanes of a warp show each other between two meetings.
+struct Shown {
+    u32 words[6];
+};
+inline Shown shown[64][12][32];
+
+inline Shown* shown_by_warp() { return shown[blockIdx.x][threadIdx.x / 32]; }
+
+inline float from_lane(float mine, u32 lane) {
+    Shown* const lanes = shown_by_warp();
+    lanes[threadIdx.x % 32].words[0] = __float_as_uint(mine);
+    machine::sync_warp();
+    const float value = __uint_as_float(lanes[lane].words[0]);
+    machine::sync_warp();
+    return value;
+}
+
+inline float __shfl_xor_sync(unsigned, float mine, int other) { return from_lane(mine, threadIdx.x % 32 ^ other); }
+inline int __shfl_sync(unsigned, int mine, int) { return static_cast<int>(machine::first(mine)); }
+inline float __shfl_sync(unsigned, float mine, int lane) { return from_lane(mine, lane); }
+
+inline const int UNCHANGED = 0;
+
+// Who finds a word absent sleeps until nothing else can be done: it waits for several words at a time, and the machine watches one.
+template <int WORDS>
+void load_relaxed_words(void* value, const void* address, bool when) {
+    if (!when) return;
+    std::memcpy(value, address, 4 * WORDS);
+    for (int word = 0; word < WORDS; ++word)
+        if (static_cast<const s32*>(address)[word] == -1) {
+            machine::nap();
+            machine::load_acquire(&UNCHANGED);
+            break;
+        }
+}
+
+inline void load_relaxed_gpu_u32x4(uint4& value, const void* address, bool when) { load_relaxed_words<4>(&value, address, when); }
+inline void load_relaxed_gpu_u32x2(uint2& value, const void* address, bool when) { load_relaxed_words<2>(&value, address, when); }
+inline void load_relaxed_gpu_u32(u32& value, const void* address, bool when) { load_relaxed_words<1>(&value, address, when); }
+inline void store_relaxed_gpu_u32(u32* address, u32 value) { machine::hold(address, &value, sizeof value); }
+
+inline s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) {
+    const s32 before = *address;
+    *address += value;
+    return before;
+}
+
+inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    Shown* const lanes = shown_by_warp();
+    const u32 lane = threadIdx.x % 32;
+    lanes[lane] = {{a0, a1, a2, a3, b0, b1}};
+    machine::sync_warp();
+    for (int sum = 0; sum < 4; ++sum) {
+        const u32 row = lane / 4 * 4, column = (lane % 4 * 2 + sum % 2) * 4, below = sum / 2;
+        for (u32 i = 0; i < 4; ++i)
+            for (u32 half = 0; half < 2; ++half) {
+                const u32 a = lanes[row + i].words[2 * half + below], b = lanes[column + i].words[4 + half];
+                sums[sum] += unpack(static_cast<unsigned short>(a)) * unpack(static_cast<unsigned short>(b));
+                sums[sum] += unpack(static_cast<unsigned short>(a >> 16)) * unpack(static_cast<unsigned short>(b >> 16));
+            }
+    }
+    machine::sync_warp();
+}
+
+// Barriers at which some only arrive.
+struct Meeting {
+    u32 arrived = 0, phase = 0;
+};
+inline Meeting meetings[64][16];
+
+inline void barrier_arrive(u32 barrier, u32 threads) {
+    Meeting& meeting = meetings[blockIdx.x][barrier];
+    if (++meeting.arrived == threads) meeting.arrived = 0, ++meeting.phase;
+}
+
+inline void barrier_wait(u32 barrier, u32 threads) {
+    Meeting& meeting = meetings[blockIdx.x][barrier];
+    const u32 phase = meeting.phase;
+    barrier_arrive(barrier, threads);
+    while (meeting.phase == phase) {
+        machine::nap();
+        machine::load_acquire(reinterpret_cast<const int*>(&meeting.phase));
+    }
+}
