@@ -13,7 +13,7 @@ from torch import fx
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
 from tileprof.runtime.compile import aten, products
-from tileprof.runtime.compile.finders import FINDERS
+from tileprof.runtime.compile.finders import FINDERS, UNTRIED
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import proposed
@@ -63,7 +63,7 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    regions = [] if reason else proposed(nodes, FINDERS)
+    regions = [] if reason else proposed(nodes, (*FINDERS, *UNTRIED) if options.untried else FINDERS)
     taken = {n for region in regions for n in region.nodes}
     if reason is None:
         regions = proposed(nodes, [products.finder(options, policies, taken)], regions)

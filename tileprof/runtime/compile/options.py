@@ -19,6 +19,7 @@ class Options:
     scheduler: str = "auto"
     policies: tuple[Path, ...] = ()
     frozen: bool = False
+    untried: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -30,11 +31,12 @@ class Options:
         paths = [policies] if isinstance(policies, str | Path) else policies
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
             raise UserError(f"policies is {policies!r}; it is a list of policy files")
-        frozen = given.get("frozen", False)
-        if not isinstance(frozen, bool):
-            raise UserError(f"frozen is {frozen!r}; it is True or False")
+        flags = {name: given.get(name, False) for name in ("frozen", "untried")}
+        for name, value in flags.items():
+            if not isinstance(value, bool):
+                raise UserError(f"{name} is {value!r}; it is True or False")
         options = cls(
-            given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths), frozen
+            given.get("use", "measured"), given.get("scheduler", "auto"), tuple(Path(path) for path in paths), **flags
         )
         if options.use not in ("measured", "always", "never"):
             raise UserError(f"use is {options.use!r}; it is measured, always or never")
