@@ -238,7 +238,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
     parser.add_argument(
-        "--budget", type=float, default=1740, metavar="SECONDS", help="for all steps together (default: 1740)"
+        "--budget", type=float, default=2400, metavar="SECONDS", help="for all steps together (default: 2400)"
     )
     names = [step.name for step in STEPS]
     parser.add_argument("--from", dest="begin", choices=names, metavar="STEP", help="begin there: " + ", ".join(names))

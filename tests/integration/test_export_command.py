@@ -216,3 +216,9 @@ def stages(mlp, tmp_path):
     out = tmp_path / "good"
     assert main(["export", str(mlp), "--format", "json", "-o", str(out), "--pair", "0:1"]) == 0
     return load_policy(out / "policy.json").stages
+
+
+def test_recorded_accesses_of_a_policy_with_epilogues_are_not_executed_without_them(perceptron, tmp_path, capsys):
+    assert main(["export", str(perceptron), "--format", "json", "-o", str(tmp_path)]) == 0
+    assert main(["run", str(tmp_path / "policy.json"), "--trace", str(perceptron)]) == 2
+    assert "export it with --no-fuse" in capsys.readouterr().err

@@ -162,6 +162,11 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
     from tileprof.runtime.executor import Memory, recorded, recycled, search  # noqa: PLC0415 - likewise
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
+    if policy.guard.get("epilogues"):
+        raise UserError(
+            "this policy takes launches of the trace as epilogues of its stages, and what those touched was not recorded as the "
+            "stages': run it without --trace, or export it with --no-fuse"
+        )
     say("reading what the launches touched")
     trace = load(options.trace)
     touches = []
