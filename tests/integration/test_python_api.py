@@ -44,9 +44,12 @@ def test_a_trace_answers_with_its_graph_its_report_and_its_page(recorded, tmp_pa
 
 
 def test_a_block_that_raises_leaves_a_partial_trace(tmp_path):
-    with pytest.raises(RuntimeError, match="no such thing"), tileprof.record(tmp_path / "t.tileprof"):
+    def failing():
         torch.ones(8).exp()
         raise RuntimeError("no such thing")
+
+    with pytest.raises(RuntimeError, match="no such thing"), tileprof.record(tmp_path / "t.tileprof"):
+        failing()
     (left,) = tmp_path.iterdir()
     trace = tileprof.load(left)
     assert not trace.complete

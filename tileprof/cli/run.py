@@ -164,8 +164,8 @@ def _over_trace(policy: Policy, options: Namespace, say: Callable[[str], None]) 
 
     if policy.guard.get("epilogues"):
         raise UserError(
-            "this policy takes launches of the trace as epilogues of its stages, and what those touched was not recorded as the "
-            "stages': run it without --trace, or export it with --no-fuse"
+            "this policy takes launches of the trace as epilogues of its stages, and what those touched is no stage's: "
+            "run it without --trace, or export it with --no-fuse"
         )
     say("reading what the launches touched")
     trace = load(options.trace)
