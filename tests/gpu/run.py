@@ -2,8 +2,7 @@ r"""Everything that needs a GPU, in order of what it is worth: ``python tests/gp
 
 Each step is a process of its own with a limit; none ends the run. Steps that measure no time run several at once
 (``--jobs``). DIR gets ``summary.json`` (steps, seconds, results), what
-the steps measured (``cuda.json``, ``source.json``, ``runtime.json``,
-``models.json``), ``golden.tar.gz`` (new golden traces) and
+the steps measured (``cuda.json``, ``source.json``, ``runtime.json``), ``golden.tar.gz`` (new golden traces) and
 ``logs.tar.gz``. A later call goes on with ``--from STEP``, or repeats some with ``--only STEP,STEP``; results in DIR are
 kept and joined. On an H200 with 16 cores all but the last step take about 15 minutes; the last one measures for as long as
 is left of its budget.
@@ -15,7 +14,7 @@ beside it, unpacked. What a machine with PyTorch, Triton, pytest and nvcc lacks 
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 -d .whl NAME==VERSION
 
-for each of WHEELS in this file.
+for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measure_models.py OUT.json``.
 """
 
 import argparse
@@ -113,15 +112,10 @@ STEPS = (
     suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
     script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
     suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
-    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=90, limit_s=300, alone=True),
+    suite("runtime", "test_runtime_synchronised.py", "test_runtime_compiled.py", "test_runtime_whole.py", likely_s=75, limit_s=300, alone=True),
     suite("runtime_persistent", "test_runtime_persistent.py", "test_runtime_faults.py", likely_s=70, limit_s=200, alone=True),
     suite("runtime_networks", "test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
     suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
-    script("models", "tests/gpu/measure_models.py", "{out}/models.json", "--budget", "{seconds}", likely_s=200, limit_s=300, alone=True),
-    script(
-        "models_held_out", "tests/gpu/measure_models.py", "{out}/models_held_out.json", "--held-out", "--budget", "{seconds}",
-        likely_s=200, limit_s=300, alone=True,
-    ),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
     script("races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True),
     script(
@@ -238,7 +232,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
     parser.add_argument(
-        "--budget", type=float, default=2400, metavar="SECONDS", help="for all steps together (default: 2400)"
+        "--budget", type=float, default=1740, metavar="SECONDS", help="for all steps together (default: 1740)"
     )
     names = [step.name for step in STEPS]
     parser.add_argument("--from", dest="begin", choices=names, metavar="STEP", help="begin there: " + ", ".join(names))
