@@ -37,9 +37,6 @@ def main() -> None:
     parser.add_argument("--everything", action="store_true", help="these and the others")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which what is left is given up")
     parser.add_argument("--autotune", action="store_true", help="max-autotune-no-cudagraphs too, where it was chosen")
-    parser.add_argument(
-        "--untried", action="store_true", help="also kernels that have not run on a GPU as they are now"
-    )
     parser.add_argument("--tiny", action="store_true", help="small models, to try this program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json and measure nothing")
@@ -85,11 +82,7 @@ class Worker:
 
     def __init__(self, name: str, options: argparse.Namespace, threads: int) -> None:
         command = [sys.executable, __file__, str(options.out), "--worker", name]
-        command += [
-            f
-            for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny), ("--untried", options.untried))
-            if on
-        ]
+        command += [f for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny)) if on]
         environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads), "OMP_NUM_THREADS": "2"}
         self.name, self.row, self.ready, self.begun = name, None, threading.Event(), time.monotonic()
         self.done = threading.Event()
@@ -214,7 +207,6 @@ class Worked:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.manual_seed(0)
         name = options.worker
-        self.untried = options.untried
         self.case = (TABLE | HELD_OUT)[name](self.device, options.tiny)
         self.saved = [t.clone() for t in self.case.changed]
         self.variants = [v for v in VARIANTS if v != "autotuned" or (options.autotune and name in AUTOTUNED)]
@@ -263,7 +255,7 @@ class Worked:
                 return torch.compile(model)
             case "autotuned":
                 return torch.compile(model, mode="max-autotune-no-cudagraphs")
-        return torch.compile(model, backend="tileprof", options={"untried": self.untried})
+        return torch.compile(model, backend="tileprof")
 
     def restore(self) -> None:
         for tensor, saved in zip(self.case.changed, self.saved, strict=True):
