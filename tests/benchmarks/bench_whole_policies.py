@@ -50,7 +50,7 @@ def timed(name, make):
 
 def main():
     counts = [int(a) for a in sys.argv[1:]] or [400, 80]
-    print(header())
+    print(header("Policies of whole models"))
     blocks = timed("GPT-2, 128 tokens", gpt2)
     timed("LLaMA-1B, one token", llama)
     few = timed("LLaMA-1B, two layers", lambda: llama(2))
