@@ -112,12 +112,14 @@ def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timel
             touched = touches(stage, plan.tasks[number])
             for mode, boxes in ((READ, touched.reads), (WRITE, touched.writes)):
                 for name, row, row_end, column, column_end in boxes:
+                    if row_end <= row or column_end <= column:  # a cluster's last tiles may lie behind the last row
+                        continue
                     height, pitch, size = plan.sizes.get(name) or outside.get(name, (row_end, 0, 2))
                     kind = "activation" if name in plan.sizes or mode == WRITE else "input"
                     pitch = pitch or column_end
                     buffer = buffers.number(name, max(height, row_end) * pitch * size, kind)
                     rows.append((tile, buffer, mode, (row * pitch + column) * size, (column_end - column) * size, row_end - row, pitch * size, 1, 0))  # fmt: skip
-            if isinstance(stage, Tiled):
+            if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
                 product, task = stage.product, plan.tasks[number]
                 wide, deep = (
                     min(stage.width, product.columns - task.column),

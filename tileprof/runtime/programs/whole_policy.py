@@ -179,7 +179,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
         tile = int(counts[layer])
         counts[layer] += 1
         posts[layer].append(post - plan.bands[layer].first)
-        tiles.append((Tile(layer, image, y, x, column), tile, plan.waits[begin:end, 0]))
+        tiles.append((Tile(layer, image, y, x, column), tile, plan.waits[begin:end, 0].astype(np.int64)))
         images, rows = layers[layer].shape[:2]
         for one in range(image, min(images, image + tilings[layer].images)):
             for row in range(y, min(rows, y + tilings[layer].rows)):
