@@ -101,7 +101,9 @@ class _Roles:
     def timed(self, device: torch.device, inputs: Sequence[Any]) -> Timeline:
         """What each block did in a launch that is not the first, by a kernel with clocks. Counters are put back between launches."""
         decoder = Decoder(self.shape, device, profile=True)
-        updated = [inputs[at] for layer in self.layers for role, at in layer.items() if role in ("keys", "values", "counter")]
+        updated = [
+            inputs[at] for layer in self.layers for role, at in layer.items() if role in ("keys", "values", "counter")
+        ]
         before = [tensor.clone() for tensor in updated]
         cached = int(inputs[self.layers[0]["counter"]])
         for _ in range(3):

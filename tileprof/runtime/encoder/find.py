@@ -79,8 +79,15 @@ def _checked(stack: Stack) -> Region:
     header(plan_of(program, blocks=32, cluster=2), Options())
     shapes = tuple(aten.shape(node) or () for node in outputs)
     return Region(
-        program.name, tuple(sorted(nodes)), inputs, outputs, (), partial(_built, program, shapes), unread=unread,
-        what=program, timed=partial(_timed, program),
+        program.name,
+        tuple(sorted(nodes)),
+        inputs,
+        outputs,
+        (),
+        partial(_built, program, shapes),
+        unread=unread,
+        what=program,
+        timed=partial(_timed, program),
     )
 
 
