@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.decode.handover import KINDS, Handover
 
 if TYPE_CHECKING:
-    from tileprof.analysis import TileGraph
     from tileprof.runtime.convnet.plan import Plan as NetworkPlan
     from tileprof.runtime.encoder.plan import Plan as BlocksPlan
 
@@ -46,8 +45,8 @@ class WholePlan:
         """Of each stage."""
         return tuple(map(len, self.posts))
 
-    def graph(self) -> TileGraph:
-        """What must be waited for."""
+    def graph(self) -> Any:
+        """What must be waited for, as the verifier takes it (a `TileGraph`)."""
         relations = {
             key: relation(parent, child, self.tiles[key[1]]) for key, (parent, child) in sorted(self.needed.items())
         }
