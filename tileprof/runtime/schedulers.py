@@ -16,6 +16,8 @@ class Scheduler:
     for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
     ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun. ``persistent``: by
     the kernel of `tileprof.runtime.persistent`, one launch a stage where it is stream order or blocks wait for the stage before, otherwise one for all.
+    ``dealt``: who hands its tiles out: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread of the CPU; ``speculates``: that one sends tiles ahead of
+    their inputs.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Scheduler:
     forked: bool = False
     alternating: bool = False
     persistent: bool = False
+    dealt: str = "lists"
+    speculates: bool = False
 
     @property
     def correct(self) -> bool:
@@ -44,6 +48,13 @@ SCHEDULERS: Final = {
         Scheduler("cusync", captured=True, posts=True, waits=True, overlapped=True),
         Scheduler("cusync-streams", captured=True, posts=True, waits=True, alternating=True),
         Scheduler("persistent", captured=True, posts=True, waits=True, overlapped=True, persistent=True),
+        Scheduler(
+            "persistent-dynamic", captured=True, posts=True, waits=True, overlapped=True, persistent=True, dealt="queue"
+        ),
+        Scheduler(
+            "ccks", captured=True, posts=True, waits=True, overlapped=True, persistent=True, dealt="pilot", speculates=True
+        ),
+        Scheduler("ccks-ready", captured=True, posts=True, waits=True, overlapped=True, persistent=True, dealt="pilot"),
         Scheduler("persistent-stages", captured=True, persistent=True),
         Scheduler("persistent-pdl", captured=True, overlapped=True, grid_waits=True, persistent=True),
         Scheduler("persistent-unsynchronised", captured=True, overlapped=True, persistent=True),
@@ -51,10 +62,11 @@ SCHEDULERS: Final = {
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``persistent-stages`` is stream order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose."""
+"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``persistent`` takes tiles from static lists, ``persistent-dynamic``
+from a queue on the GPU, ``ccks`` and ``ccks-ready`` from a thread of the CPU, which sends the latter only tiles that are ready. ``persistent-stages`` is stream order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose."""
 
 INSTEAD: Final = {
-    "persistent": "cusync", "persistent-stages": "graph", "persistent-pdl": "pdl", "persistent-unsynchronised": "unsynchronised",
+    "persistent": "cusync", "persistent-dynamic": "cusync", "ccks": "cusync", "ccks-ready": "cusync", "persistent-stages": "graph", "persistent-pdl": "pdl", "persistent-unsynchronised": "unsynchronised",
 }  # fmt: skip
 """What runs where the persistent kernel cannot."""
 
