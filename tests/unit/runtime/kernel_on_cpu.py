@@ -151,9 +151,9 @@ class HostKernel:
     def begin_anew(self) -> None:
         """Semaphores and counts as they are before the first run."""
         plan = self.plan
-        if self.pilot is not None:  # its steps fall anywhere between those of the machine
+        if self.pilot is not None:
             self.pilot.zero_()
-            ctypes.CDLL(str(self.library)).run_beside(*map(_pointer, self.pilot.stepping))
+            self.beside(self.pilot)
         words = flag_words(plan, self.dealer)
         flags = torch.zeros(words + 32, dtype=torch.int32)
         self._flags = flags[-(flags.data_ptr() // 4) % 32 :][:words]
@@ -164,6 +164,11 @@ class HostKernel:
             torch.zeros(8, dtype=torch.int32),
             *((self.pilot,) if self.pilot is not None else ()),
         )
+
+    def beside(self, pilot: Copilot | None) -> None:
+        """Whose steps fall anywhere between those of the machine."""
+        step, given = pilot.stepping if pilot is not None else (None, 0)
+        ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
         """Semaphores and counts as so many runs leave them."""
@@ -233,10 +238,6 @@ class HostKernel:
     def results(self) -> list[torch.Tensor]:
         """Of every stage; a later one may have written an earlier one's memory."""
         return [bound["out"] for bound in self._bound]
-
-
-def _pointer(of: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(of) if isinstance(of, int) else ctypes.cast(of, ctypes.c_void_p)
 
 
 def _aligned(table: np.ndarray) -> torch.Tensor:

@@ -200,6 +200,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         } else if (lane == 0) {
             store_release_cta_shared_u32(shared + LOADED, number - tasks.begin);
             delay(arguments, number, rank, 0);
+            if (DEALT) fence_proxy_async_global();
             for (int k = begin, next; k < end; k = next, ring.advance()) {
                 next = slot_end<S>(k, end);
                 const u32 wanted = ordinal(tasks, number, next - 1);

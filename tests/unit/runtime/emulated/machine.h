@@ -52,6 +52,7 @@ u32 map_rank(u32 address, u32 rank);
 void store_async(u32 address, Chunk value, u32 barrier);
 u32 load_word(u32 address);
 void store_word(u32 address, u32 value);
+void learn_of_others();  // what the thread reads may tell it of their stores
 
 void barrier_init(u32 barrier, u32 arrivals);
 void barrier_arrive(u32 barrier, u32 bytes, bool release);

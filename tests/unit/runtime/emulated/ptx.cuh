@@ -72,7 +72,10 @@ inline float4 load_shared_f32x4(u32 address) { return load_shared<float4>(addres
 inline void store_shared_u32x4(u32 address, const uint4& v) { store_shared(address, v); }
 inline uint4 load_shared_u32x4(u32 address) { return load_shared<uint4>(address); }
 inline void store_shared_s32(u32 address, s32 value) { store_shared(address, value); }
-inline s32 load_shared_s32(u32 address) { return load_shared<s32>(address); }
+inline s32 load_shared_s32(u32 address) {
+    machine::learn_of_others();
+    return load_shared<s32>(address);
+}
 inline float4 load_global_f32x4(const void* address) {
     float4 v;
     std::memcpy(&v, address, sizeof v);
