@@ -1,6 +1,6 @@
 """On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under delays, and how long each takes.
 
-    python tests/gpu/measure_dealers.py OUT.json [--compile]     --compile: only build the kernels, without a GPU
+python tests/gpu/measure_dealers.py OUT.json [--compile]     --compile: only build the kernels, without a GPU
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def stacked(tokens: int, width: int, inner: int, layers: int) -> Chain:
     operators, x = [], View.contiguous("x", (tokens, width), "float16")
     for layer in range(layers):
         h, y = (View.contiguous(f"{n}{layer}", (tokens, c), "float16") for n, c in (("h", inner), ("y", width)))
-        up, down = (View(f"{n}{layer}", s, (1, s[0]), "float16") for n, s in (("u", (width, inner)), ("d", (inner, width))))
+        up, down = (
+            View(f"{n}{layer}", s, (1, s[0]), "float16") for n, s in (("u", (width, inner)), ("d", (inner, width)))
+        )
         operators += [Gemm(x, up, h, tile=(64, 64), epilogue="gelu"), Gemm(h, down, y, tile=(64, 64))]
         x = y
     return Chain(tuple(f"s{n}" for n in range(len(operators))), tuple(operators))
@@ -92,8 +94,8 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
     for chain in chains.values():
         policy = chain.policy()
         plan, whole = plan_of(policy, chain, clusters=clusters), plan_of(policy, chain, clusters=clusters, cuts=False)
-        for part in plans_by_stage(plan, clusters(plan.split)):
-            works.append(partial(compiled, part, Options(programmatic=False)))
+        stages = plans_by_stage(plan, clusters(plan.split))
+        works += [partial(compiled, part, Options(programmatic=False)) for part in stages]
         works.append(partial(compiled, plan, Options()))
         works += [partial(compiled, whole, Options(dealer=d, delay_ns=delay_ns)) for d in (Dealer.QUEUE, Dealer.PILOT)]
         works += [partial(compiled_pilot, whole, choices) for choices in VARIANTS.values()]
@@ -103,7 +105,7 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
 
 
 def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
-    import replays  # noqa: PLC0415 - asks for a GPU
+    import replays
 
     started = time.time()
     found = replays.wrong_replays(
@@ -126,9 +128,12 @@ def times(chain: Chain) -> dict[str, float]:
             given = alone.rotated(pipelines[0], count)
             kept.append((pipelines, given))
             graphs[row] = timing.captured(partial(alone.launch_all, pipelines, given))
-        except Exception as error:  # noqa: BLE001 - the others are still measured
+        except Exception as error:
             print("  failed:", row, str(error)[:300], flush=True)
-    found = {row: statistics.median(us) / count for row, us in zip(graphs, timing.time_in_turn(list(graphs.values())), strict=True)}
+    found = {
+        row: statistics.median(us) / count
+        for row, us in zip(graphs, timing.time_in_turn(list(graphs.values())), strict=True)
+    }
     for pipelines, _ in kept:
         for pipeline in pipelines:
             pipeline.check()
@@ -150,7 +155,7 @@ def main() -> None:
             try:
                 results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, 1000)
                 print(name, schedule, said, flush=True)
-            except Exception:  # noqa: BLE001 - the others are still tried
+            except Exception:
                 traceback.print_exc()
             out.write_text(json.dumps(results, indent=1))
     for name, chain in chains.items():
@@ -163,9 +168,9 @@ def main() -> None:
                 pipeline(**given)
             pipeline.check()
             time.sleep(0.01)
-            results["counts"][name] = asdict(pipeline._counts[-1].counts())  # noqa: SLF001 - asked for nowhere else
+            results["counts"][name] = asdict(pipeline._counts[-1].counts())
             print("  ", results["counts"][name], flush=True)
-        except Exception:  # noqa: BLE001
+        except Exception:
             traceback.print_exc()
         out.write_text(json.dumps(results, indent=1))
     return None

@@ -27,6 +27,4 @@ class Persistent(Options):
 
     def draft(self, program: Program) -> Draft:
         n = program.count
-        return Draft(
-            n, gate=[INSIDE] * n, overhead_ns=[self.fetch_ns] * n, signal_ns=self.signal_ns, one_kernel=True
-        )
+        return Draft(n, gate=[INSIDE] * n, overhead_ns=[self.fetch_ns] * n, signal_ns=self.signal_ns, one_kernel=True)

@@ -315,7 +315,9 @@ def test_a_persistent_kernel_sets_sms_apart_and_pays_for_every_hop():
     g = with_trace(graph([1, 1], [(0, 1, one_to_one(1))]), [[10.0], [10.0]])
     free = "persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0"
     assert time_of(g, free) == 20
-    assert time_of(g, "persistent-dynamic:signal_ns=1,decide_ns=2,deliver_ns=4,fetch_ns=8") == (2 + 4 + 18) + (1 + 2 + 4 + 18)
+    assert time_of(g, "persistent-dynamic:signal_ns=1,decide_ns=2,deliver_ns=4,fetch_ns=8") == (2 + 4 + 18) + (
+        1 + 2 + 4 + 18
+    )
     wide = with_trace(graph([2], []), [[10.0] * 2])
     assert time_of(wide, free) == 20
     assert time_of(wide, f"{free},scheduler_sms=0") == 10

@@ -40,7 +40,9 @@ def make(tmp_path_factory) -> Callable[..., HostKernel]:
     compile_machine(folder)
     numbers = count()
 
-    def make(name: str, choices: Choices | None = None, patch: Patch | None = None, flight: Patch | None = None) -> HostKernel:
+    def make(
+        name: str, choices: Choices | None = None, patch: Patch | None = None, flight: Patch | None = None
+    ) -> HostKernel:
         """Of a case; with ``choices`` a co-pilot deals. ``patch`` and ``flight`` change their sources."""
         plan: Plan = plan_for(name)
         dealer = Dealer.QUEUE if choices is None else Dealer.PILOT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,9 +18,10 @@ ORDERS: Final = ("stages", "critical")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """``order``: one of `ORDERS`. ``affinity``: a cluster that has completed the last input of a task gets that task first, which then may find it in its SM's cache
-    or the L2 nearby. ``speculate``: tasks are sent before they are ready where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and
-    has not completed, at most.
+    """``order``: one of `ORDERS`. ``affinity``: a cluster that has completed the last input of a task gets that task
+    first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are ready
+    where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and has not
+    completed, at most.
     """
 
     order: str = "critical"
@@ -38,7 +39,7 @@ class Choices:
 def places(plan: Plan, choices: Choices) -> I32:
     """``[T]``: the place of every task in the order in which ready ones are taken."""
     turn = np.arange(len(plan.tasks)) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
-    keys = [turn, plan.tasks[:, 0]]
+    keys: list[Any] = [turn, plan.tasks[:, 0]]
     if choices.order == "critical":
         keys.append(-upward_us(plan))
     order = np.lexsort(keys)
@@ -48,7 +49,7 @@ def places(plan: Plan, choices: Choices) -> I32:
 
 
 def upward_us(plan: Plan) -> np.ndarray:
-    """``[T]``: modelled microseconds from the begin of every task to the end of the longest chain of tasks that wait for it."""
+    """``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for it."""
     waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
     poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
     found, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))

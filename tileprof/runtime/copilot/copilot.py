@@ -15,13 +15,13 @@ from tileprof.runtime.persistent.dealing import link_words
 from tileprof.runtime.persistent.plan import Plan
 
 _MEMORIES: Final[list[Any]] = []
-"""Of all co-pilots that were: a captured graph may be replayed when its pipeline is gone, and then finds the word that ends it."""
+"""Of all co-pilots that were: a captured graph may be replayed when its pipeline is gone, and finds the word that ends it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own`` cluster of their last input; ``batches`` of completions
-    that it found at once, and the most in one.
+    """Of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own`` cluster of
+    their last input; ``batches`` of completions that it found at once, and the most in one.
     """
 
     runs: int
@@ -33,9 +33,11 @@ class Counts:
 
 
 class Copilot:
-    """Deals the tasks of a plan's kernel for as long as it exists: a thread of this process, that ends with it, and page-locked memory that both read and write.
+    """Deals the tasks of a plan's kernel for as long as it exists: a thread of this process, which ends with it, and
+    page-locked memory that both read and write.
 
-    Kernels that wait for a thread that has ended see its last word, and end. ``library``: as `build.compiled` makes it. ``flies``: in a thread; tests let it `step`.
+    Kernels that wait for a thread that has ended see its last word, and end. ``library``: as `build.compiled` makes it.
+    ``flies``: in a thread; tests let it `step`.
     """
 
     def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:

@@ -1,7 +1,8 @@
 """Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that whoever completes a task adds to.
 
-A task's semaphores each have a value that it waits for. An *event* is a semaphore at such a value; its *waiters* are counted when it comes, and a task
-may begin once it was counted as often as it *needs*. A queue on the GPU and a thread of the CPU count alike.
+A task's semaphores each have a value that it waits for. An *event* is a semaphore at such a value; its *waiters* are
+counted when it comes, and a task may begin once it was counted as often as it *needs*. A queue on the GPU and a thread of
+the CPU count alike.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ class Dealer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskGraph:
-    """All arrays int32. ``ready`` ``[R]``: tasks that wait for nothing, in the plan's order of stages. ``needs`` ``[T]``: events before a task may begin. ``post_counts``
-    ``[semaphores]``: what all blocks together post in a run. Events of semaphore ``m`` are ``events[event_ptr[m]:event_ptr[m+1]]``, rows of a value and where its waiters
-    begin and end in ``waiters``.
+    """All arrays int32. ``ready`` ``[R]``: tasks that wait for nothing, in the plan's order of stages. ``needs`` ``[T]``:
+    events before a task may begin. ``post_counts`` ``[semaphores]``: what all blocks together post in a run. Events of
+    semaphore ``m`` are ``events[event_ptr[m]:event_ptr[m+1]]``, rows of a value and where its waiters begin and end in
+    ``waiters``.
     """
 
     ready: I32
@@ -56,7 +58,8 @@ class TaskGraph:
         """Raises `UserError` where tasks hand over sums, which none of this counts."""
         if plan.early.any() or len(plan.tasks) > MOST_TASKS:
             raise UserError(
-                f"tasks are dealt one by one where no tile's k is cut, and at most {MOST_TASKS:,} of them; this plan has {len(plan.tasks):,}"
+                f"tasks are dealt one by one where no tile's k is cut, and at most {MOST_TASKS:,} of them; this plan has "
+                f"{len(plan.tasks):,}"
             )
         tasks, semaphores = len(plan.tasks), plan.semaphores
         waiter = np.repeat(np.arange(tasks), np.diff(plan.wait_ptr))
@@ -91,8 +94,8 @@ class TaskGraph:
 
     def _parts(self) -> dict[str, I32]:
         return {
-            "READY_AT": self.ready, "NEEDS_AT": self.needs, "POSTS_AT": self.post_counts, "EVENT_PTR_AT": self.event_ptr,
-            "EVENTS_AT": self.events, "WAITERS_AT": self.waiters,
+            "READY_AT": self.ready, "NEEDS_AT": self.needs, "POSTS_AT": self.post_counts,
+            "EVENT_PTR_AT": self.event_ptr, "EVENTS_AT": self.events, "WAITERS_AT": self.waiters,
         }  # fmt: skip
 
 
@@ -104,8 +107,8 @@ def constants(plan: Plan, dealer: Dealer) -> dict[str, int]:
         return {"DEALER": 0} | dict.fromkeys(names, 1) | dict.fromkeys(tables, 0)
     graph = TaskGraph.of(plan)
     return {
-        "DEALER": int(dealer), "TASKS": len(plan.tasks), "READY": len(graph.ready), "CLUSTERS": plan.clusters, "COMMANDS": COMMANDS,
-        "COMPLETIONS": completions(plan), "COUNTS_AT": _counts_at(plan),
+        "DEALER": int(dealer), "TASKS": len(plan.tasks), "READY": len(graph.ready), "CLUSTERS": plan.clusters,
+        "COMMANDS": COMMANDS, "COMPLETIONS": completions(plan), "COUNTS_AT": _counts_at(plan),
     } | graph.offsets()  # fmt: skip
 
 
@@ -128,7 +131,11 @@ def flag_words(plan: Plan, dealer: Dealer) -> int:
     """32-bit words of semaphores, sums and counts."""
     if dealer is Dealer.LISTS:
         return plan.flag_words
-    own = 2 * _FLAG_WORDS + 2 * len(plan.tasks) if dealer is Dealer.QUEUE else _FLAG_WORDS + plan.clusters + len(plan.tasks)
+    own = (
+        2 * _FLAG_WORDS + 2 * len(plan.tasks)
+        if dealer is Dealer.QUEUE
+        else _FLAG_WORDS + plan.clusters + len(plan.tasks)
+    )
     return _counts_at(plan) + own
 
 

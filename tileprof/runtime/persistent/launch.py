@@ -57,7 +57,9 @@ class Launcher:
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan, self.options.dealer)]
+        self._tables = [
+            torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan, self.options.dealer)
+        ]
         self._known: dict[tuple[int, ...], Arguments] = {}
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> None:

@@ -58,7 +58,9 @@ class PersistentKernel:
             plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
             options = Options(programmatic=chosen.overlapped, dealer=self._dealer)
-            self._pilot = compiled_pilot(plan, Choices(speculate=chosen.speculates)) if self._dealer is Dealer.PILOT else None
+            self._pilot = (
+                compiled_pilot(plan, Choices(speculate=chosen.speculates)) if self._dealer is Dealer.PILOT else None
+            )
             self._launchers = [
                 Launcher(
                     p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options, whole=whole and chosen.waits
@@ -70,7 +72,11 @@ class PersistentKernel:
         """New memory for what tiles count: semaphores, then a state a launch, then the co-pilot where there is one. Zeros make it new again."""
         words = [max(flag_words(plan, self._dealer) for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
         counts: list[Any] = [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
-        return counts if self._pilot is None else [*counts, Copilot(self.plans[0], self._pilot)]
+        return (
+            counts
+            if self._pilot is None
+            else [*counts, Copilot(self.plans[0], self._pilot, pinned=torch.device(self._device).type == "cuda")]
+        )
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
         """Put the stages, given their tensors by role, on the current stream."""
