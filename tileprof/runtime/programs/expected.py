@@ -132,7 +132,7 @@ def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
             tiles = ceil(product.rows / (ROWS * plan.cluster)) * columns * splits
             passes = product.depth / splits / 768
             rounds = ceil(tiles / (blocks // plan.cluster))
-            return constants.product * (rounds * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits)
+            return float(constants.product * (rounds * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits))
         case Attention():
             rounds = ceil(stage.heads * ceil(stage.length / ROWS) * (stage.rows // stage.length) / blocks)
             return constants.attention * rounds * max(1.0, stage.length / 128)
