@@ -39,7 +39,7 @@ PyTorch where it likes.
 def _prepare(parser: ArgumentParser) -> None:
     parser.usage = (
         "tileprof run [options] POLICY [POLICY ...]\n"
-        "       tileprof run [--models N] [--csv FILE] -- python infer.py …\n"
+        "       tileprof run [--models N] [--csv FILE] [--timeline FOLDER] -- python infer.py …\n"
         "       tileprof run --scheduler acs [--check] [--table FILE] -- python infer.py …"
     )
     add = parser.add_argument
@@ -97,6 +97,13 @@ def _prepare(parser: ArgumentParser) -> None:
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
     add("--json", action="store_true", help="for programs")
     add(
+        "--timeline",
+        type=Path,
+        metavar="FOLDER",
+        help="with a program: also write what each SM did in one replay, a trace per kernel that runs a model as a "
+        "whole, for `tileprof view`",
+    )
+    add(
         "--models",
         type=int,
         default=MODELS,
@@ -114,6 +121,8 @@ def _run(options: Namespace) -> int:
         _refuse_acs(options)
         return run_program(options)
     _refuse_acs(options)
+    if options.timeline:
+        raise UserError("--timeline is for a program behind --: tileprof run --timeline FOLDER -- python infer.py")
     if not options.policy:
         raise UserError("give a policy file, or a program behind --: tileprof run -- python infer.py")
     if options.policy[0].endswith(".h"):
@@ -172,7 +181,8 @@ def _compare(options: Namespace) -> int:
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    found = compare([policies.load(path) for path in options.policy], options.compile)
+    with steps() as say:
+        found = compare([policies.load(path) for path in options.policy], options.compile, say)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)
