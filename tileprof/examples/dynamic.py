@@ -16,7 +16,7 @@ nn = torch.nn
 SURE = 0.9
 
 
-class Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Residual(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Two convolutions beside a shortcut of one."""
 
     def __init__(self, channels: int) -> None:
@@ -29,7 +29,7 @@ class Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return (self.deep(x) + self.short(x)).relu()
 
 
-class Exits(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Exits(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Blocks, each with an exit."""
 
     def __init__(self, channels: int, blocks: int) -> None:
@@ -50,7 +50,7 @@ class Exits(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return answer
 
 
-class Gated(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Gated(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Blocks of six branches; a controller picks at least two of each."""
 
     def __init__(self, channels: int, blocks: int) -> None:
@@ -77,7 +77,7 @@ class Gated(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return x
 
 
-KINDS = {"exits": Exits, "gated": Gated}
+KINDS: dict[str, Any] = {"exits": Exits, "gated": Gated}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

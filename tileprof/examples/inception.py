@@ -28,7 +28,7 @@ def separable(channels: int, width: int) -> Any:
     return nn.Sequential(convolution(channels, channels, width, groups=channels), convolution(channels, channels, 1))
 
 
-class Inception(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Inception(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Four branches, side by side in the result: 1x1, 3x3, 5x5, and a pool."""
 
     def __init__(self, channels: int) -> None:
@@ -48,7 +48,7 @@ class Inception(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return torch.cat([branch(x) for branch in self.branches], dim=1)
 
 
-class NasNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class NasNet(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """Five sums of two branches, side by side, and back to as many channels."""
 
     def __init__(self, channels: int) -> None:
@@ -69,7 +69,7 @@ class NasNet(nn.Module):  # type: ignore[misc]  # torch is untyped here
         )
 
 
-CELLS = {"inception": Inception, "nasnet": NasNet}
+CELLS: dict[str, Any] = {"inception": Inception, "nasnet": NasNet}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from tileprof.examples.common import building, positive, print_result, stepped, 
 nn = torch.nn
 
 
-class TreeLstm(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class TreeLstm(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
     """A node's state from its word and its children's states."""
 
     def __init__(self, width: int) -> None:

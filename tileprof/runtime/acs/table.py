@@ -122,7 +122,7 @@ def _entries(group: Sequence[Instance]) -> list[Entry]:
     mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
     out = []
     for number, at in enumerate(first):
-        members = [group[row] for row in np.flatnonzero(which.ravel() == number)]
+        members = [group[row] for row in np.flatnonzero(which.ravel() == number).tolist()]
         reads = united([r for made in members for r in made.reads])
         writes = united([r for made in members for r in made.writes])
         out.append(Entry(group[at], mask, reads, writes, len(members)))
