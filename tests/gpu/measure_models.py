@@ -214,6 +214,9 @@ class Worked:
         self.kept = Kept()
 
     def run(self) -> None:
+        from tileprof.runtime.compile.report import reports
+        from tileprof.runtime.programs.compare import expected
+
         torch, case = self.torch, self.case
         logger = logging.getLogger("tileprof.runtime.compile")
         logger.setLevel(logging.INFO)
@@ -226,9 +229,12 @@ class Worked:
             for variant in self.variants:
                 begin = time.monotonic()
                 try:
-                    self.models[variant] = self.compiled(variant)
-                    out = case.call(self.models[variant]).float()
+                    with reports() as made:
+                        self.models[variant] = self.compiled(variant)
+                        out = case.call(self.models[variant]).float()
                     out = out.clone()
+                    if made:
+                        self.row["predicted_us"] = expected(made)
                 except Exception as error:
                     traceback.print_exc(file=sys.stdout)
                     self.row.setdefault("failures", {})[variant] = (
@@ -366,6 +372,7 @@ def table(found: dict[str, Any]) -> list[str]:
         "Inductor",
         *(["max-autotune"] if tuned else []),
         "tileprof",
+        "predicted",
         "Inductor / tileprof",
         "error, Inductor's",
         "MB, Inductor's",
@@ -379,6 +386,8 @@ def table(found: dict[str, Any]) -> list[str]:
         off = f"{errors['tileprof']:.1e}, {errors['inductor']:.1e}" if {"inductor", "tileprof"} <= set(errors) else ""
         peaks = row.get("peak_mb", {})
         most = f"{peaks['tileprof']:.0f}, {peaks['inductor']:.0f}" if {"inductor", "tileprof"} <= set(peaks) else ""
+        us = row.get("predicted_us")
+        cells.append(f"{us:.0f}" if us and what_ran(row) not in ("", "Inductor") else "")
         lines.append(f"| {' | '.join([name, *cells, ratio, off, most, row.get('failed') or what_ran(row)])} |")
     return lines
 

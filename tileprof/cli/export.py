@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
+from tileprof.cli.saying import say
 from tileprof.cli.sizes import for_range
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -161,17 +161,16 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
         else:
             stages, which = first, which + " that the runtime computes"
         names = [_module_or_op(cut.graph, n) for n in stages]
-        print(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.", file=sys.stderr)
+        say(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.")
     else:
         stages = cut.numbers(launches)
         if len(stages) < 2:  # several kernels of one operator
             return graph, launches
     if made is not None:
-        print(
+        say(
             "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded "
             "kernels; "
-            f"in these, the launches are {', '.join(map(str, stages))}.",
-            file=sys.stderr,
+            f"in these, the launches are {', '.join(map(str, stages))}."
         )
     return cut.graph, stages
 
@@ -194,11 +193,10 @@ def _suited(
     if launches is None:
         named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
         which = "of the products that need each other, those for which one launch should save most"
-        print(f"Launches {', '.join(named)}: {which}.", file=sys.stderr)
-    print(
+        say(f"Launches {', '.join(named)}: {which}.")
+    say(
         f"Modelled for this package's kernels: {fit.alone_us:.1f} us one after the other, {fit.together_us:.1f} us "
         f"in one launch ({100 * (fit.together_us / fit.alone_us - 1):+.1f} %).",
-        file=sys.stderr,
     )
     return cut, list(chosen.stages)
 
@@ -213,17 +211,16 @@ def _say_prediction(policy: Policy) -> None:
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
-        print(
+        say(
             f"Modelled: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
-            f"({-expected['gain_percent']:+} %).",
-            file=sys.stderr,
+            f"({-expected['gain_percent']:+} %)."
         )
         for edge in policy.edges[:REASONS]:
             if edge.reason:
                 pair = " on ".join(plain(_label(policy.stages[n])) for n in (edge.consumer, edge.producer))
-                print(f"{pair}: {plain(edge.reason)}.", file=sys.stderr)
+                say(f"{pair}: {plain(edge.reason)}.")
         if expected["gain_percent"] <= 0:
-            print("The policy is sound but not expected to gain: stream order is as good.", file=sys.stderr)
+            say("The policy is sound but not expected to gain: stream order is as good.")
 
 
 def _label(stage: Stage) -> str:
@@ -263,15 +260,11 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
     if folded:
         graph = fuse(graph, launches)
         if not options.fuse:
-            print(
-                f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).",
-                file=sys.stderr,
-            )
+            say(f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
     elif more:
-        print(
+        say(
             f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of "
-            "the stage before it).",
-            file=sys.stderr,
+            "the stage before it)."
         )
         launches = sorted({*launches, *more})
     policy = synthesise(graph, launches, folded=folded)
@@ -296,9 +289,9 @@ def _texts(
     if options.format == "cusync":
         texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
         for reason in made.reasons[:REASONS]:
-            print(f"Over-synchronised: {reason}.", file=sys.stderr)
+            say(f"Over-synchronised: {reason}.")
         if len(made.reasons) > REASONS:
-            print(f"… and {len(made.reasons) - REASONS} more; policy.h names all.", file=sys.stderr)
+            say(f"… and {len(made.reasons) - REASONS} more; policy.h names all.")
         policy = made.policy
     else:
         texts = {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import json
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tileprof.cli.saying import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,7 +83,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     try:
         from tileprof.record.model.recut import recut  # noqa: PLC0415 - needs torch
     except ImportError:
-        print("The operators of this recording can be cut into stages where PyTorch is installed.", file=sys.stderr)
+        say("The operators of this recording can be cut into stages where PyTorch is installed.")
         return None
     folder = Path(tempfile.mkdtemp(prefix="tileprof-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from tileprof.cli.progress import steps
+from tileprof.cli.saying import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,20 +22,17 @@ def for_range(policy: Policy, text: str) -> str:
     from tileprof.runtime.symbolic import for_sizes, spans_text  # noqa: PLC0415 - imports PyTorch
 
     symbol = Symbol.parse(text)
-    with steps() as say:
-        proof, before = for_sizes(policy, symbol, say)
+    with steps() as step:
+        proof, before = for_sizes(policy, symbol, step)
     if before is not None:
-        print(
-            f"The waits as recorded break for {symbol.name} = {spans_text(before.broken)} ({before.witness}).",
-            file=sys.stderr,
-        )
+        say(f"The waits as recorded break for {symbol.name} = {spans_text(before.broken)} ({before.witness}).")
     if not proof.holds:
         raise UserError(
             f"no waits by rows of tiles hold for all of {symbol}: they break for {spans_text(proof.broken)} "
             f"({proof.witness}); give a range without these"
         )
     which = "the recorded waits hold" if before is None else "waits by rows of tiles hold"
-    print(f"Proved: {which} for all {proof.sizes:,} sizes of {symbol} (verified at {proof.verified}).", file=sys.stderr)
+    say(f"Proved: {which} for all {proof.sizes:,} sizes of {symbol} (verified at {proof.verified}).")
     return text_of(proof.policy)
 
 

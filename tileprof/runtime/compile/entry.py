@@ -82,6 +82,7 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
+    report.regions = regions
     report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
     for name, count in report.taken.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)

@@ -95,8 +95,10 @@ class Program:
             if verdict is not False:
                 self._way, self.report.kept, self.report.reason = verdict, verdict.name, ""
                 break
-        if self._decided and self._race is not None:
-            race.write_down(self._way)
+        if self._decided:
+            self._ways = ()  # what has lost gives its memory back
+            if self._race is not None:
+                race.write_down(self._way)
         call.restore()
         return self._theirs(*args) if self._way is None else self(*args)
 
