@@ -60,7 +60,7 @@ def backend(
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(asked, known)
+                race = Race(asked, known, chosen.later)
                 return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
@@ -102,9 +102,10 @@ def _program(
         if not selections:
             race = replace(race, known=None)  # by another state of this package; measured again
             selections = _selections(regions)
-    first = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
-    ahead = Ahead(first, device)
-    theirs = inductor(module, inputs) if options.use == "measured" and race.known is None else _Later(plain)
+    alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
+    ahead = Ahead(alone, device)
+    first = options.use == "measured" and race.known is None and not race.later
+    theirs = inductor(module, inputs) if first else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
     program = Program(graph, plain, ways, theirs, device, report, race if options.use == "measured" else None)
     made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
