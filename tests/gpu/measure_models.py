@@ -71,7 +71,7 @@ def names(options: argparse.Namespace) -> list[str]:
     return [
         n
         for n in group
-        if not options.only or any(n == o or (n not in options.only and n.startswith(o)) for o in options.only)
+        if not options.only or any(n == o or (o not in group and n.startswith(o)) for o in options.only)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Convolutions in patches become products with the same results and strides; others stay."""
+"""What our program computes in another way than the model says: patches as products, outer products as multiplications; results and strides stay."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.patches import patches_as_products
 from tileprof.runtime.compile.tracing import inference_graphs
 
@@ -64,3 +65,31 @@ def test_a_convolution_of_a_region_stays() -> None:
         nn.Conv2d(3, 8, 8, stride=8).to(torch.bfloat16), torch.randn(1, 3, 32, 32).to(torch.bfloat16)
     )
     assert patches_as_products(module.graph, set(module.graph.nodes)) == 0
+
+
+class Angles(nn.Module):
+    """Of rotary embeddings, as transformers computes them."""
+
+    def forward(self, frequencies, positions):
+        return (frequencies[None, :, None].expand(2, -1, 1) @ positions[:, None, :].float()).transpose(1, 2).cos()
+
+
+@pytest.mark.parametrize("columns", [1, 7])
+def test_outer_products_are_multiplications_with_the_same_bits(columns) -> None:
+    frequencies, positions = torch.rand(16), torch.randint(0, 99, (2, columns))
+    (module,) = inference_graphs(Angles(), frequencies, positions)
+    before = module(frequencies, positions)
+    assert outer_products_as_multiplications(module.graph, ()) == 1
+    module.graph.lint()
+    module.recompile()
+    (after,) = module(frequencies, positions)
+    assert not any(aten.calls(n, ATEN.bmm.default) for n in module.graph.nodes)
+    assert torch.equal(after, before[0])
+    assert after.stride() == before[0].stride()
+
+
+def test_other_batched_products_stay() -> None:
+    (module,) = inference_graphs(nn.Bilinear(4, 4, 4), torch.randn(3, 4), torch.randn(3, 4))
+    count = sum(aten.calls(n, ATEN.bmm.default) for n in module.graph.nodes)
+    assert outer_products_as_multiplications(module.graph, ()) == 0
+    assert sum(aten.calls(n, ATEN.bmm.default) for n in module.graph.nodes) == count
