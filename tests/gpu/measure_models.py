@@ -5,7 +5,7 @@
 
 Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while the others stand still, the races of the backend included.
 A row holds medians, least and greatest of 30 replays in microseconds (the variants of a model take turns, and what a call updates is put back between replays), errors against
-float32 as norms, seconds to compile, and what the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that says why.
+float32 as norms, peak memory of a call, seconds to compile (many at once; `measure_starts.py` measures that), and what the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that says why.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ def main() -> None:
     parser.add_argument("--everything", action="store_true", help="these and the others")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which what is left is given up")
     parser.add_argument("--autotune", action="store_true", help="max-autotune-no-cudagraphs too, where it was chosen")
-    parser.add_argument(
-        "--untried", action="store_true", help="also kernels that have not run on a GPU as they are now"
-    )
     parser.add_argument("--tiny", action="store_true", help="small models, to try this program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json and measure nothing")
@@ -85,11 +82,7 @@ class Worker:
 
     def __init__(self, name: str, options: argparse.Namespace, threads: int) -> None:
         command = [sys.executable, __file__, str(options.out), "--worker", name]
-        command += [
-            f
-            for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny), ("--untried", options.untried))
-            if on
-        ]
+        command += [f for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny)) if on]
         environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads), "OMP_NUM_THREADS": "2"}
         self.name, self.row, self.ready, self.begun = name, None, threading.Event(), time.monotonic()
         self.done = threading.Event()
@@ -214,7 +207,6 @@ class Worked:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.manual_seed(0)
         name = options.worker
-        self.untried = options.untried
         self.case = (TABLE | HELD_OUT)[name](self.device, options.tiny)
         self.saved = [t.clone() for t in self.case.changed]
         self.variants = [v for v in VARIANTS if v != "autotuned" or (options.autotune and name in AUTOTUNED)]
@@ -227,7 +219,7 @@ class Worked:
         logger.setLevel(logging.INFO)
         logger.addHandler(self.kept)
         self._race_in_turn()
-        self.row["compile_seconds"], self.row["error"] = {}, {}
+        self.row["compile_seconds"], self.row["error"], self.row["peak_mb"] = {}, {}, {}
         with torch.no_grad():
             exact = case.reference()
             self.restore()
@@ -249,7 +241,8 @@ class Worked:
                 waited = getattr(self, "waited", 0.0) if variant == "tileprof" else 0.0
                 self.row["compile_seconds"][variant] = round(time.monotonic() - begin - waited, 2)
                 self.row["error"][variant] = float((out - exact).norm() / exact.norm())
-            del exact
+                self.row["peak_mb"][variant] = self.peak(self.models[variant])
+            del exact, out
             self.wait()
             self.row["us"] = self.timed() if self.device == "cuda" else {}
         self.row["log"] = self.kept.said
@@ -263,7 +256,25 @@ class Worked:
                 return torch.compile(model)
             case "autotuned":
                 return torch.compile(model, mode="max-autotune-no-cudagraphs")
-        return torch.compile(model, backend="tileprof", options={"untried": self.untried})
+        return torch.compile(model, backend="tileprof")
+
+    def peak(self, model: Any) -> float | None:
+        """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a program keeps and what it needs meanwhile.
+
+        Variants before the last have kept nothing of their own; copies of what a call changes are not counted.
+        """
+        import gc
+
+        if self.device != "cuda":
+            return None
+        gc.collect()
+        self.torch.cuda.synchronize()
+        self.torch.cuda.reset_peak_memory_stats()
+        self.case.call(model)
+        self.torch.cuda.synchronize()
+        own = sum(t.nbytes for t in self.saved)
+        self.restore()
+        return round((self.torch.cuda.max_memory_allocated() - own) / 1e6, 1)
 
     def restore(self) -> None:
         for tensor, saved in zip(self.case.changed, self.saved, strict=True):
@@ -357,6 +368,7 @@ def table(found: dict[str, Any]) -> list[str]:
         "tileprof",
         "Inductor / tileprof",
         "error, Inductor's",
+        "MB, Inductor's",
         "what ran",
     ]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
@@ -365,7 +377,9 @@ def table(found: dict[str, Any]) -> list[str]:
         cells = [f"{times[v][0]:.0f}" if v in times else "" for v in VARIANTS if v != "autotuned" or tuned]
         ratio = f"{times['inductor'][0] / times['tileprof'][0]:.2f}" if {"inductor", "tileprof"} <= set(times) else ""
         off = f"{errors['tileprof']:.1e}, {errors['inductor']:.1e}" if {"inductor", "tileprof"} <= set(errors) else ""
-        lines.append(f"| {' | '.join([name, *cells, ratio, off, row.get('failed') or what_ran(row)])} |")
+        peaks = row.get("peak_mb", {})
+        most = f"{peaks['tileprof']:.0f}, {peaks['inductor']:.0f}" if {"inductor", "tileprof"} <= set(peaks) else ""
+        lines.append(f"| {' | '.join([name, *cells, ratio, off, most, row.get('failed') or what_ran(row)])} |")
     return lines
 
 

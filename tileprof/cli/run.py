@@ -149,7 +149,8 @@ def _compare(options: Namespace) -> int:
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    found = compare([policies.load(path) for path in options.policy], options.compile)
+    with steps() as say:
+        found = compare([policies.load(path) for path in options.policy], options.compile, say)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)

@@ -115,7 +115,7 @@ class Pipeline:
         return known
 
     def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size. Another device has other random numbers."""
+        """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random numbers."""
         generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
         for operator in self.chain.operators:
@@ -124,10 +124,12 @@ class Pipeline:
                     role, 1
                 )
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
+        variances = {o.views()["var"].tensor for o in self.chain.operators if "var" in o.views()}
         made = {}
         for name, view in self.inputs.items():
             with room_for(view):
                 flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
+            flat = flat.abs_().add_(0.5) if name in variances else flat
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 

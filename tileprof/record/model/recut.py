@@ -21,10 +21,13 @@ from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
 from tileprof.record.model.operator import Operator, describe
 from tileprof.record.model.tiles import load_all, overrides
+from tileprof.record.model.tiles.batch_norm import evaluated
 from tileprof.trace import Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from tileprof.trace import Trace
@@ -59,10 +62,13 @@ class _Group:
     key: str
 
 
-def recut(trace: Trace, output: Path) -> Recut:
-    """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it."""
+def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
+    """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it.
+
+    ``tiles``: by any launch of an operator, the tile that it gets (a word of `tiles.overrides`); others follow a rule.
+    """
     load_all()
-    groups = _groups(trace)
+    groups = _groups(trace, tiles or {})
     _deal_out_durations(trace, groups)
     by_last = {group.launches[-1]: group for group in groups}
     replaced = {launch for group in groups for launch in group.launches}
@@ -77,19 +83,22 @@ def recut(trace: Trace, output: Path) -> Recut:
     return Recut(path, {**numbers, **launches}, len(groups))
 
 
-def _groups(trace: Trace) -> list[_Group]:
+def _groups(trace: Trace, tiles: Mapping[int, str]) -> list[_Group]:
     texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for launch, text in enumerate(trace.launches["call"].astype(str)):
         call = json.loads(text) if text else {}
         if "number" in call:
             texts[call["number"]].append((launch, call))
     planned: dict[str, list[plans.Planned]] = {}
-    made = (_group(trace, members, planned) for members in texts.values())
+    made = (_group(trace, members, planned, tiles) for members in texts.values())
     return [group for group in made if group is not None]
 
 
 def _group(
-    trace: Trace, members: list[tuple[int, dict[str, Any]]], planned: dict[str, list[plans.Planned]]
+    trace: Trace,
+    members: list[tuple[int, dict[str, Any]]],
+    planned: dict[str, list[plans.Planned]],
+    tiles: Mapping[int, str],
 ) -> _Group | None:
     """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the
     trace.
@@ -101,16 +110,27 @@ def _group(
         return None
     call = _call(name, operator, text)
     places = [(t["buffer"], t["offset"]) for t in text["tensors"]]
-    key = repr((name, call.arguments, call.outputs))
+    chosen = tuple(tiles[launch] for launch in launches if launch in tiles)
+    key = repr((name, call.arguments, call.outputs, chosen))
     if key not in planned:
-        with overrides.override(*_tiles(call, trace.device.sms)):
-            planned[key] = plans.plan(operator, call, trace.device, key, set())
+        with overrides.override(*_tiles(call, trace.device.sms), *chosen):
+            planned[key] = plans.plan(_as_epilogue(operator, call), call, trace.device, key, set())
     kernels = planned[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
     if any(not isinstance(slot, Scratch) and places[slot][0] < 0 for one in kernels for slot in one.slots):
         return None
     return _Group(launches, call, places, kernels, key)
+
+
+def _as_epilogue(operator: Operator, call: Call) -> Operator:
+    """A batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they are."""
+    names = ("input", "running_mean", "running_var")
+    evaluates = not call.arguments.get("training", "batch_norm_with_update" in call.op)
+    known = all(call.arguments.get(name) is not None for name in names) and call.outputs
+    if "batch_norm" in call.op and evaluates and known and operator.entry:
+        return replace(operator, entry=replace(operator.entry, model=evaluated))
+    return operator
 
 
 def _tiles(call: Call, sms: int) -> tuple[str, str]:

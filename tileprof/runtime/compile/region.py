@@ -51,6 +51,8 @@ class Region:
     """Compiles the kernel and makes a runner; raises `UserError` with one sentence where that cannot be. Needs no inputs."""
     folded: tuple[int, ...] = ()
     """Indices into ``inputs`` of the weights that a frozen runner copies or folds at its first call; placeholders of the graph."""
+    unread: tuple[fx.Node, ...] = ()
+    """What ``nodes`` read beside ``inputs`` and the kernel does not need: a mask whose constant value it knows."""
 
 
 Finder = Callable[[fx.Graph], Iterator[Region]]

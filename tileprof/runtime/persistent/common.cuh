@@ -21,7 +21,7 @@ struct StageTensors {
     const void* bias;
     const void* residual;
     unsigned char* partials;  // where k is cut: a line for each block of each tile, then sums
-    u64 unused[4];
+    const void *mean, *var, *scale, *shift;  // of a batch norm
 };
 static_assert(sizeof(StageTensors) == 320);
 

@@ -16,7 +16,7 @@ from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, b
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
-from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 THREADS: Final = 384
@@ -30,6 +30,7 @@ _MOST_KNOWN: Final = 256
 
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
 _PARTIALS: Final = 2 * MAP_WORDS + 3  # behind out, bias and residual
+_NORM: Final = _PARTIALS + 1
 _TAIL_WORDS: Final = 8  # pointers behind the stages
 
 Shared = tuple[Any, Any, Any, Any]
@@ -113,6 +114,8 @@ def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[s
             _put_conv(arguments, at, operator, given, stage.halo(plan.split))
     for offset, role in enumerate(("out", "bias", "residual")):
         arguments.words[at + 2 * MAP_WORDS + offset] = given[role].data_ptr() if role in given else 0
+    for offset, role in enumerate(NORM_ROLES):
+        arguments.words[at + _NORM + offset] = given[role].data_ptr() if role in given else 0
 
 
 def _put_gemm(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -80,11 +82,15 @@ class PersistentKernel:
 
 
 def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
-    """Compile what `PersistentKernel` takes under some schedulers, without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
+    """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
     plan = plan_of(policy, chain, clusters=clusters)
-    plans = [part for each in chosen for part in _plans(plan, each, clusters(plan.split))]
-    for part in {header(part, Options()): part for part in plans}.values():
-        compiled(part, Options())
+    parts: dict[str, tuple[Plan, Options]] = {}
+    for each in chosen:
+        options = Options(programmatic=each.overlapped)
+        parts |= {header(part, options): (part, options) for part in _plans(plan, each, clusters(plan.split))}
+    with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
+        for done in [pool.submit(compiled, part, options) for part, options in parts.values()]:
+            done.result()
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:

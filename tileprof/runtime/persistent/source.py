@@ -287,7 +287,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "GROUPS": passes.segment // 8, "OWN": passes.own, "PASS_GROUPS": passes.columns // 8, "WARPS": passes.warps,
         "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
         "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
-        "RESIDUAL": int(operator.residual is not None), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
+        "RESIDUAL": int(operator.residual is not None), "NORM": int(isinstance(operator, Conv2d) and operator.mean is not None), "MULTIPLIES": int(operator.combine == "multiply"), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
     }  # fmt: skip
     if isinstance(operator, Conv2d):
         values |= {
@@ -303,6 +303,8 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
             if halo.images > 1:
                 values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
     members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+    if isinstance(operator, Conv2d) and operator.mean is not None:
+        members += f"    static constexpr float EPSILON = {operator.epsilon:.9e}f;\n"
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 
 

@@ -55,6 +55,7 @@ inline int __reduce_min_sync(unsigned, int mine) { return machine::least(mine); 
 inline void __trap() { machine::fail("__trap"); }
 
 inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 inline float __expf(float x) { return expf(x); }
 inline float __uint_as_float(unsigned bits) {
     float value;
