@@ -224,11 +224,14 @@ def _triangle(found: Matched, attention: aten.Attention) -> None:
 def _fresh(found: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
     """From keys and values as attention reads them back to the tokens': behind repeated heads, and caches that were empty."""
     nodes = []
-    for node in attended:
-        node = _not_repeated(found, node)
+    for repeated in attended:
+        node = _not_repeated(found, repeated)
         shape = aten.shape(node)
         batch, tokens, head_dim = (found.sizes[name] for name in ("batch", "tokens", "head_dim"))
-        _need(shape is not None and len(shape) == 4 and (shape[0], *shape[2:]) == (batch, tokens, head_dim), "keys of other tokens")
+        _need(
+            shape is not None and len(shape) == 4 and (shape[0], *shape[2:]) == (batch, tokens, head_dim),
+            "keys of other tokens",
+        )
         assert shape is not None
         found.size("kv_heads", shape[1])
         nodes.append(node)

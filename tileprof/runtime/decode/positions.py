@@ -21,7 +21,7 @@ _ALLOWED: Final = frozenset({
     ATEN.le.Scalar, ATEN.lt.Scalar, ATEN.ge.Scalar, ATEN.gt.Scalar, ATEN.bitwise_and.Tensor, ATEN.bitwise_or.Tensor, ATEN.logical_and.default, ATEN.new_ones.default,
     ATEN.ones.default, ATEN.full.default, ATEN.scalar_tensor.default, ATEN.where.self, ATEN.where.ScalarSelf, ATEN.unsqueeze.default, ATEN.expand.default, ATEN.view.default,
     ATEN.alias.default, ATEN.slice.Tensor, ATEN.squeeze.dim, ATEN.index.Tensor, ATEN.eq.Tensor, ATEN.eq.Scalar, ATEN.ne.Tensor, ATEN.ne.Scalar, ATEN.cumsum.default, ATEN.cat.default,
-    ATEN.bitwise_not.default, ATEN.logical_not.default, ATEN._to_copy.default, ATEN.select.int,
+    ATEN.bitwise_not.default, ATEN.logical_not.default, ATEN.select.int, ATEN._to_copy.default,  # noqa: SLF001 - ATen's own name
 })  # fmt: skip
 _MOST_NODES: Final = 64
 _MOST_MASKED: Final = -65504.0

@@ -66,7 +66,12 @@ def region_of(found: Matched) -> Region:
     if strange := [node for node in outputs if node not in results or not _plain(node)]:
         raise UserError(f"{strange[0]} of the prefill is read elsewhere, or not contiguous")
     layers = tuple({role: place[node] for role, node in layer.items()} for layer in found.layers)
-    roles = _Roles(shape, layers, {role: place[node] for role, node in found.model.items()}, tuple(results.index(node) for node in outputs))
+    roles = _Roles(
+        shape,
+        layers,
+        {role: place[node] for role, node in found.model.items()},
+        tuple(results.index(node) for node in outputs),
+    )
     name = f"prefill, {shape.layers} layers, {shape.batch} sequences of {shape.length} tokens, {shape.dtype}"
     return Region(name, nodes, inputs, outputs, (), roles.build)
 

@@ -35,7 +35,9 @@ class HostModel:
                 if role in layer:
                     layer[role].fill_(torch.nan)
         like = self.tensors["embedding"]
-        return aligned(torch.full((self.shape.rows, self.shape.vocabulary), torch.nan, dtype=like.dtype, device=self.device))
+        return aligned(
+            torch.full((self.shape.rows, self.shape.vocabulary), torch.nan, dtype=like.dtype, device=self.device)
+        )
 
     def expected(self) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         """Logits, and keys and values of each layer, in float32."""
