@@ -16,7 +16,7 @@ struct Eight {
 // Loads of the parts of a row of a head: `column` is the first of the head in the product. Sums follow the splits.
 struct Loading {
     uint4 v[2 * Qkv::SPLITS];
-    int first;
+    int first = 0;
 
     __device__ int index(int i) const { return first + i / 2 * (ROWS * Parts<Qkv>::ROW) + i % 2 * (4 * PAIRED); }
 
@@ -55,20 +55,30 @@ __device__ __forceinline__ Words packed(const Eight& e) {
     return words;
 }
 
+// The rotary tables of a row at the columns of an `Eight`: cosines, then sines.
+struct Angles {
+    u32 words[2][2][2];
+
+    __device__ Angles(const Block& block, int row, int p, int q) {
+        const long long from = row / LENGTH * block.p.rotary_step + static_cast<long long>(row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            words[0][i / 2][i % 2] = row < ROWS ? load_global_u32(block.p.cosine + from + 32 * (i / 2) + 8 * (i % 2)) : 0;
+            words[1][i / 2][i % 2] = row < ROWS ? load_global_u32(block.p.sine + from + 32 * (i / 2) + 8 * (i % 2)) : 0;
+        }
+    }
+};
+
 // The rotary embedding of a row, rounded where PyTorch rounds.
-__device__ __forceinline__ Eight rotated(const Block& block, const Eight& x, int row, int p, int q) {
-    const long long table = row / LENGTH * block.p.rotary_step + static_cast<long long>(row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
+__device__ __forceinline__ Eight rotated(const Eight& x, const Angles& angles) {
     Eight turned;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-            const u32 cosine = load_global_u32(block.p.cosine + table + 32 * half + 8 * pair), sine = load_global_u32(block.p.sine + table + 32 * half + 8 * pair);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const float other = half ? x.v[0][2 * pair + i] : -x.v[1][2 * pair + i], c = i ? high(cosine) : low(cosine), s = i ? high(sine) : low(sine);
-                turned.v[half][2 * pair + i] = rounded(x.v[half][2 * pair + i] * c) + rounded(other * s);
-            }
+        for (int i = 0; i < 4; ++i) {
+            const u32 cosine = angles.words[0][half][i / 2], sine = angles.words[1][half][i / 2];
+            const float other = half ? x.v[0][i] : -x.v[1][i], c = i % 2 ? high(cosine) : low(cosine), s = i % 2 ? high(sine) : low(sine);
+            turned.v[half][i] = rounded(x.v[half][i] * c) + rounded(other * s);
         }
     return turned;
 }
@@ -95,25 +105,20 @@ __device__ __forceinline__ void load_heads(const Block& block, const Layer& laye
     const u32 to = block.shared + 2 * (16 * p + 2 * q);
 #pragma unroll 1
     for (int row = block.thread / ITEMS; row < TILE_ROWS; row += STEP) {
-        Loading key, value;
+        const bool asks = row < QUERIES && first + row < ROWS;
+        const Angles angles(block, row, p, q), of_query(block, row < QUERIES ? first + row : ROWS, p, q);
+        Loading key, value, query;
         key.begin(block, row, QUERY + key_head * HEAD_DIM, p, q, row < keys);
         value.begin(block, row, QUERY + KEY + key_head * HEAD_DIM, p, q, row < keys);
-        Eight zeros = {};
-        const Words k = packed(row < keys ? rotated(block, key.end(block), row, p, q) : zeros), v = packed(row < keys ? value.end(block) : zeros);
+        query.begin(block, first + row, head * HEAD_DIM, p, q, asks);
+        const Words k = packed(rotated(key.end(block), angles)), v = packed(value.end(block));  // zeros behind the last key
         store_words(to + KEYS_AT + row * HEAD_PITCH, k);
         store_words(to + VALUES_AT + row * HEAD_PITCH, v);
+        if (row < QUERIES) store_words(to + QUERIES_AT + row * HEAD_PITCH, packed(rotated(query.end(block), of_query)));
         if (layer.keys == nullptr || head % SHARERS != 0 || row < first || row >= keys) continue;
         const long long place = (static_cast<long long>(row / LENGTH * KV_HEADS + key_head) * CACHE + row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
         keep_words(layer.keys + place, k);
         keep_words(layer.values + place, v);
-    }
-#pragma unroll 1
-    for (int row = block.thread / ITEMS; row < QUERIES; row += STEP) {
-        const bool has = first + row < ROWS;
-        Loading query;
-        query.begin(block, first + row, head * HEAD_DIM, p, q, has);
-        Eight zeros = {};
-        store_words(to + QUERIES_AT + row * HEAD_PITCH, packed(has ? rotated(block, query.end(block), first + row, p, q) : zeros));
     }
 }
 

@@ -23,13 +23,13 @@ static_assert(ROWS <= TILE_ROWS && GATE_COLUMNS == K_CHUNK && HEAD_DIM == K_CHUN
 template <int STAGE_, int COLUMNS_, int DEPTH_, int SPLITS_>
 struct Product {
     static constexpr int STAGE = STAGE_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, SPLITS = SPLITS_;
-    static constexpr int TILES = (COLUMNS + TILE - 1) / TILE, CHUNKS = DEPTH / K_CHUNK, TASKS = TILES * SPLITS;
-    static_assert(DEPTH % K_CHUNK == 0 && SPLITS <= CHUNKS);
+    static constexpr int TILES = (COLUMNS + TILE - 1) / TILE, PAIRS = DEPTH / (2 * K_CHUNK), TASKS = TILES * SPLITS;  // two chunks are multiplied at a time
+    static_assert(DEPTH % (2 * K_CHUNK) == 0 && SPLITS <= PAIRS);
 
     __device__ static int tile(int task) { return task % TILES; }
     __device__ static int split(int task) { return task / TILES; }
-    __device__ static int begin(int task) { return split(task) * CHUNKS / SPLITS; }
-    __device__ static int end(int task) { return (split(task) + 1) * CHUNKS / SPLITS; }
+    __device__ static int begin(int task) { return split(task) * PAIRS / SPLITS * 2; }
+    __device__ static int end(int task) { return (split(task) + 1) * PAIRS / SPLITS * 2; }
 };
 
 // Stages of a layer, and what precedes the first and follows the last.

@@ -10,6 +10,9 @@ __device__ __forceinline__ void for_tasks(Work&& work) {
     for (int task = blockIdx.x; task < P::TASKS; task += BLOCKS) work(task);
 }
 
+// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+__device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
+
 // This block's part of COUNT pieces of work that are spread over the chip, some blocks apart.
 template <int COUNT, class Work>
 __device__ __forceinline__ void for_spread(Work&& work) {

@@ -18,15 +18,15 @@ K_CHUNK: Final = 64
 BOX: Final = 32
 """Of k in a slot of a ring, and rows of weights in a copy: K_CHUNK and BOX of common.cuh."""
 
-IN_FLIGHT: Final = 4
-"""Slots of weights that are being filled at a time, as in `tileprof.runtime.decode`."""
+IN_FLIGHT: Final = 3
+"""Slots of weights that are being filled at a time. Measured: see `tileprof/runtime/NOTES.md`."""
 
 HEAD_DIM: Final = 64
 _TILE: Final = 128
 _QUERIES: Final = 32
 _SLOTS, _ACTIVATION_SLOTS = 9, 7
 _MOST_SPLITS: Final = 8
-_MOST_QKV_SPLITS: Final = 5  # a thread holds the parts of eight columns
+_MOST_QKV_SPLITS: Final = 4  # a thread holds the parts of eight columns of a query, a key and a value
 _MOST_HIDDEN: Final = 4096  # a thread holds the parts of its columns of a row
 _MOST_LAYERS: Final = 120  # their addresses fit a kernel's parameters
 
@@ -74,7 +74,7 @@ class PrefillShape:
             "DOWN": (self.hidden, self.intermediate, _MOST_SPLITS if self.hidden <= 2048 else _MOST_SPLITS // 2),
         }  # fmt: skip
         splits = {
-            name: max(1, min(most, blocks // (columns // _TILE), depth // K_CHUNK))
+            name: max(1, min(most, blocks // (columns // _TILE), depth // (2 * K_CHUNK)))
             for name, (columns, depth, most) in products.items()
         }
         return splits | dict.fromkeys(("OUTPUT", "DOWN"), min(splits["OUTPUT"], splits["DOWN"]))
@@ -109,9 +109,9 @@ class PrefillShape:
             % _TILE
             == 0
             and self.hidden <= _MOST_HIDDEN,
-            f"an intermediate size of {self.intermediate}, which {_TILE // 2} does not divide": self.intermediate
-            % (_TILE // 2)
+            f"an intermediate size of {self.intermediate}, which {_TILE} does not divide": self.intermediate % _TILE
             == 0,
+            f"{self.heads} heads, an odd number": self.heads % 2 == 0,
             f"a vocabulary of {self.vocabulary}, which 8 does not divide": self.vocabulary % 8 == 0,
             f"{self.layers} layers, and at most {_MOST_LAYERS} are taken": self.layers <= _MOST_LAYERS,
         }

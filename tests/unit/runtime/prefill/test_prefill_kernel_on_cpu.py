@@ -22,15 +22,17 @@ from tileprof.runtime.prefill.shape import PrefillShape
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
 BASE = PrefillShape(
-    "bfloat16", batch=1, length=40, layers=2, hidden=128, intermediate=128, heads=2, kv_heads=1, head_dim=64, vocabulary=264, epsilon=1e-5, scale=0.125,
+    "bfloat16", batch=1, length=40, layers=2, hidden=256, intermediate=256, heads=2, kv_heads=1, head_dim=64, vocabulary=264, epsilon=1e-5, scale=0.125,
     cache=48,
 )  # fmt: skip
 CASES = {
-    "three blocks": (BASE, 3),
+    "k cut in two": (BASE, 5),
     "two sequences, float16, more blocks than tasks": (replace(BASE, batch=2, length=9, dtype="float16", cache=0), 7),
-    "an odd number of layers, blocks without a gate": (replace(BASE, layers=3, hidden=256, heads=4, kv_heads=2), 4),
+    "an odd number of layers, blocks without a gate": (
+        replace(BASE, layers=3, hidden=512, intermediate=128, heads=4, kv_heads=2), 4
+    ),
     "more tasks than blocks": (replace(BASE, layers=1, hidden=512, cache=0), 2),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ FAULTS = {
     "no fence in front of a flag": ("common.cuh", "    fence_proxy_async_global();\n    delay(block, stage);", "    delay(block, stage);"),
     "a slot of weights is filled before it is free": ("loads.cuh", "            wait_local(block.shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);\n", ""),
     "a slot of activations is filled before it is free": ("loads.cuh", "        wait_local(block.shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n", ""),
-    "weights are read before they are there": ("product.cuh", "        wait_local(block.shared + W_FULL + 8 * rings.weights.slot, rings.weights.turn);\n", ""),
+    "weights are read before they are there": ("product.cuh", "            wait_local(block.shared + W_FULL + 8 * weights[i], rings.weights.turn);\n", ""),
     "attention begins before all keys are there": ("attention.cuh", "    load_heads(block, layer, head, first, keys);\n    consumers_meet();\n", "    load_heads(block, layer, head, first, keys);\n"),
     "warps' squares are added too early": ("finish.cuh", "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);\n    consumers_meet();", "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);"),
 }  # fmt: skip
@@ -98,7 +100,7 @@ SEEN_IN = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_seen(fault, folder):
-    name = SEEN_IN.get(fault, "three blocks")
+    name = SEEN_IN.get(fault, "k cut in two")
     source, before, after = FAULTS[fault]
 
     def patch(path: str, text: str) -> str:
@@ -112,7 +114,7 @@ def test_a_planted_fault_is_seen(fault, folder):
 
 
 def test_a_wait_that_gives_up_names_stage_layer_and_what_it_waited_for(folder):
-    name = "three blocks"
+    name = "k cut in two"
 
     def patch(path: str, text: str) -> str:
         missing = "if (block.thread == 0 && flag != MIDDLE_FLAGS + 7) add_release"
