@@ -1,6 +1,6 @@
 """What launches cost on this machine, measured, as a device file that `tileprof simulate --device FILE` takes.
 
-    python -m tileprof.runtime.acs.costs -o here.json
+python -m tileprof.runtime.acs.costs -o here.json
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def measure() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="tileprof-costs-") as folder:
         program = Path(folder) / "launch_costs"
         source = str(SOURCES / "launch_costs.cc")
-        building.run([host_compiler(), "-std=c++17", "-O2", "-pthread", "-x", "c++", source, "-ldl", "-o", str(program)], _WHAT)
+        building.run(
+            [host_compiler(), "-std=c++17", "-O2", "-pthread", "-x", "c++", source, "-ldl", "-o", str(program)], _WHAT
+        )
         try:
             done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -59,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the file; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="device file to write, .json")
-    parser.add_argument("--like", metavar="NAME", help="device whose other numbers hold; default: the one of the GPU's name")
+    parser.add_argument(
+        "--like", metavar="NAME", help="device whose other numbers hold; default: the one of the GPU's name"
+    )
     options = parser.parse_args(argv)
     try:
         found = measure()
