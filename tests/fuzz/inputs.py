@@ -310,10 +310,9 @@ def _change_folder(trace: Path, folder: Path, change: str) -> None:
 
 def _change_table(path: Path, kind: str, rest: list[Any]) -> None:
     try:
-        table = pq.read_table(path, partitioning=None)
-    except (OSError, pa.ArrowException):
+        made = _changed_table(pq.read_table(path, partitioning=None), kind, rest[1:])
+    except (OSError, pa.ArrowException, UnicodeDecodeError):
         return  # an operation before this one broke it
-    made = _changed_table(table, kind, rest[1:])
     if made is not None:
         pq.write_table(made, path)
 
