@@ -95,6 +95,7 @@ def _prepare(parser: ArgumentParser) -> None:
         help=f"tiles held back as long as the policy allows, one at a time (default {DELAYED}; 0: all)",
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
+    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the recorded one)")
     add("--json", action="store_true", help="for programs")
     add(
         "--timeline",
@@ -145,7 +146,7 @@ def _run(options: Namespace) -> int:
     check_scheduler(options.scheduler)
     with steps() as say:
         say("reading the policy")
-        policy = policies.load(options.policy[0])
+        policy = policies.load(options.policy[0], options.at)
         found = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
     if options.json:
         json.dump(found, sys.stdout, indent=1, allow_nan=False)
@@ -182,7 +183,7 @@ def _compare(options: Namespace) -> int:
     if options.csv:
         check_file(options.csv, force=options.force)
     with steps() as say:
-        found = compare([policies.load(path) for path in options.policy], options.compile, say)
+        found = compare([policies.load(path, options.at) for path in options.policy], options.compile, say)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)
@@ -325,7 +326,8 @@ def _print(found: dict[str, Any]) -> None:
             f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most "
             f"{number['tolerance']:g}); {order}."
         )
-    print("Executed tile by tile on the CPU: nothing was measured.")
+    if not found.get("gpu"):
+        print("Executed tile by tile on the CPU: nothing was measured.")
     for line in sentences(found["gpu"]) if found.get("gpu") else ():
         print(line)
 
