@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         found = measure()
-        print(json.dumps(found, indent=1))
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
         if options.output is not None:
             options.output.write_text(json.dumps(device_file(found, options.like), indent=1) + "\n", encoding="utf-8")
     except (UserError, OSError) as error:
