@@ -1,4 +1,4 @@
-"""Exported headers of recorded pairs, built against cuSync and against the bundled runtime: do both print the same?
+"""Exported headers of recorded pairs, built against cuSync and against the bundled runtime: both print the same.
 
 ``python tests/gpu/headers_of_pairs.py OUT TRACE [TRACE ...]`` takes pairs in the order of the report, in turn from
 every trace, until there are `PAIRS`; without traces the headers are those in OUT. CUSYNC_PATH names a checkout of cuSync.
