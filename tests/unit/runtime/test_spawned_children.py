@@ -108,7 +108,9 @@ def controller(tmp_path_factory) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("controller")
     (folder / "controller.cpp").write_text(CONTROLLER)
     subprocess.run(
-        ["g++", *FLAGS, "-shared", "-fPIC", f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"], cwd=folder, check=True
+        ["g++", *FLAGS, "-shared", "-fPIC", f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"],
+        cwd=folder,
+        check=True,
     )
     library = ctypes.CDLL(str(folder / "controller.so"))
     library.worth.argtypes = [ctypes.c_float] * 5 + [ctypes.c_int] * 3
