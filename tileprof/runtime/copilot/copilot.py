@@ -99,9 +99,9 @@ class Tower:
         library.tower_new.restype = ctypes.c_void_p
         library.tower_add.argtypes = [ctypes.c_void_p] * 3
         library.tower_remove.argtypes = [ctypes.c_void_p] * 2
-        library.tower_delete.argtypes = [ctypes.c_void_p]
+        library.tower_close.argtypes = [ctypes.c_void_p]
         self._tower = library.tower_new()
-        atexit.register(library.tower_delete, self._tower)
+        atexit.register(library.tower_close, self._tower)
 
     def add(self, step: Any, pilot: int) -> None:
         """Step a co-pilot from now on."""

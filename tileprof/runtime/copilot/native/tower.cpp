@@ -69,9 +69,9 @@ void tower_remove(Tower* tower, void* pilot) {
         }
 }
 
-void tower_delete(Tower* tower) {
+// Ends the thread. The tower stays: pilots may still be removed.
+void tower_close(Tower* tower) {
     tower->leaving = true;
     tower->thread.join();
-    delete tower;
 }
 }
