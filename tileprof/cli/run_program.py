@@ -30,6 +30,7 @@ COLUMNS: Final = (
     "eager_us",
     "inductor_us",
     "tileprof_us",
+    "predicted_us",
     "weights_us",
     "kept",
     "not_taken",
@@ -120,12 +121,23 @@ def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
 
     console = terminal(file=sys.stderr)
     table = Table(box=None, pad_edge=False)
-    for name in ("model", "calls", "eager", "Inductor", "tileprof", "weights alone", "Inductor / tileprof"):
+    for name in (
+        "model",
+        "calls",
+        "eager",
+        "Inductor",
+        "tileprof",
+        "predicted",
+        "weights alone",
+        "Inductor / tileprof",
+    ):
         table.add_column(name, justify="left" if name == "model" else "right")
     for row in rows:
         times = [_us(row.us.get(v)) for v in ("eager", "inductor", "tileprof")]
         gain = f"{row.us['inductor'] / row.us['tileprof']:.2f}x" if {"inductor", "tileprof"} <= set(row.us) else "-"
-        table.add_row(*map(Text, (plain(row.name), f"{row.count:,}", *times, _us(row.bound_us), gain)))
+        table.add_row(
+            *map(Text, (plain(row.name), f"{row.count:,}", *times, _us(row.expected_us), _us(row.bound_us), gain))
+        )
     console.print(table)
     for row in rows:
         for sentence in sentences(row):
@@ -190,6 +202,7 @@ def _flat(row: Compared) -> dict[str, Any]:
         "calls": row.count,
         "graph": row.graph,
         **{f"{v}_us": row.us.get(v) for v in ("eager", "inductor", "tileprof")},
+        "predicted_us": row.expected_us,
         "weights_us": row.bound_us,
         "kept": row.kept,
         "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.left),

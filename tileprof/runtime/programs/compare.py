@@ -14,6 +14,7 @@ from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.compile.report import Report, reports
 from tileprof.runtime.programs.calls import Call, tensors_in
+from tileprof.runtime.programs.expected import expected_us
 from tileprof.runtime.programs.timeline import Timeline, observing
 
 VARIANTS: Final = ("eager", "inductor", "tileprof")
@@ -34,6 +35,8 @@ class Compared:
     us: dict[str, float] = field(default_factory=dict)
     graph: bool = True
     bound_us: float | None = None
+    expected_us: float | None = None
+    """Of the program with kernels of this package, predicted from their plans before it ran."""
     failures: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
@@ -84,7 +87,20 @@ def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: b
             state.restore()
     found.reports = made
     found.bound_us = _bound(call)
+    found.expected_us = expected(made)
     return found
+
+
+def expected(reports: list[Report]) -> float | None:
+    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a program of these, or no model of it is there."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        device = of_driver(torch.cuda.get_device_name())
+    except UserError:
+        return None
+    each = [expected_us(report.regions, report.left, device) for report in reports]
+    return sum(us for us in each if us is not None) if each and None not in each else None
 
 
 def _time_region(found: Compared, region: Any, device: Any, inputs: list[Any]) -> None:
