@@ -64,6 +64,8 @@ def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> 
         (True, False, None, 12),
         (False, True, None, 23),
         (False, True, ["T5", "VGG"], 2),
+        (False, False, ["LLaMA-1B, 1 token"], 1),
+        (False, False, ["LLaMA"], 4),
         (False, False, ["T5"], 0),
     ],
 )

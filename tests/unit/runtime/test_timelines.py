@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 from encoder_programs import pre_norm
+from networks import small
 
 from tileprof.analysis import build_graph
 from tileprof.cli import main
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
+from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import plan_of
-from tileprof.runtime.programs.timeline import DECODER_STAGES, observer, observing, of_blocks, of_decoder
+from tileprof.runtime.programs.timeline import DECODER_STAGES, observer, observing, of_blocks, of_decoder, of_network
 from tileprof.runtime.programs.whole_policy import of_blocks as plan_of_blocks
+from tileprof.runtime.programs.whole_policy import of_network as plan_of_network
 from tileprof.trace import load, validate
 
 H200 = of_driver("NVIDIA H200")
@@ -88,6 +91,24 @@ def test_a_run_of_a_decoder_is_a_valid_trace_and_its_stages_depend_on_each_other
     names = [stage.name for stage in timeline.stages]
     pairs = {(names[p], names[c]) for p, c in zip(graph.pairs["producer"], graph.pairs["consumer"], strict=True)}
     assert {("qkv 0", "attention 0"), ("attention 0", "output 0"), ("output 0", "gate 0"), ("gate 0", "down 0"), ("down 0", "qkv 1"), ("down 1", "head")} <= pairs  # fmt: skip
+
+
+def test_a_run_of_a_network_is_a_valid_trace_whose_graph_is_the_plans(tmp_path) -> None:
+    plan = planned(small(2), 16)
+    times = np.zeros((len(plan.tasks), 7), np.int64)
+    times[:, 0] = 10**9 + 1000 * (20 * plan.tasks[:, 0] + np.arange(len(plan.tasks)))
+    times[:, 1], times[:, 6] = times[:, 0] + 400, times[:, 0] + 900
+    timeline = of_network(plan, times, 384, 200_000)
+    path = write_trace(timeline, tmp_path / "run.tileprof", H200, ["infer.py"])
+    assert not validate(load(path))
+    graph = build_graph(load(path))
+    found = {}
+    for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
+        parent, child, _ = graph.blocks[number].edges()
+        found.setdefault((producer, consumer), set()).update(zip(parent.tolist(), child.tolist(), strict=True))
+    needed = plan_of_network(plan).needed
+    assert found == {key: set(zip(p.tolist(), c.tolist(), strict=True)) for key, (p, c) in needed.items() if len(p)}
+    assert (timeline.stages[0].end_ns - timeline.stages[0].begin_ns == 500).all()
 
 
 def test_every_weight_is_read_once_and_every_result_written_once() -> None:

@@ -19,7 +19,9 @@ from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
 from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
+from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
+from tileprof.runtime.compile.patches import patches_as_products
 from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
@@ -96,6 +98,10 @@ def _program(
     race: Race,
 ) -> Callable[..., Any]:  # fmt: skip
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
+    assert graph.module is not None
+    held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
+    patches_as_products(graph.module.graph, held)
+    outer_products_as_multiplications(graph.module.graph, held)
     selections = _selections(regions) if options.use == "measured" else [regions]
     if race.known is not None:
         selections = [each for each in selections if named(each) == race.known.kept]

@@ -17,11 +17,13 @@ from tileprof.arrays import I64
 from tileprof.runtime.executor import Touches
 
 if TYPE_CHECKING:
+    from tileprof.runtime.convnet.plan import Plan as NetworkPlan
     from tileprof.runtime.decode.shape import DecoderShape
     from tileprof.runtime.encoder.plan import Plan
 
 READ, WRITE = 0, 1
 DECODER_STAGES: Final = ("qkv", "attention", "output", "gate", "down", "head")
+_HALF: Final = 2  # bytes of an element
 _GROUP: Final = 8  # rows of a product that a block computes together
 
 
@@ -159,6 +161,55 @@ def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threa
             rows = [(tile, *row) for tile, block in enumerate(ran) for row in shares.touches(layer, kind, int(block))]
             runs.append(StageRun(f"{kind} {layer}" if kind != "head" else kind, ran, begin - start, end - start, Touches.of(rows), shares.flops(kind)))  # fmt: skip
     return Timeline(f"decoder, {shape.layers} layers", shares.buffers.all, tuple(runs), threads, shared_bytes)
+
+
+def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -> Timeline:
+    """A run of a convolutional network. ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has stored, has posted; 0 where it has no such moment."""
+    from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+
+    times = np.asarray(times, np.int64)
+    block_of = np.repeat(np.arange(plan.blocks), np.diff(plan.heads, axis=1)[:, 0])
+    layers, tilings, start = plan.network.layers, plan.tilings, int(times[times > 0].min())
+    buffers = _Buffers()
+    numbers = [
+        buffers.number(plan.network.name(n), _HALF * int(np.prod(layer.shape)), "activation")
+        for n, layer in enumerate(layers)
+    ]
+    runs = []
+    for at, layer in enumerate(layers):
+        tiling, rows = tilings[at], list[tuple[int, ...]]()
+        images, height, width, channels = layer.shape
+        here = np.flatnonzero(plan.tasks[:, 0] == at)
+        for number, (_, image, y, x, column) in enumerate(plan.tasks[here, :5].tolist()):
+            first = column * tiling.width
+            wide, across = min(tiling.width, channels - first), min(tiling.columns, width - x)
+            for one in range(image, min(images, image + tiling.images)):
+                to = (((one * height) + y) * width + x) * channels + first
+                pitch = _HALF * channels
+                rows.append((number, numbers[at], WRITE, _HALF * to, _HALF * wide, across, pitch, min(tiling.rows, height - y), pitch * width))  # fmt: skip
+            for read in reads(plan.network, tiling, Tile(at, image, y, x, column)):
+                _, source_height, source_width, source_channels = layers[read.layer].shape
+                row = _HALF * source_width * source_channels
+                rows += [
+                    (number, numbers[read.layer], READ, (one * source_height + read.rows[0]) * row, (read.rows[1] - read.rows[0]) * row, 1, 0, 1, 0)
+                    for one in range(*read.images)
+                ]  # fmt: skip
+            if layer.source == INPUT:
+                rows.append((number, buffers.number("image", _HALF * int(np.prod(layer.reads)), "input"), READ, 0, _HALF * int(np.prod(layer.reads)), 1, 0, 1, 0))  # fmt: skip
+            if isinstance(layer, Convolution):
+                deep = layer.reads[3] * layer.size[0] * layer.size[1]
+                weights = buffers.number(f"weights of {plan.network.name(at)}", _HALF * deep * channels, "parameter")
+                rows.append((number, weights, READ, _HALF * deep * first, _HALF * deep * wide, 1, 0, 1, 0))
+        begin = np.where(times[here, 1] > 0, times[here, 1], times[here, 0])
+        pixels = images * height * width
+        flops = (
+            2 * pixels * channels * layer.reads[3] * layer.size[0] * layer.size[1]
+            if isinstance(layer, Convolution)
+            else 0
+        )
+        runs.append(StageRun(plan.network.name(at), block_of[here], begin - start, times[here].max(axis=1) - start, Touches.of(rows), flops))  # fmt: skip
+    return Timeline("convolutional network", buffers.all, tuple(runs), threads, shared_bytes)
 
 
 class _Shares:
