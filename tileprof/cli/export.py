@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
 from tileprof.cli.saying import say
+from tileprof.cli.sizes import for_range
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -62,6 +63,12 @@ def _prepare(parser: ArgumentParser) -> None:
         help="make a stage of every launch in between (default: activations and sums become epilogues where the "
         "runtime has them)",
     )
+    add(
+        "--for",
+        dest="sizes",
+        metavar="RANGE",
+        help="json: one policy for a range of sizes, proved for each: 'tokens=1..4096', 'images=8..64 step 8'",
+    )
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
     add(
         "--several-waits",
@@ -75,6 +82,8 @@ def _run(options: Namespace) -> int:
 
     if options.several_waits and options.format != "cusync":
         raise UserError("--several-waits is for --format cusync")
+    if options.sizes and (options.format != "json" or options.fuse or options.source.endswith(".dep")):
+        raise UserError("--for is for --format json of a trace, whose stages this package's kernels compute")
     if options.output is None:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
@@ -286,6 +295,8 @@ def _texts(
         policy = made.policy
     else:
         texts = {}
+    if options.sizes:
+        return {"policy.json": for_range(policy, options.sizes)}
     return {**texts, "policy.json": json.dumps(to_dict(policy), indent=1) + "\n"}
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MOST_PAIRS = 50
 """Pairs of a recording that are tried for stages with operators."""
 
+ROWS = "rows"
+"""The tiles of an epilogue: see `tileprof.record.model.recut`."""
+
 MOST_SETS = 16
 """Different sets of products for which tiles are looked for."""
 
@@ -63,6 +66,7 @@ class Chosen:
     """Launches of a cut that are stages, those that become their epilogues, and the tiles that suit the runtime."""
 
     stages: tuple[int, ...]
+    folded: tuple[int, ...]
     suited: Suited
 
 
@@ -99,7 +103,8 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
         return None
     found: dict[str, tuple[Chosen, Policy] | None] = {}
     for stages in sets:
-        policy = stages_with(graph, stages, epilogues_between(graph, stages))
+        folded = epilogues_between(graph, stages)
+        policy = stages_with(graph, stages, folded)
         if policy is None:
             continue
         key = json.dumps([{**s.operator, "operands": _layouts(s)} for s in policy.stages], sort_keys=True)
@@ -107,7 +112,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
             if len(found) == MOST_SETS:
                 break
             fit = suited(policy, device.sms)
-            found[key] = None if fit is None else (Chosen(tuple(stages), fit), policy)
+            found[key] = None if fit is None else (Chosen(tuple(stages), tuple(folded), fit), policy)
     taken = [each for each in found.values() if each is not None]
     if not taken:
         return None
@@ -126,6 +131,7 @@ def retiled(cut: Cut, chosen: Chosen) -> Cut:
         launch: tile_word(name, tile)
         for launch, name, tile in zip(chosen.stages, chosen.suited.names, chosen.suited.tiles, strict=True)
     }
+    words |= dict.fromkeys(chosen.folded, ROWS)
     return in_tiles_of_stages(cut.recorded_graph, cut.recorded(words)) or cut
 
 
@@ -182,9 +188,9 @@ def fitting(policy: Policy, graph: TileGraph) -> TileGraph:
     """The graph whose launches the policy names: the recording's own, or the one of `in_tiles_of_stages`."""
     if _names(policy, graph):
         return graph
-    cut = in_tiles_of_stages(graph)
-    if cut is not None and not _names(policy, cut.graph):
-        cut = in_tiles_of_stages(graph, cut.recorded(_words(policy)))
+    cut, words = in_tiles_of_stages(graph), _words(policy)
+    if cut is not None and words:
+        cut = in_tiles_of_stages(graph, cut.recorded(words))
     return cut.graph if cut is not None and _names(policy, cut.graph) else graph
 
 
@@ -196,7 +202,8 @@ def _words(policy: Policy) -> dict[int, str]:
         sizes = isinstance(tile, list) and len(tile) == 2 and all(type(n) is int and 0 < n <= MOST_SIDE for n in tile)
         if name in TILED and sizes and stage.launch is not None:
             found[stage.launch] = tile_word(str(name), tile)
-    return found
+    epilogues = policy.guard.get("epilogues", [])
+    return found | {launch: ROWS for launch in epilogues if type(launch) is int}
 
 
 def _names(policy: Policy, graph: TileGraph) -> bool:

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
+from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.policy.verification.verifier import Verification
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
+from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
 
 try:
@@ -55,9 +57,12 @@ class Pipeline:
         return self.chain.verify(self.policy, self.memory)
 
     @classmethod
-    def from_policy(cls, path: Path | str) -> Pipeline:
-        """The pipeline of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
-        return cls(load_policy(path))
+    def from_policy(cls, path: Path | str) -> Pipeline | SizedPipeline:
+        """The pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or `UserError` naming
+        what is wrong with it.
+        """
+        symbolic = load_symbolic(path)
+        return cls(load_policy(path)) if symbolic is None else SizedPipeline(symbolic, cls)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         given = self._bound(tensors, named)
