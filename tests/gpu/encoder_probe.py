@@ -1,4 +1,7 @@
-"""Times of stacks of transformer blocks in one launch, stage by stage: python encoder_probe.py MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps]..."""
+"""Times of stacks of transformer blocks in one launch, stage by stage.
+
+python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:narrow=80][:splits=2][:layers=12][:stamps], or whole:MODEL for a model behind torch.compile and its kernels.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +50,11 @@ def timed(launcher: Launcher, given: dict[str, torch.Tensor]) -> tuple[float, fl
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         launcher(given)
+    return replayed(graph)
+
+
+def replayed(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
+    """Median and least of the microseconds of a replay."""
     times = []
     for _ in range(REPLAYS + 3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -92,7 +100,9 @@ def planned(case: str) -> tuple[Plan, dict[str, int]]:
     chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
     program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 2)
     blocks = max_clusters(cluster) * cluster
-    return plan_of(program, blocks, cluster, chosen.get("width"), chosen.get("splits")), chosen
+    width = chosen.get("width")
+    widths = None if width is None else (width, chosen.get("narrow", width))
+    return plan_of(program, blocks, cluster, widths, chosen.get("splits")), chosen
 
 
 def one(case: str) -> str:
@@ -107,7 +117,7 @@ def one(case: str) -> str:
     same = all(torch.equal(launcher(given)[0], out) for _ in range(20))
     median, least = timed(launcher, given)
     tasks = max(map(len, plan.blocks))
-    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, at most {tasks} tasks, error {error:.1e}, same bits {same}"
+    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, widths {plan.widths}, at most {tasks} tasks, error {error:.1e}, same bits {same}"
     say(line)
     if "stamps" in chosen:
         stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True))
@@ -118,8 +128,42 @@ def one(case: str) -> str:
     return line
 
 
+WHOLE = {"gpt2": "GPT-2, 128 tokens", "bert": "BERT base, 128 tokens", "vit": "ViT-B/16"}
+
+
+def whole(case: str) -> str:
+    """A model through torch.compile, and which kernels a call consists of."""
+    from model_cases import TABLE
+
+    chosen = TABLE[WHOLE[case.removeprefix("whole:")]]("cuda", False)
+    torch._dynamo.reset()
+    program = torch.compile(chosen.model, backend="tileprof", options={"use": "always"})
+    with torch.no_grad():
+        for _ in range(3):
+            out = chosen.call(program)
+        exact = chosen.reference()
+        error = ((out.float() - exact).norm() / exact.norm()).item()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            chosen.call(program)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            chosen.call(program)
+        median, least = replayed(graph)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(10):
+                graph.replay()
+            torch.cuda.synchronize()
+    line = f"{case:36} {median:7.1f} us (least {least:.1f}), error {error:.1e}"
+    say(line)
+    for event in sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)[:14]:
+        say(f"    {event.self_device_time_total / 10:8.2f} us a call, {event.count / 10:4.1f} times: {event.key[:110]}")
+    return line
+
+
 def main(cases: list[str]) -> None:
-    plans = [planned(case) for case in cases]
+    plans = [planned(case) for case in cases if not case.startswith("whole:")]
     headers = {header(plan, Options()) for plan, _ in plans}
     headers |= {header(plan, Options(stamps=True)) for plan, chosen in plans if "stamps" in chosen}
     with ThreadPoolExecutor(16) as pool:
@@ -128,7 +172,7 @@ def main(cases: list[str]) -> None:
     lines = []
     for case in cases:
         try:
-            lines.append(one(case))
+            lines.append(whole(case) if case.startswith("whole:") else one(case))
         except Exception:  # noqa: BLE001 - the other cases are still measured
             say(case + " failed: " + traceback.format_exc())
     say("\n".join(["", *lines]))

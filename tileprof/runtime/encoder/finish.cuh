@@ -13,7 +13,7 @@ __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
     return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
 }
 
-__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, bool& gave_up) {
+__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, bool& gave_up) {
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits), column = 4 * threadIdx.x;
     const int row = TASK_S32(record, row), end = row + TASK_S32(record, part);
     const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual), out = STAGE_PLACE(record, out);
@@ -38,6 +38,9 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         }
         complete(arguments, record, parts, gave_up, part_at);
         if (residual.other != 0) complete(arguments, record, added, gave_up, residual_at);
+#pragma unroll
+        for (int split = 0; split < MOST_SPLITS; ++split)
+            if (mine && split < splits) store_relaxed_gpu_u32x4(reinterpret_cast<void*>(part_at(split)), absent_u32x4());
         stamp(arguments, number, 1);
         float4 v = floats(parts[0]);
 #pragma unroll

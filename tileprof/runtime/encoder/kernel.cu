@@ -14,9 +14,9 @@
 
 constexpr int THREADS = 384;
 
-// What of the weights a task multiplies. `half`: columns of each of two boxes, or 0 where one box is K-major.
+// What of the weights a task multiplies.
 struct alignas(16) Stream {
-    s32 stage, column, from, chunks, bytes, half, unused[2];
+    s32 stage, column, from, chunks, bytes, unused[3];
 };
 
 extern __shared__ unsigned char memory[];
@@ -57,11 +57,13 @@ __device__ __forceinline__ void say_free(const Parameters& parameters, u32 share
     });
 }
 
-__device__ __forceinline__ void copy_weights(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y) {
+// A block of k: as rows of columns, or as rows of k of 32 columns each.
+__device__ __forceinline__ void copy_weights(u32 to, const TensorMap* map, u32 barrier, s32 k, s32 column) {
+    const s32 x = K_MAJOR ? k : 0, y = K_MAJOR ? column : k, z = K_MAJOR ? 0 : column / 32;
     if constexpr (CLUSTER == 1)
-        copy_tensor_3d(to, map, barrier, x, y, 0, EVICT_NORMAL);
+        copy_tensor_3d(to, map, barrier, x, y, z, EVICT_NORMAL);
     else
-        copy_tensor_3d_multicast(to, map, barrier, x, y, 0, (1 << CLUSTER) - 1, EVICT_NORMAL);
+        copy_tensor_3d_multicast(to, map, barrier, x, y, z, (1 << CLUSTER) - 1, EVICT_NORMAL);
 }
 
 __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 shared, u32 rank) {
@@ -74,12 +76,7 @@ __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 s
             const u32 slot = place % SLOTS, to = shared + slot * SLOT_BYTES, full = shared + WEIGHTS_FULL + 8 * slot;
             const s32 k = stream.from + K_CHUNK * (place - chunk);
             wait_cluster(shared + WEIGHTS_READY + 8 * slot, place / SLOTS & 1);
-            if (stream.half == 0) {
-                copy_weights(to, map, full, k, stream.column);
-            } else {
-                copy_weights(to, map, full, stream.column, k);
-                copy_weights(to + 2 * K_CHUNK * stream.half, map, full, stream.column + stream.half, k);
-            }
+            copy_weights(to, map, full, k, stream.column);
         }
     });
 }
@@ -92,6 +89,7 @@ __device__ __forceinline__ void copy_table(u32 to, const void* from, int vectors
 // One record after the other, while consumers are at the one before.
 __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shared, int lane) {
     const int begin = arguments.task_ends[blockIdx.x], end = arguments.task_ends[blockIdx.x + 1];
+    const s32 runs = load_relaxed_gpu_s32(arguments.state);
 #pragma unroll 1
     for (int number = begin; number < end; ++number) {
         const u32 place = number - begin, slot = place % RECORDS, record = shared + RECORDS_AT + slot * RECORD_BYTES;
@@ -100,7 +98,12 @@ __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shar
         copy_table(record, arguments.stages + task.stage, sizeof(Stage) / 16, lane);
         copy_table(record + RECORD_TASK, arguments.tasks + number, sizeof(Task) / 16, lane);
         __syncwarp();
-        const s32 runs = 0;  // parameters are in neither set
+        if (lane < ADDRESSES) {
+            const Place here = resolved(arguments, load_shared_u64(record + 8 * lane), runs);
+            store_shared_u64(record + 8 * lane, here.address);
+            store_shared_u64(record + RECORD_OTHERS + 8 * lane, here.other);
+        }
+        __syncwarp();
         const u64 gamma = STAGE_POINTER(record, gamma), beta = STAGE_POINTER(record, beta), bias = STAGE_POINTER(record, bias);
         const int columns = STAGE_S32(record, columns), width = STAGE_S32(record, width), left = columns - task.column;
         if (gamma != 0) {
@@ -125,9 +128,14 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
         const int kind = STAGE_S32(record, kind), depth = STAGE_S32(record, depth);
         stamp(arguments, number, 0);
         switch (kind) {
-            case PRODUCT: product(arguments, shared, record, number, runs, chunk, gave_up); break;
-            case FINISH: finish(arguments, shared, record, number, runs, gave_up); break;
-            default: attention(arguments, shared, record, number, runs, gave_up);
+            case PRODUCT:
+                if (NARROW == WIDE || STAGE_S32(record, width) == WIDE)
+                    product<WIDE / 8>(arguments, shared, record, number, chunk, gave_up);
+                else
+                    product<NARROW / 8>(arguments, shared, record, number, chunk, gave_up);
+                break;
+            case FINISH: finish(arguments, shared, record, number, gave_up); break;
+            default: attention(arguments, shared, record, number, gave_up);
         }
         delay(arguments, number, 1);
         meet_consumers();  // shared memory is the next task's

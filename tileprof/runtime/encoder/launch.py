@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tileprof.errors import UserError
 from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
-from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, faults, plan_of
+from tileprof.runtime.encoder.cut import K_CHUNK, cluster_for
+from tileprof.runtime.encoder.plan import Plan, Tiled, faults, parts_in, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import (
     PARAMETER,
@@ -48,8 +49,10 @@ class Launcher:
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        self._offsets, size = _offsets(plan)
+        self._offsets, size = _offsets(plan, parts=False)
+        self._part_offsets, parts_size = _offsets(plan, parts=True)
         self._workspace = torch.full((2, size // 4), -1, dtype=torch.int32, device=device)  # absent, says the kernel
+        self._parts = torch.full((parts_size // 4,), -1, dtype=torch.int32, device=device)
         tasks, ends = task_tables(plan)
         self._tables = [_upload(table, device) for table in (tasks, ends, *stream_tables(plan))]
         self._counts = torch.zeros(3 * _LINE, dtype=torch.int32, device=device)
@@ -70,9 +73,9 @@ class Launcher:
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def buffer(self, name: str) -> Tensor:
-        """A matrix between stages, as the last run left it."""
+        """A matrix between stages other than parts of sums, as the last run left it."""
         rows, columns, size = self.plan.sizes[name]
-        dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
+        dtype = getattr(torch, self.plan.program.dtype)
         begin = self._offsets[name] // size
         matrix = self._workspace[(int(self._counts[0]) - 1) % 2].view(dtype)
         return matrix[begin : begin + rows * columns].view(rows, columns)
@@ -111,6 +114,8 @@ class Launcher:
                 return PARAMETER | self._moving.index(name)
             if name in self._offsets:
                 return WORKSPACE | self._offsets[name]
+            if name in self._part_offsets:
+                return self._parts.data_ptr() + self._part_offsets[name]
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
@@ -137,11 +142,12 @@ class Runner:
     frozen = False
 
     def __init__(
-        self, program: Program, shapes: Sequence[Sequence[int]], device: torch.device, cluster: int = 2
+        self, program: Program, shapes: Sequence[Sequence[int]], device: torch.device, cluster: int | None = None
     ) -> None:
         capability = torch.cuda.get_device_capability(device)
         if capability != (9, 0):
             raise UserError(f"the transformer kernel is for compute capability 9.0; this GPU has {capability}")
+        cluster = cluster or cluster_for(program)
         with torch.cuda.device(device):
             plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
         if found := faults(plan):
@@ -170,9 +176,12 @@ def report(launcher: Launcher) -> None:
         )
 
 
-def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
-    """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
-    sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
+def _offsets(plan: Plan, *, parts: bool) -> tuple[dict[str, int], int]:
+    """Where each matrix between stages begins in a set of the workspace, or among the parts of sums, and the size of all, in bytes."""
+    names = parts_in(plan)
+    sizes = {
+        name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items() if parts == (name in names)
+    }
     offsets, end = {}, 0
     for name, size in sizes.items():
         offsets[name] = end
@@ -181,21 +190,20 @@ def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
 
 
 def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
-    """The tensor map of each product's weights: K-major with 128-byte swizzle, or half a tile of columns without."""
+    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte swizzle."""
     dtype = plan.program.dtype
     for number, stage in enumerate(plan.stages):
         if not isinstance(stage, Tiled):
             continue
         product, at = stage.product, MAP_WORDS * number
+        weight = address(product.weight)
         if product.k_major:
-            row, sizes, box = 2 * product.depth, (product.depth, product.columns, 1), (K_CHUNK, stage.width, 1)
-            outer = product.columns
+            sizes, box = (product.depth, product.columns, 1), (K_CHUNK, stage.width, 1)
+            strides, swizzle = (2 * product.depth, 2 * product.depth * product.columns), 128
         else:
-            row, sizes, box = 2 * product.columns, (product.columns, product.depth, 1), (stage.width // 2, K_CHUNK, 1)
-            outer = product.depth
-        maps.put_map(
-            at, address(product.weight), dtype, sizes, (row, row * outer), box, (1, 1, 1), swizzled=product.k_major
-        )
+            sizes, box = (32, product.depth, product.columns // 32), (32, K_CHUNK, stage.width // 32)
+            strides, swizzle = (2 * product.columns, 64), 64
+        maps.put_map(at, weight, dtype, sizes, strides, box, (1, 1, 1), swizzle=swizzle)
 
 
 def _upload(table: Any, device: torch.device) -> Tensor:
