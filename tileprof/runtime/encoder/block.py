@@ -248,8 +248,10 @@ class _Block:
     # Rows.
 
     def _behind(self, node: Any) -> Any:
-        """The node behind reshapes and copies of rows, as far as a value that stages compute."""
+        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows in order."""
         while aten.calls(node, *_STEPS) and node not in self._stack.known:
+            if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
+                break
             node = node.args[0]
         return node
 

@@ -115,7 +115,7 @@ class Launcher:
             if name in self._offsets:
                 return WORKSPACE | self._offsets[name]
             if name in self._part_offsets:
-                return self._parts.data_ptr() + self._part_offsets[name]
+                return int(self._parts.data_ptr()) + self._part_offsets[name]
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")

@@ -93,10 +93,10 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[2][HALF][4], u32 ac
 template <int HALF>
 __device__ __forceinline__ void meet_groups(float (&mine)[HALF][2], const float (&sums)[2][HALF][4], u32 area, int group, int side) {
     constexpr u32 LINE = 8 * 32, OTHERS = K_GROUPS - 1;
-    const u32 from = area + 8 * (threadIdx.x % 32) + side * HALF * LINE;
+    const u32 from = area + 8 * (threadIdx.x % 32);
 #pragma unroll
     for (int to = 0; to < K_GROUPS; ++to) {
-        const u32 at = from + (to * OTHERS + ((group - to - 1) & 3)) * (2 * HALF * LINE);
+        const u32 at = from + ((2 * to + side) * OTHERS + ((group - to - 1) & 3)) * (HALF * LINE);
 #pragma unroll
         for (int eight = 0; eight < HALF; ++eight) {
             const float low = sums[to / 2][eight][to % 2 * 2], high = sums[to / 2][eight][to % 2 * 2 + 1];
@@ -111,7 +111,7 @@ __device__ __forceinline__ void meet_groups(float (&mine)[HALF][2], const float 
     for (int other = 0; other < static_cast<int>(OTHERS); ++other)
 #pragma unroll
         for (int eight = 0; eight < HALF; ++eight) {
-            const float2 v = load_shared_f32x2(from + (group * OTHERS + other) * (2 * HALF * LINE) + eight * LINE);
+            const float2 v = load_shared_f32x2(from + (((2 * group + side) * OTHERS + other) * HALF + eight) * LINE);
             mine[eight][0] += v.x, mine[eight][1] += v.y;
         }
 }
@@ -148,7 +148,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
         chunk += chunks;
     }
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), column = TASK_S32(record, column);
-    const int r = TASK_S32(record, row) + 8 * group + lane / 4, odd = lane & 1;
+    const int row = TASK_S32(record, row) + 8 * group;
     const Place out = STAGE_PLACE(record, out), partials = STAGE_PLACE(record, partials);
     const bool bias = STAGE_POINTER(record, bias) != 0;
     const int out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
@@ -156,20 +156,46 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
     meet_consumers();  // nobody reads activations any more
     float mine[HALF][2];
     meet_groups(mine, sums, shared + AREA_AT, group, side);
+    // A warp's eight rows go through memory that it alone has read, so that its stores are of neighbours: each line that one touches costs time.
+    const u32 stage = shared + AREA_AT + (2 * group + side) * (K_GROUPS - 1) * HALF * 256;
+    __syncwarp();
+    if (partials.address != 0) {
+        constexpr u32 PITCH = 32 * HALF + 32;
 #pragma unroll
-    for (int eight = 0; eight < HALF; eight += 2) {  // even lanes finish four columns of one eight, odd lanes of the next
-        const bool two = eight + 1 < HALF;
-        const int next = two ? eight + 1 : eight;
-        const float low = exchange_xor(odd ? mine[eight][0] : mine[next][0], 1), high = exchange_xor(odd ? mine[eight][1] : mine[next][1], 1);
-        const int four = (side * HALF + eight + odd) * 8 + lane % 4 / 2 * 4, c = column + four;
-        if (r >= rows || c >= columns || (odd && !two)) continue;
-        float4 v = odd ? make_float4(low, high, mine[next][0], mine[next][1]) : make_float4(mine[eight][0], mine[eight][1], low, high);
-        if (partials.address != 0) {
-            store_matrix(partials, 4 * ((static_cast<u64>(begin / depth) * rows + r) * columns + c), words(v));
-            continue;
+        for (int eight = 0; eight < HALF; ++eight) store_shared_f32x2(stage + lane / 4 * PITCH + eight * 32 + lane % 4 * 8, mine[eight][0], mine[eight][1]);
+        __syncwarp();
+        const u64 first = static_cast<u64>(begin / depth) * rows + row;
+#pragma unroll
+        for (int piece = lane; piece < 16 * HALF; piece += 32) {
+            const int down = piece / (2 * HALF), four = piece % (2 * HALF) * 4, c = column + side * HALF * 8 + four;
+            if (row + down < rows && c < columns) store_matrix(partials, 4 * ((first + down) * columns + c), load_shared_u32x4(stage + down * PITCH + four * 4));
         }
-        if (bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * four)));
-        if (epilogue) v = activated<EPILOGUE>(v);
-        store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + c), packed(v));
+        return;
     }
+    constexpr u32 PITCH = 16 * HALF + 16;
+#pragma unroll
+    for (int eight = 0; eight < HALF; ++eight) {
+        const int two = (side * HALF + eight) * 8 + lane % 4 * 2;
+        float low = mine[eight][0], high = mine[eight][1];
+        if (bias && column + two < columns) {
+            float bias_low, bias_high;
+            unpack_two(load_shared_u32(record + RECORD_BIAS + 2 * two), bias_low, bias_high);
+            low += bias_low, high += bias_high;
+        }
+        if (epilogue) low = activated<EPILOGUE>(low), high = activated<EPILOGUE>(high);
+        store_shared_u32(stage + lane / 4 * PITCH + eight * 16 + lane % 4 * 4, pack(low, high));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int pass = 0; pass < 2; ++pass)  // what others wait for goes first
+#pragma unroll
+        for (int piece = lane; piece < 8 * HALF; piece += 32) {
+            const int down = piece / HALF, eight = piece % HALF, c = column + (side * HALF + eight) * 8;
+            const u64 at = 2 * (static_cast<u64>(row + down) * out_pitch + c);
+            if (row + down >= rows || c >= columns) continue;
+            if (pass == 0)
+                store_value(out, at, load_shared_u32x4(stage + down * PITCH + eight * 16));
+            else
+                make_absent(out, at, uint4{});
+        }
 }

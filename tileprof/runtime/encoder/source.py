@@ -56,11 +56,15 @@ Address = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written."""
+    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written.
+
+    ``sparing``: a thread for which nothing is there looks at one of its values, not at all.
+    """
 
     timeout_ns: int = 2_000_000_000
     delay_ns: int = 0
     stamps: bool = False
+    sparing: bool = True
 
 
 def header(plan: Plan, options: Options) -> str:
@@ -84,6 +88,7 @@ def header(plan: Plan, options: Options) -> str:
 constexpr bool K_MAJOR = {str(layouts.pop()).lower()};
 constexpr int WIDE = {wide}, NARROW = {narrow}, EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
 constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns}, ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
+constexpr bool SPARING = {str(options.sparing).lower()};
 constexpr unsigned SLOT_BYTES = {slot}, AREA_BYTES = {area}, SHARED_BYTES = {SHARED_BYTES};
 constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;
 """

@@ -163,12 +163,6 @@ struct Patience {
     }
 };
 
-__device__ __forceinline__ uint4 absent_u32x4() {
-    uint4 none;
-    none.x = none.y = none.z = none.w = ABSENT;
-    return none;
-}
-
 __device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
 __device__ __forceinline__ bool absent(const uint2& v) { return v.x == ABSENT || v.y == ABSENT; }
 
@@ -180,32 +174,46 @@ __device__ __forceinline__ V load_matrix(u64 address) {
         return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address));
 }
 
-// Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from.
+// Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from. While nothing is, one value is looked at: loads of all
+// blocks would keep L2 from those who store.
 template <int COUNT, class V, class Where>
 __device__ __forceinline__ void complete(const Arguments& arguments, u32 record, V (&values)[COUNT], bool& gave_up, Where&& where) {
     Patience patience{arguments, record, gave_up};
     for (;;) {
-        bool missing = false;
+        bool missing = false, some = !SPARING;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) (absent(values[i]) ? missing : some) = true;
+        if (!missing) return;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            if (absent(values[i])) {
-                values[i] = poll_matrix(where(i), values[i]);
-                missing = true;
-            }
-        if (!missing || !patience.more()) return;
+            if ((i == 0 || some) && absent(values[i])) values[i] = poll_matrix(where(i), values[i]);
+        if (!patience.more()) return;
     }
+}
+
+template <class V>
+__device__ __forceinline__ void store_value(const Place& place, u64 bytes, const V& value) {
+    if constexpr (sizeof(V) == 16)
+        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.address + bytes), value);
+    else
+        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.address + bytes), value);
+}
+
+// Of the other set, if there is one, as much as a V.
+template <class V>
+__device__ __forceinline__ void make_absent(const Place& place, u64 bytes, const V&) {
+    if (place.other == 0) return;
+    V none;
+    if constexpr (sizeof(V) == 16)
+        none.x = none.y = none.z = none.w = ABSENT;
+    else
+        none.x = none.y = ABSENT;
+    store_value(Place{place.other, 0}, bytes, none);
 }
 
 // Stores part of a matrix, and makes it absent in the other set.
 template <class V>
 __device__ __forceinline__ void store_matrix(const Place& place, u64 bytes, const V& value) {
-    if constexpr (sizeof(V) == 16) {
-        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.address + bytes), value);
-        if (place.other != 0) store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.other + bytes), absent_u32x4());
-    } else {
-        V none;
-        none.x = none.y = ABSENT;
-        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.address + bytes), value);
-        if (place.other != 0) store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.other + bytes), none);
-    }
+    store_value(place, bytes, value);
+    make_absent(place, bytes, value);
 }
