@@ -110,6 +110,17 @@ def test_gpt2_with_the_cache_that_it_returns(cache: bool) -> None:
     check(graph_of(model, torch.randint(0, 64, (1, 32))), 1)
 
 
+def test_opt_whose_queries_are_scaled_before_attention() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.OPTConfig(
+        hidden_size=128, num_hidden_layers=2, ffn_dim=256, num_attention_heads=2, word_embed_proj_dim=128, vocab_size=64, use_cache=False
+    )  # fmt: skip
+    graph = graph_of(transformers.OPTModel(config), torch.randint(2, 64, (1, 32)))
+    check(graph, 1)
+    (region,) = find(graph.graph)
+    assert [stage.scale for stage in program_of(region).stages if isinstance(stage, Attention)] == [0.125, 0.125]
+
+
 def bert_config() -> Any:
     transformers = pytest.importorskip("transformers")
     return transformers.BertConfig(
