@@ -1,6 +1,6 @@
 """Times of stacks of transformer blocks in one launch, stage by stage.
 
-python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:narrow=80][:splits=2][:layers=12][:stamps][:eager], or whole:MODEL for a model behind torch.compile and its kernels.
+python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps], or whole:MODEL for a model behind torch.compile and its kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.build import compiled
 from tileprof.runtime.encoder.launch import Launcher, report
-from tileprof.runtime.encoder.plan import Plan, plan_of
+from tileprof.runtime.encoder.plan import Plan, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import Options, header
 from tileprof.runtime.persistent.launch import max_clusters
@@ -99,11 +99,10 @@ def planned(case: str) -> tuple[Plan, dict[str, int]]:
     """The plan of a case, and its options."""
     name, *options = case.split(":")
     chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
-    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 2)
+    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 0)
+    cluster = cluster or cluster_for(program)
     blocks = max_clusters(cluster) * cluster
-    width = chosen.get("width")
-    widths = None if width is None else (width, chosen.get("narrow", width))
-    return plan_of(program, blocks, cluster, widths, chosen.get("splits")), chosen
+    return plan_of(program, blocks, cluster, chosen.get("width"), chosen.get("splits")), chosen
 
 
 INPUTS: dict[str, dict[str, torch.Tensor]] = {}
@@ -121,7 +120,7 @@ def one(case: str) -> str:
     plan, chosen = planned(case)
     program = plan.program
     given = given_to(case.split(":", maxsplit=1)[0], program)
-    launcher = Launcher(plan, torch.device("cuda"), Options(sparing="eager" not in chosen))
+    launcher = Launcher(plan, torch.device("cuda"), Options())
     (out,) = (each.clone() for each in launcher(given))
     report(launcher)
     expected = reference.run(program, given)["out"].float()
@@ -129,7 +128,7 @@ def one(case: str) -> str:
     same = all(torch.equal(launcher(given)[0], out) for _ in range(20))
     median, least = timed(launcher, given)
     tasks = max(map(len, plan.blocks))
-    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, widths {plan.widths}, at most {tasks} tasks, error {error:.1e}, same bits {same}"
+    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, at most {tasks} tasks, error {error:.1e}, same bits {same}"
     say(line)
     if "stamps" in chosen:
         stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True))
@@ -176,7 +175,7 @@ def whole(case: str) -> str:
 
 def main(cases: list[str]) -> None:
     plans = [planned(case) for case in cases if not case.startswith("whole:")]
-    headers = {header(plan, Options(sparing="eager" not in chosen)) for plan, chosen in plans}
+    headers = {header(plan, Options()) for plan, chosen in plans}
     headers |= {header(plan, Options(stamps=True)) for plan, chosen in plans if "stamps" in chosen}
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(compiled, headers))

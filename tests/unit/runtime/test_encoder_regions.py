@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.constants import constant
 from tileprof.runtime.encoder.find import find
-from tileprof.runtime.encoder.plan import Finish, faults, plan_of, without_task
+from tileprof.runtime.encoder.plan import faults, plan_of, without_task
 from tileprof.runtime.encoder.program import Attention, Program
 
 
@@ -265,15 +264,6 @@ def test_a_plan_without_any_of_its_tasks_is_refused() -> None:
     plan = plan_of(pre_norm(70, 128, 1), 6, 2)
     for number, task in enumerate(plan.tasks):
         assert faults(without_task(plan, number)), task
-
-
-def test_a_plan_that_reads_parts_of_sums_twice_is_refused() -> None:
-    plan = plan_of(pre_norm(70, 128, 1), 6, 2)
-    ends = next(n for n, task in enumerate(plan.tasks) if plan.stages[task.stage].name == "proj_0")
-    ends = next(n for n in range(ends, len(plan.tasks)) if isinstance(plan.stages[plan.tasks[n].stage], Finish))
-    stretched = replace(plan.tasks[ends], part=plan.tasks[ends].part + 1)
-    tasks = (*plan.tasks[:ends], stretched, *plan.tasks[ends + 1 :])
-    assert any("read once" in fault for fault in faults(replace(plan, tasks=tasks)))
 
 
 def test_rows_that_are_too_long_for_a_block_are_refused() -> None:

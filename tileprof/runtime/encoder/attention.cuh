@@ -96,7 +96,7 @@ __device__ __forceinline__ void add_keys(Online& online, u32 shared, const u32 (
     }
 }
 
-__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number, bool& gave_up) {
+__device__ __forceinline__ void attention(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, bool& gave_up) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, side = warp % 2, group = warp / 2;
     const int row = TASK_S32(record, row), head = TASK_S32(record, column), begin = TASK_S32(record, part);
     const int length = STAGE_S32(record, keys), first = row - begin;  // query of the sequence
@@ -117,26 +117,20 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
     Online online = {};
     online.peak[0] = online.peak[1] = minus_infinity();
     u32 queries[HEAD / 16][4];
-    const int mine = threadIdx.x / 8, eight = threadIdx.x % 8;
-    const auto query_at = [&](int) { return queries_from.address + 2 * (static_cast<u64>(row + mine) * pitch + HEAD * head + 8 * eight); };
-    uint4 query_halves[1], loaded[8];  // keys, then values
-    query_halves[0].x = query_halves[0].y = query_halves[0].z = query_halves[0].w = 0;
-    if (first + mine < length) query_halves[0] = load_matrix<uint4>(query_at(0));
-    const auto key_of = [&](int from, int j) {
-        const u64 at = 2 * (static_cast<u64>(begin + from + mine + 32 * (j % 4)) * key_pitch + HEAD * key_head + 8 * eight);
-        return (j < 4 ? keys_from : values_from).address + at;
-    };
-    const auto load_keys = [&](int from) {
+#pragma unroll 1
+    for (int from = 0; from < keys_end; from += KEYS) {
+        const int mine = threadIdx.x / 8, eight = threadIdx.x % 8;
+        const auto query_at = [&](int) { return queries_from.address + 2 * (static_cast<u64>(row + mine) * pitch + HEAD * head + 8 * eight); };
+        const auto key_row = [&](int j) { return 2 * (static_cast<u64>(begin + from + mine + 32 * (j % 4)) * key_pitch + HEAD * key_head + 8 * eight); };
+        const auto key_at = [&](int j) { return (j < 4 ? keys_from : values_from).address + key_row(j); };
+        uint4 query_halves[1], loaded[8];  // keys, then values
+        query_halves[0].x = query_halves[0].y = query_halves[0].z = query_halves[0].w = 0;
+        if (from == 0 && first + mine < length) query_halves[0] = load_matrix<uint4>(query_at(0));
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
             loaded[j].x = loaded[j].y = loaded[j].z = loaded[j].w = 0;
-            if (from + mine + 32 * (j % 4) < keys_end) loaded[j] = load_matrix<uint4>(key_of(from, j));
+            if (from + mine + 32 * (j % 4) < keys_end) loaded[j] = load_matrix<uint4>(key_at(j));
         }
-    };
-    load_keys(0);
-#pragma unroll 1
-    for (int from = 0; from < keys_end; from += KEYS) {
-        const auto key_at = [&](int j) { return key_of(from, j); };
         float added[4][4];
 #pragma unroll
         for (int k = 0; k < 4; ++k)
@@ -145,7 +139,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
                 const int q = query + i / 2 * 8;
                 added[k][i] = mask.at(q < last_query ? q : last_query, from + group * 32 + k * 8 + lane % 4 * 2 + i % 2);
             }
-        if (from == 0 && queries_from.other != 0) complete(arguments, record, query_halves, gave_up, query_at);
+        if (queries_from.other != 0) complete(arguments, record, query_halves, gave_up, query_at);
         if (keys_from.other != 0) complete(arguments, record, loaded, gave_up, key_at);
         if (from > 0) meet_consumers();  // nobody reads the keys before these
         if (from == 0) store_shared_u32x4(shared + QUERIES_AT + mine * HEAD_PITCH + 16 * eight, query_halves[0]);
@@ -160,7 +154,6 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
                 const u64 place = (static_cast<u64>(begin / length * (STAGE_S32(record, columns) / shared_by) + key_head) * length + key) * HEAD + 8 * eight;
                 if (key >= first && key < queries_end) store_relaxed_gpu_u32x4(reinterpret_cast<void*>((j < 4 ? keys_out : values_out) + 2 * place), loaded[j]);
             }
-        if (from + KEYS < keys_end) load_keys(from + KEYS);  // while these are at work
         meet_consumers();
         if (from == 0) stamp(arguments, number, 1);
         if (from == 0)
@@ -178,13 +171,14 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
     meet_consumers();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        const int query_row = group * ROWS + side * 16 + i * 8 + lane / 4;
-        if (lane % 4 == 0) store_shared_f32x2(shared + PEAKS_AT + 8 * query_row, online.peak[i], online.weight[i]);
+        const int mine = group * ROWS + side * 16 + i * 8 + lane / 4;
+        if (lane % 4 == 0) store_shared_f32x2(shared + PEAKS_AT + 8 * mine, online.peak[i], online.weight[i]);
 #pragma unroll
-        for (int e = 0; e < HEAD / 8; ++e)
-            store_shared_f32x2(shared + HEADS_AT + query_row * HEADS_PITCH + 4 * (8 * e + lane % 4 * 2), online.sums[e][2 * i], online.sums[e][2 * i + 1]);
+        for (int eight = 0; eight < HEAD / 8; ++eight)
+            store_shared_f32x2(shared + HEADS_AT + mine * HEADS_PITCH + 4 * (8 * eight + lane % 4 * 2), online.sums[eight][2 * i], online.sums[eight][2 * i + 1]);
     }
     meet_consumers();
+    const int mine = threadIdx.x / 8, eight = threadIdx.x % 8;
     if (first + mine >= length) return;
     float peak = minus_infinity(), total = 0.0f;
     for (int k = 0; k < KEY_GROUPS; ++k) peak = fmaxf(peak, load_shared_f32(shared + PEAKS_AT + 8 * (k * ROWS + mine)));

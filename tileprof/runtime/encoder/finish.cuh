@@ -13,7 +13,7 @@ __device__ __forceinline__ float sum_over_block(float value, u32 scratch) {
     return ((low.x + low.y) + (low.z + low.w)) + ((high.x + high.y) + (high.z + high.w));
 }
 
-__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, bool& gave_up) {
+__device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, bool& gave_up) {
     const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), splits = STAGE_S32(record, splits), column = 4 * threadIdx.x;
     const int row = TASK_S32(record, row), end = row + TASK_S32(record, part);
     const Place partials = STAGE_PLACE(record, partials), residual = STAGE_PLACE(record, residual), out = STAGE_PLACE(record, out);
@@ -45,19 +45,8 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         if (mine && bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * column)));
         if (epilogue) v = activated<EPILOGUE>(v);
         const uint2 halves = packed(sum(v, unpacked(added[0])));
-        const u64 out_at = 2 * (static_cast<u64>(r) * out_pitch + column);
-        if (mine && out.address != 0) store_value(out, out_at, halves);
-        const auto tidy = [&] {  // once what others wait for is stored
-            if (!mine) return;
-            if (out.address != 0) make_absent(out, out_at, halves);
-#pragma unroll
-            for (int split = 0; split < MOST_SPLITS; ++split)
-                if (split < splits) make_absent(Place{0, partials.address}, part_at(split) - partials.address, parts[0]);
-        };
-        if (normalised.address == 0) {
-            tidy();
-            continue;
-        }
+        if (mine && out.address != 0) store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + column), halves);
+        if (normalised.address == 0) continue;
         v = unpacked(halves);
         if (!mine) v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         const float mean = sum_over_block((v.x + v.y) + (v.z + v.w), shared + AREA_AT) * inverse;
@@ -68,7 +57,6 @@ __device__ __forceinline__ void finish(const Arguments& arguments, u32 shared, u
         const float4 gamma = unpacked(load_shared_u32x2(record + RECORD_GAMMA + 2 * column)), beta = unpacked(load_shared_u32x2(record + RECORD_BETA + 2 * column));
         v = make_float4(fmaf(v.x * scale, gamma.x, beta.x), fmaf(v.y * scale, gamma.y, beta.y), fmaf(v.z * scale, gamma.z, beta.z), fmaf(v.w * scale, gamma.w, beta.w));
         store_matrix(normalised, 2 * (static_cast<u64>(r) * columns + column), packed(v));
-        tidy();
     }
     stamp(arguments, number, 2);
 }

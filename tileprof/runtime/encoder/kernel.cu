@@ -89,7 +89,6 @@ __device__ __forceinline__ void copy_table(u32 to, const void* from, int vectors
 // One record after the other, while consumers are at the one before.
 __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shared, int lane) {
     const int begin = arguments.task_ends[blockIdx.x], end = arguments.task_ends[blockIdx.x + 1];
-    const s32 runs = load_relaxed_gpu_s32(arguments.state);
 #pragma unroll 1
     for (int number = begin; number < end; ++number) {
         const u32 place = number - begin, slot = place % RECORDS, record = shared + RECORDS_AT + slot * RECORD_BYTES;
@@ -98,12 +97,7 @@ __device__ __forceinline__ void read_tables(const Arguments& arguments, u32 shar
         copy_table(record, arguments.stages + task.stage, sizeof(Stage) / 16, lane);
         copy_table(record + RECORD_TASK, arguments.tasks + number, sizeof(Task) / 16, lane);
         __syncwarp();
-        if (lane < ADDRESSES) {
-            const Place here = resolved(arguments, load_shared_u64(record + 8 * lane), runs);
-            store_shared_u64(record + 8 * lane, here.address);
-            store_shared_u64(record + RECORD_OTHERS + 8 * lane, here.other);
-        }
-        __syncwarp();
+        const s32 runs = 0;  // parameters are in neither set
         const u64 gamma = STAGE_POINTER(record, gamma), beta = STAGE_POINTER(record, beta), bias = STAGE_POINTER(record, bias);
         const int columns = STAGE_S32(record, columns), width = STAGE_S32(record, width), left = columns - task.column;
         if (gamma != 0) {
@@ -128,14 +122,9 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
         const int kind = STAGE_S32(record, kind), depth = STAGE_S32(record, depth);
         stamp(arguments, number, 0);
         switch (kind) {
-            case PRODUCT:
-                if (NARROW == WIDE || STAGE_S32(record, width) == WIDE)
-                    product<WIDE / 8>(arguments, shared, record, number, chunk, gave_up);
-                else
-                    product<NARROW / 8>(arguments, shared, record, number, chunk, gave_up);
-                break;
-            case FINISH: finish(arguments, shared, record, number, gave_up); break;
-            default: attention(arguments, shared, record, number, gave_up);
+            case PRODUCT: product(arguments, shared, record, number, runs, chunk, gave_up); break;
+            case FINISH: finish(arguments, shared, record, number, runs, gave_up); break;
+            default: attention(arguments, shared, record, number, runs, gave_up);
         }
         delay(arguments, number, 1);
         meet_consumers();  // shared memory is the next task's

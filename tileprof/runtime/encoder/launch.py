@@ -13,8 +13,7 @@ from torch import Tensor
 
 from tileprof.errors import UserError
 from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
-from tileprof.runtime.encoder.cut import K_CHUNK, cluster_for
-from tileprof.runtime.encoder.plan import Plan, Tiled, faults, parts_in, plan_of
+from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, cluster_for, faults, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import (
     PARAMETER,
@@ -49,10 +48,8 @@ class Launcher:
         with torch.cuda.device(device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        self._offsets, size = _offsets(plan, parts=False)
-        self._part_offsets, parts_size = _offsets(plan, parts=True)
+        self._offsets, size = _offsets(plan)
         self._workspace = torch.full((2, size // 4), -1, dtype=torch.int32, device=device)  # absent, says the kernel
-        self._parts = torch.full((parts_size // 4,), -1, dtype=torch.int32, device=device)
         tasks, ends = task_tables(plan)
         self._tables = [_upload(table, device) for table in (tasks, ends, *stream_tables(plan))]
         self._counts = torch.zeros(3 * _LINE, dtype=torch.int32, device=device)
@@ -73,9 +70,9 @@ class Launcher:
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def buffer(self, name: str) -> Tensor:
-        """A matrix between stages other than parts of sums, as the last run left it."""
+        """A matrix between stages, as the last run left it."""
         rows, columns, size = self.plan.sizes[name]
-        dtype = getattr(torch, self.plan.program.dtype)
+        dtype = torch.float32 if size == 4 else getattr(torch, self.plan.program.dtype)
         begin = self._offsets[name] // size
         matrix = self._workspace[(int(self._counts[0]) - 1) % 2].view(dtype)
         return matrix[begin : begin + rows * columns].view(rows, columns)
@@ -114,8 +111,6 @@ class Launcher:
                 return PARAMETER | self._moving.index(name)
             if name in self._offsets:
                 return WORKSPACE | self._offsets[name]
-            if name in self._part_offsets:
-                return int(self._parts.data_ptr()) + self._part_offsets[name]
             tensor = inputs[name]
             if tensor.data_ptr() % 16:
                 raise UserError(f"{name} begins at an address that 16 does not divide")
@@ -176,12 +171,9 @@ def report(launcher: Launcher) -> None:
         )
 
 
-def _offsets(plan: Plan, *, parts: bool) -> tuple[dict[str, int], int]:
-    """Where each matrix between stages begins in a set of the workspace, or among the parts of sums, and the size of all, in bytes."""
-    names = parts_in(plan)
-    sizes = {
-        name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items() if parts == (name in names)
-    }
+def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
+    """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
+    sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
     offsets, end = {}, 0
     for name, size in sizes.items():
         offsets[name] = end

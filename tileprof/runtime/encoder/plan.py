@@ -13,11 +13,16 @@ from typing import Final
 import numpy as np
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.cut import ROWS, Cut
 from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Norm, Product, Program
 
+ROWS: Final = 32
+K_CHUNK: Final = 64
+MOST_SPLITS: Final = 4
 MOST_ROW_COLUMNS: Final = 1024
 """Columns of rows that are ended or normalised: four per thread of a block."""
+
+WIDTHS: Final = (32, 48, 64, 80, 96, 112)
+"""Columns of a product's tile that the kernel can be compiled for; multiples of 32 where weights are not K-major."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +81,26 @@ class Touches:
 
 @dataclass(frozen=True)
 class Plan:
-    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each matrix between stages.
-
-    ``widths``: of products' tiles, the larger one first; they may be equal.
-    """
+    """``blocks[b]``: numbers of the tasks of block b, in order. ``sizes``: rows, columns and bytes per element of each matrix between stages."""
 
     program: Program
     cluster: int
     activation_columns: int
-    widths: tuple[int, int]
+    width: int
     stages: tuple[Planned, ...]
     tasks: tuple[Task, ...]
     blocks: tuple[tuple[int, ...], ...]
     sizes: dict[str, tuple[int, int, int]]
 
 
-def plan_of(
-    program: Program, blocks: int, cluster: int, widths: tuple[int, int] | None = None, splits: int | None = None
-) -> Plan:
-    """Tiles for so many blocks in clusters of ``cluster``; ``widths`` and ``splits``, where they are given, instead of the best by `Cut`.
+def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
+    """Tiles for so many blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if not the best by `_cost`.
 
     Raises `UserError` where the kernel cannot take the program.
     """
     clusters, columns = blocks // cluster, activation_columns(program)
-    cut = Cut(program, clusters, cluster, splits)
-    chosen = widths or cut.widths()
+    cut = _Cut(clusters, cluster, columns, splits)
+    chosen = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
     stages = tuple(_planned(program, chosen, cut, clusters * cluster))
     tasks: list[Task] = []
     lists: list[list[int]] = [[] for _ in range(clusters * cluster)]
@@ -112,6 +112,20 @@ def plan_of(
     )  # fmt: skip
 
 
+def cluster_for(program: Program) -> int:
+    """Blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group of rows."""
+    tiles = max(-(-product.rows // ROWS) for product in program.products())
+    return 1 if tiles % 2 else 2
+
+
+def _widths(program: Program) -> Iterator[int]:
+    products = program.products()
+    if any(product.columns % 32 for product in products if not product.k_major):
+        raise UserError(f"{program.name}: weights that are not K-major have columns that 32 does not divide")
+    k_major = all(product.k_major for product in products)
+    return (width for width in WIDTHS if k_major or width % 32 == 0)
+
+
 def activation_columns(program: Program) -> int:
     """Columns of activations that shared memory holds at a time."""
     if any(product.columns > MOST_ROW_COLUMNS for product in program.products() if product.residual is not None):
@@ -119,7 +133,33 @@ def activation_columns(program: Program) -> int:
     return min(MOST_ROW_COLUMNS, *(product.depth for product in program.products()))
 
 
-def _planned(program: Program, widths: tuple[int, int], cut: Cut, blocks: int) -> Iterator[Planned]:
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How products are cut into parts of k. Times in microseconds, roughly as measured: a round's loads and multiplications, and what each part adds behind."""
+
+    clusters: int
+    cluster: int
+    columns: int
+    asked: int | None
+
+    def splits(self, product: Product, width: int) -> int:
+        if product.residual is None:
+            return 1
+        fitting = [s for s in range(1, MOST_SPLITS + 1) if product.depth % (s * K_CHUNK) == 0]
+        if self.asked is not None:
+            return max(s for s in fitting if s <= self.asked)
+        return min(fitting, key=lambda s: self._time(product, width, s))
+
+    def cost(self, product: Product, width: int) -> float:
+        return self._time(product, width, self.splits(product, width))
+
+    def _time(self, product: Product, width: int, splits: int) -> float:
+        tiles = -(-product.rows // (ROWS * self.cluster)) * -(-product.columns // width) * splits
+        passes = product.depth / splits / 768
+        return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits
+
+
+def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[Planned]:
     norms = _norms(program)
     plain = program.read_plain()
     ended: set[str] = set()
@@ -138,7 +178,6 @@ def _planned(program: Program, widths: tuple[int, int], cut: Cut, blocks: int) -
             source = Matrix(normed, stage.depth)
         later = norms.get(stage.out.tensor)
         parts = later is not None or stage.residual is not None
-        width = cut.width(stage, widths)
         splits = cut.splits(stage, width) if parts else 1
         yield Tiled(stage, source, width, splits, parts)
         if parts:
@@ -250,11 +289,6 @@ def parts_of(product: str) -> str:
     return f"{product} parts"
 
 
-def parts_in(plan: Plan) -> frozenset[str]:
-    """Matrices of a plan that are parts of sums."""
-    return frozenset(parts_of(stage.name) for stage in plan.stages if isinstance(stage, Finish) and stage.splits)
-
-
 def _columns(head: int) -> tuple[int, int]:
     return head * HEAD, (head + 1) * HEAD
 
@@ -267,8 +301,7 @@ def faults(plan: Plan) -> list[str]:
     """Why a plan must not be run; empty where it may.
 
     Then no run can deadlock or differ: blocks take stages in order, a task reads elements that tasks of earlier stages write, and since a block waits for each element itself, it sees
-    the one value that this run writes there. Every element of a matrix is written once, so that all of a set is absent again when its run begins. Every
-    element of a part is read once, so that its reader can make it absent.
+    the one value that this run writes there. Every element of a matrix is written once, so that all of a set is absent again when its run begins.
     """
     found = []
     for number, block in enumerate(plan.blocks):
@@ -286,20 +319,16 @@ def faults(plan: Plan) -> list[str]:
                 if box.any():
                     found.append(f"{name} is written twice in rows {row} to {row_end} (stage {task.stage})")
                 box[:] = task.stage + 1
-    readers = {name: np.zeros_like(written[name]) for name in parts_in(plan)}
     for task, touch in touched:
         for name, row, row_end, column, column_end in touch.reads:
             if name not in written:
                 continue
-            if name in readers:
-                readers[name][row:row_end, column:column_end] += 1
             box = written[name][row:row_end, column:column_end]
             if box.shape != (row_end - row, column_end - column) or (box == 0).any() or (box > task.stage).any():
                 found.append(
                     f"stage {task.stage} reads {name} in rows {row} to {row_end}, which no earlier stage writes"
                 )
     found += [f"{name} is not written everywhere" for name, boxes in written.items() if not boxes.all()]
-    found += [f"{name} is not read once everywhere" for name, counts in readers.items() if (counts != 1).any()]
     return found
 
 

@@ -1,7 +1,7 @@
-// A tile of a product: 32 rows, all of the task's k, 8 * EIGHTS columns (of two widths for a program: code that is small stays in the instruction cache).
+// A tile of a product: 32 rows, all of the task's k, 8 * EIGHTS columns (stages.h says how many, for all products of a program: code that is small stays in the instruction cache).
 //
-// Activations are loaded and kept in shared memory; weights come through the ring. Of the eight warps, four groups take every fourth block of k, and in each
-// group a warp half of the columns. Their sums meet where the activations were, and each group finishes eight rows.
+// Activations are loaded and kept in shared memory; weights come through the ring. Of the eight warps, four groups take every fourth block of k, and in each group a warp half of
+// the columns. Their sums meet where the activations were, and all threads finish the tile.
 #pragma once
 
 #include "halves.cuh"
@@ -10,7 +10,7 @@ constexpr int VECTORS = (ACTIVATION_COLUMNS + 255) / 256;  // of eight halves, o
 constexpr int ROWS_AT_ONCE = VECTORS <= 4 ? 4 : 2;
 
 // Rows that the warp loads: four, of `columns` columns from `from` on, zeros behind the last row and, up to a whole block of k, the last column.
-__device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared, u32 record, int from, int columns, bool& gave_up) {
+__device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared, u32 record, int from, int columns, s32 runs, bool& gave_up) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int rows = STAGE_S32(record, rows), pitch = STAGE_S32(record, activation_pitch), row = TASK_S32(record, row) + warp * 4;
     const Place activations = STAGE_PLACE(record, activations);
@@ -34,98 +34,52 @@ __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared
     }
 }
 
-// Where a warp's lanes find their lines of a slot of weights: K-major with 128-byte swizzle, or in blocks of 32 columns, each rows of k with 64-byte swizzle.
-template <int HALF>
-struct Lines {
-    static constexpr int PAIRS = (HALF + 1) / 2;
-    u32 at[K_MAJOR ? 1 : PAIRS], turn = 0;
-
-    __device__ __forceinline__ Lines(int side, int lane) {
-        const int square = lane / 8, line = lane % 8;
-        if constexpr (K_MAJOR) {
-            at[0] = (side * HALF * 8 + (square >> 1) * 8 + line) * 128;
-            turn = ((square & 1) ^ line) << 4;
-        } else {
+// sums += the warp's half of a block of k. `slot`: weights, K-major with 128-byte swizzle, or in blocks of 32 columns, each rows of k with 64-byte swizzle.
+__device__ __forceinline__ void multiply_chunk(float (&sums)[2][EIGHTS / 2][4], u32 activations, u32 slot) {
+    constexpr int HALF = EIGHTS / 2;
+    static_assert(K_MAJOR || HALF % 2 == 0);
+    const int lane = threadIdx.x % 32, square = lane / 8, line = lane % 8, side = threadIdx.x / 32 / K_GROUPS;
+    const u32 a_address = activations + (lane % 16) * AREA_PITCH + (lane / 16) * 16;
+    u32 b_address[K_MAJOR ? 1 : HALF / 2];
+    if constexpr (K_MAJOR) {
+        b_address[0] = slot + (side * HALF * 8 + (square >> 1) * 8 + line) * 128;
+    } else {
 #pragma unroll
-            for (int pair = 0; pair < PAIRS; ++pair) {
-                const int eight = side * HALF + 2 * pair + (square >> 1);
-                at[pair] = eight / 4 * (K_CHUNK * 64) + ((square & 1) * 8 + line) * 64 + ((eight % 4 ^ line >> 1) << 4);
+        for (int pair = 0; pair < HALF / 2; ++pair) {
+            const int eight = side * HALF + 2 * pair + (square >> 1);
+            b_address[pair] = slot + eight / 4 * (K_CHUNK * 64) + ((square & 1) * 8 + line) * 64 + ((eight % 4 ^ line >> 1) << 4);
+        }
+    }
+#pragma unroll 2
+    for (int step = 0; step < K_CHUNK / 16; ++step) {
+        u32 a[2][4];
+        load_matrices_shared(a_address + step * 32, a[0]);
+        load_matrices_shared(a_address + 16 * AREA_PITCH + step * 32, a[1]);
+#pragma unroll
+        for (int pair = 0; pair < (HALF + 1) / 2; ++pair) {
+            u32 b[4];
+            if constexpr (K_MAJOR) {
+                load_matrices_shared(b_address[0] + pair * 2048 + (((step * 2 + (square & 1)) ^ line) << 4), b);
+            } else {
+                load_matrices_transposed_shared(b_address[pair] + step * (16 * 64), b);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                multiply_m16n8k16(sums[i][2 * pair], a[i], b[0], b[1]);
+                if (2 * pair + 1 < HALF) multiply_m16n8k16(sums[i][2 * pair + 1 < HALF ? 2 * pair + 1 : 0], a[i], b[2], b[3]);
             }
         }
     }
-
-    __device__ __forceinline__ void load(u32 (&b)[PAIRS][4], u32 slot, int step) const {
-#pragma unroll
-        for (int pair = 0; pair < PAIRS; ++pair) {
-            if constexpr (K_MAJOR)
-                load_matrices_shared(slot + at[0] + pair * 2048 + (turn ^ step * 32), b[pair]);
-            else
-                load_matrices_transposed_shared(slot + at[pair] + step * (16 * 64), b[pair]);
-        }
-    }
-};
-
-// sums += the warp's half of a block of k; what a step multiplies is loaded while the step before is multiplied.
-template <int HALF>
-__device__ __forceinline__ void multiply_chunk(float (&sums)[2][HALF][4], u32 activations, u32 slot, const Lines<HALF>& lines) {
-    constexpr int STEPS = K_CHUNK / 16, PAIRS = Lines<HALF>::PAIRS;
-    u32 a[2][2][4], b[2][PAIRS][4];
-    load_matrices_shared(activations, a[0][0]);
-    load_matrices_shared(activations + 16 * AREA_PITCH, a[0][1]);
-    lines.load(b[0], slot, 0);
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        const int now = step % 2;
-        if (step + 1 < STEPS) {
-            load_matrices_shared(activations + (step + 1) * 32, a[1 - now][0]);
-            load_matrices_shared(activations + 16 * AREA_PITCH + (step + 1) * 32, a[1 - now][1]);
-            lines.load(b[1 - now], slot, step + 1);
-        }
-#pragma unroll
-        for (int eight = 0; eight < HALF; ++eight)
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-                multiply_m16n8k16(sums[i][eight], a[now][i], b[now][eight / 2][eight % 2 * 2], b[now][eight / 2][eight % 2 * 2 + 1]);
-    }
-}
-
-// Sums of the groups of k meet: group g is left with rows 8 g to 8 g + 7, a lane with two columns of each eight.
-template <int HALF>
-__device__ __forceinline__ void meet_groups(float (&mine)[HALF][2], const float (&sums)[2][HALF][4], u32 area, int group, int side) {
-    constexpr u32 LINE = 8 * 32, OTHERS = K_GROUPS - 1;
-    const u32 from = area + 8 * (threadIdx.x % 32);
-#pragma unroll
-    for (int to = 0; to < K_GROUPS; ++to) {
-        const u32 at = from + ((2 * to + side) * OTHERS + ((group - to - 1) & 3)) * (HALF * LINE);
-#pragma unroll
-        for (int eight = 0; eight < HALF; ++eight) {
-            const float low = sums[to / 2][eight][to % 2 * 2], high = sums[to / 2][eight][to % 2 * 2 + 1];
-            if (to == group)
-                mine[eight][0] = low, mine[eight][1] = high;
-            else
-                store_shared_f32x2(at + eight * LINE, low, high);
-        }
-    }
-    meet_consumers();
-#pragma unroll
-    for (int other = 0; other < static_cast<int>(OTHERS); ++other)
-#pragma unroll
-        for (int eight = 0; eight < HALF; ++eight) {
-            const float2 v = load_shared_f32x2(from + (((2 * group + side) * OTHERS + other) * HALF + eight) * LINE);
-            mine[eight][0] += v.x, mine[eight][1] += v.y;
-        }
 }
 
 // `chunk`: blocks of k that have come through the ring before.
-template <int EIGHTS>
-__device__ __forceinline__ void product(const Arguments& arguments, u32 shared, u32 record, int number, u32 chunk, bool& gave_up) {
-    constexpr int HALF = EIGHTS / 2;
-    static_assert(EIGHTS % 2 == 0 && (K_MAJOR || HALF % 2 == 0) && K_CHUNK * EIGHTS * 16 <= SLOT_BYTES);
-    static_assert(K_GROUPS * (K_GROUPS - 1) * EIGHTS * 256 <= AREA_BYTES);
+__device__ __forceinline__ void product(const Arguments& arguments, u32 shared, u32 record, int number, s32 runs, u32 chunk, bool& gave_up) {
+    constexpr int COLUMNS = 8 * EIGHTS, HALF = EIGHTS / 2, FOURS = COLUMNS / 4, GROUPS = (ROWS * FOURS + CONSUMERS - 1) / CONSUMERS;
+    constexpr int PITCH = COLUMNS + 8;  // of sums, in floats
+    static_assert(EIGHTS % 2 == 0 && K_GROUPS * ROWS * PITCH * 4 <= AREA_BYTES && K_CHUNK * COLUMNS * 2 <= SLOT_BYTES);
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 % K_GROUPS, side = threadIdx.x / 32 / K_GROUPS;
     const int depth = STAGE_S32(record, depth), begin = TASK_S32(record, part);
-    const Lines<HALF> lines(side, lane);
-    const u32 activations = shared + AREA_AT + (lane % 16) * AREA_PITCH + (lane / 16) * 16;
+    const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), row = TASK_S32(record, row), column = TASK_S32(record, column);
 
     delay(arguments, number, 0);
     float sums[2][HALF][4] = {};
@@ -133,7 +87,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
     for (int from = 0; from < depth; from += ACTIVATION_COLUMNS) {
         const int left = depth - from < ACTIVATION_COLUMNS ? depth - from : ACTIVATION_COLUMNS;
         if (from > 0) meet_consumers();
-        load_rows(arguments, shared, record, begin + from, left, gave_up);
+        load_rows(arguments, shared, record, begin + from, left, runs, gave_up);
         meet_consumers();
         if (from == 0) stamp(arguments, number, 1);
         const int chunks = (left + K_CHUNK - 1) / K_CHUNK;
@@ -141,61 +95,39 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
         for (int c = group; c < chunks; c += K_GROUPS) {
             const u32 place = chunk + c, slot = place % SLOTS;
             wait_cta(shared + WEIGHTS_FULL + 8 * slot, place / SLOTS & 1);
-            multiply_chunk(sums, activations + c * (2 * K_CHUNK), shared + slot * SLOT_BYTES, lines);
+            multiply_chunk(sums, shared + AREA_AT + c * (2 * K_CHUNK), shared + slot * SLOT_BYTES);
             __syncwarp();
             if (lane == 0) mbarrier_arrive_release_cta(shared + WEIGHTS_FREE + 8 * slot);
         }
         chunk += chunks;
     }
-    const int rows = STAGE_S32(record, rows), columns = STAGE_S32(record, columns), column = TASK_S32(record, column);
-    const int row = TASK_S32(record, row) + 8 * group;
+    stamp(arguments, number, 2);
+    meet_consumers();  // nobody reads activations any more
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int eight = 0; eight < HALF; ++eight) {
+            const u32 to = shared + AREA_AT + 4 * ((group * ROWS + i * 16 + lane / 4) * PITCH + (side * HALF + eight) * 8 + lane % 4 * 2);
+            store_shared_f32x2(to, sums[i][eight][0], sums[i][eight][1]);
+            store_shared_f32x2(to + 4 * 8 * PITCH, sums[i][eight][2], sums[i][eight][3]);
+        }
+    meet_consumers();
     const Place out = STAGE_PLACE(record, out), partials = STAGE_PLACE(record, partials);
     const bool bias = STAGE_POINTER(record, bias) != 0;
     const int out_pitch = STAGE_S32(record, out_pitch), epilogue = STAGE_S32(record, epilogue);
-    stamp(arguments, number, 2);
-    meet_consumers();  // nobody reads activations any more
-    float mine[HALF][2];
-    meet_groups(mine, sums, shared + AREA_AT, group, side);
-    // A warp's eight rows go through memory that it alone has read, so that its stores are of neighbours: each line that one touches costs time.
-    const u32 stage = shared + AREA_AT + (2 * group + side) * (K_GROUPS - 1) * HALF * 256;
-    __syncwarp();
-    if (partials.address != 0) {
-        constexpr u32 PITCH = 32 * HALF + 32;
+#pragma unroll 1
+    for (int j = 0; j < GROUPS; ++j) {
+        const int place = threadIdx.x + CONSUMERS * j, tile_row = place / FOURS, four = place % FOURS * 4, r = row + tile_row, c = column + four;
+        if (place >= ROWS * FOURS || r >= rows || c >= columns) continue;
+        float4 v = load_shared_f32x4(shared + AREA_AT + 4 * (tile_row * PITCH + four));
 #pragma unroll
-        for (int eight = 0; eight < HALF; ++eight) store_shared_f32x2(stage + lane / 4 * PITCH + eight * 32 + lane % 4 * 8, mine[eight][0], mine[eight][1]);
-        __syncwarp();
-        const u64 first = static_cast<u64>(begin / depth) * rows + row;
-#pragma unroll
-        for (int piece = lane; piece < 16 * HALF; piece += 32) {
-            const int down = piece / (2 * HALF), four = piece % (2 * HALF) * 4, c = column + side * HALF * 8 + four;
-            if (row + down < rows && c < columns) store_matrix(partials, 4 * ((first + down) * columns + c), load_shared_u32x4(stage + down * PITCH + four * 4));
+        for (int k = 1; k < K_GROUPS; ++k) v = sum(v, load_shared_f32x4(shared + AREA_AT + 4 * ((k * ROWS + tile_row) * PITCH + four)));
+        if (partials.address != 0) {
+            store_matrix(partials, 4 * ((static_cast<u64>(begin / depth) * rows + r) * columns + c), words(v));
+            continue;
         }
-        return;
+        if (bias) v = sum(v, unpacked(load_shared_u32x2(record + RECORD_BIAS + 2 * four)));
+        if (epilogue) v = activated<EPILOGUE>(v);
+        store_matrix(out, 2 * (static_cast<u64>(r) * out_pitch + c), packed(v));
     }
-    constexpr u32 PITCH = 16 * HALF + 16;
-#pragma unroll
-    for (int eight = 0; eight < HALF; ++eight) {
-        const int two = (side * HALF + eight) * 8 + lane % 4 * 2;
-        float low = mine[eight][0], high = mine[eight][1];
-        if (bias && column + two < columns) {
-            float bias_low, bias_high;
-            unpack_two(load_shared_u32(record + RECORD_BIAS + 2 * two), bias_low, bias_high);
-            low += bias_low, high += bias_high;
-        }
-        if (epilogue) low = activated<EPILOGUE>(low), high = activated<EPILOGUE>(high);
-        store_shared_u32(stage + lane / 4 * PITCH + eight * 16 + lane % 4 * 4, pack(low, high));
-    }
-    __syncwarp();
-#pragma unroll
-    for (int pass = 0; pass < 2; ++pass)  // what others wait for goes first
-#pragma unroll
-        for (int piece = lane; piece < 8 * HALF; piece += 32) {
-            const int down = piece / HALF, eight = piece % HALF, c = column + (side * HALF + eight) * 8;
-            const u64 at = 2 * (static_cast<u64>(row + down) * out_pitch + c);
-            if (row + down >= rows || c >= columns) continue;
-            if (pass == 0)
-                store_value(out, at, load_shared_u32x4(stage + down * PITCH + eight * 16));
-            else
-                make_absent(out, at, uint4{});
-        }
 }

@@ -10,16 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tileprof.errors import UserError
-from tileprof.runtime.encoder.cut import K_CHUNK, ROWS
-from tileprof.runtime.encoder.plan import Finish, Plan, Planned, Tiled, parts_of
+from tileprof.runtime.encoder.plan import K_CHUNK, ROWS, Finish, Plan, Planned, Tiled, parts_of
 from tileprof.runtime.encoder.program import Attention, Matrix
 
 SHARED_BYTES: Final = 227 * 1024
 ATTENTION_BYTES: Final = (ROWS + 2 * 128) * 144
-MEETING_BYTES: Final = 4 * 3 * 32
-"""Of shared memory per column of a tile, where the sums of four groups meet."""
-ADDRESSES: Final = 12
-"""With which a stage's row begins."""
 _EPILOGUES: Final = {"none": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "relu": 4}
 _PRODUCT: Final = 0
 _ATTENTION: Final = 1
@@ -56,15 +51,11 @@ Address = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written.
-
-    ``sparing``: a thread for which nothing is there looks at one of its values, not at all.
-    """
+    """``delay_ns``: for tests, tasks sleep up to so long. ``stamps``: times of every task are written."""
 
     timeout_ns: int = 2_000_000_000
     delay_ns: int = 0
     stamps: bool = False
-    sparing: bool = True
 
 
 def header(plan: Plan, options: Options) -> str:
@@ -76,19 +67,17 @@ def header(plan: Plan, options: Options) -> str:
     layouts = {product.k_major for product in products}
     if len(epilogues) > 1 or len(masks) > 1 or len(layouts) > 1:
         raise UserError(f"{program.name} mixes epilogues, masks or layouts of weights")
-    wide, narrow = plan.widths
-    slot = 2 * K_CHUNK * wide
-    area = max(ROWS * (2 * plan.activation_columns + 16), MEETING_BYTES * wide, ATTENTION_BYTES)
+    slot = 2 * K_CHUNK * plan.width
+    area = max(ROWS * (2 * plan.activation_columns + 16), 4 * ROWS * (plan.width + 8) * 4, ATTENTION_BYTES)
     row = max(128, *(stage.columns for stage in plan.stages if isinstance(stage, Finish)), 128)
-    record = STAGE.itemsize + 16 + 8 * ADDRESSES + 6 * row
+    record = STAGE.itemsize + 16 + 6 * row
     free = SHARED_BYTES - 1024 - area - RECORDS * record - 64
     slots = free // (slot + 24) // plan.cluster * plan.cluster
     return f"""// Made by source.py.
 #define BFLOAT16 {int(program.dtype == "bfloat16")}
 constexpr bool K_MAJOR = {str(layouts.pop()).lower()};
-constexpr int WIDE = {wide}, NARROW = {narrow}, EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
+constexpr int EIGHTS = {plan.width // 8}, EPILOGUE = {_EPILOGUES[max(epilogues, default="none")]}, MASK_KIND = {max(masks, default=0)};
 constexpr int CLUSTER = {plan.cluster}, SLOTS = {slots}, ACTIVATION_COLUMNS = {plan.activation_columns}, ROW_COLUMNS = {row}, STAMPS = {int(options.stamps)};
-constexpr bool SPARING = {str(options.sparing).lower()};
 constexpr unsigned SLOT_BYTES = {slot}, AREA_BYTES = {area}, SHARED_BYTES = {SHARED_BYTES};
 constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;
 """

@@ -1,8 +1,7 @@
 // What a block reads of the tables that the host makes: stages and tasks; how they lie in shared memory; and how blocks hand over matrices.
 //
-// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written them, which no arithmetic results in, and
-// readers load again what is absent. There are two sets of this memory. A run uses one and makes the other absent again. Parts of sums, each of which one task
-// reads once, have one set: who has read a part makes it absent, for the next run.
+// A matrix between stages carries its own arrival: its memory holds ABSENT words until a task of this run has written them, which no arithmetic results in, and readers
+// load again what is absent. There are two sets of this memory. A run uses one and makes the other absent again.
 #pragma once
 
 #include "stages.h"  // first: ptx.cuh asks it for the type of halves
@@ -14,7 +13,6 @@ constexpr int K_CHUNK = 64;       // rows of weights that a slot of the ring hol
 constexpr int K_GROUPS = 4;       // of warps, that share k
 constexpr int RECORDS = 2;        // tasks whose tables are in shared memory
 constexpr int PARAMETERS = 128;   // addresses that differ from call to call
-constexpr int ADDRESSES = 12;     // with which a stage begins
 enum : int { PRODUCT = 0, ATTENTION = 1, FINISH = 2 };
 constexpr int MOST_SPLITS = 4;
 
@@ -39,7 +37,7 @@ struct alignas(16) Stage {
     s32 splits, width;  // splits: parts of k, or query heads that share a key head; width: columns of a tile
     s32 unused_words[2];
 };
-static_assert(sizeof(Stage) == 176 && offsetof(Stage, kind) == 8 * ADDRESSES);
+static_assert(sizeof(Stage) == 176);
 
 // A tile of a stage. `part`: products: first of k; attention: first row of the sequence; ends of rows: rows.
 struct alignas(16) Task {
@@ -63,8 +61,7 @@ struct Arguments {
 constexpr u32 AREA_AT = SLOTS * SLOT_BYTES;  // activations, then sums
 constexpr u32 AREA_PITCH = 2 * ACTIVATION_COLUMNS + 16;  // bytes: rows begin in different banks
 constexpr u32 RECORDS_AT = AREA_AT + AREA_BYTES;
-constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_OTHERS = RECORD_TASK + sizeof(Task), RECORD_BIAS = RECORD_OTHERS + 8 * ADDRESSES;
-constexpr u32 RECORD_GAMMA = RECORD_BIAS + 2 * ROW_COLUMNS;
+constexpr u32 RECORD_TASK = sizeof(Stage), RECORD_BIAS = RECORD_TASK + sizeof(Task), RECORD_GAMMA = RECORD_BIAS + 2 * ROW_COLUMNS;
 constexpr u32 RECORD_BETA = RECORD_GAMMA + 2 * ROW_COLUMNS, RECORD_BYTES = RECORD_BETA + 2 * ROW_COLUMNS;
 constexpr u32 BARRIERS_AT = RECORDS_AT + RECORDS * RECORD_BYTES;
 constexpr u32 WEIGHTS_FULL = BARRIERS_AT, WEIGHTS_FREE = WEIGHTS_FULL + 8 * SLOTS, WEIGHTS_READY = WEIGHTS_FREE + 8 * SLOTS;
@@ -113,9 +110,8 @@ __device__ __forceinline__ Place resolved(const Arguments& arguments, u64 addres
     return runs & 1 ? Place{odd, even} : Place{even, odd};
 }
 
-// Of a record whose addresses are resolved.
-#define STAGE_POINTER(record, name) load_shared_u64((record) + offsetof(Stage, name))
-#define STAGE_PLACE(record, name) (Place{STAGE_POINTER(record, name), load_shared_u64((record) + RECORD_OTHERS + offsetof(Stage, name))})
+#define STAGE_PLACE(record, name) resolved(arguments, load_shared_u64((record) + offsetof(Stage, name)), runs)
+#define STAGE_POINTER(record, name) STAGE_PLACE(record, name).address
 
 // For tests: sleep up to DELAY_NS, another time for every task, block, run and place.
 __device__ __forceinline__ void delay(const Arguments& arguments, int number, u32 place) {
@@ -174,46 +170,33 @@ __device__ __forceinline__ V load_matrix(u64 address) {
         return load_relaxed_gpu_u32x2(reinterpret_cast<const void*>(address));
 }
 
-// Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from. While nothing is, one value is looked at: loads of all
-// blocks would keep L2 from those who store.
+// Until all of what a thread has loaded is there; `where(i)`: the address that value i was loaded from.
 template <int COUNT, class V, class Where>
 __device__ __forceinline__ void complete(const Arguments& arguments, u32 record, V (&values)[COUNT], bool& gave_up, Where&& where) {
     Patience patience{arguments, record, gave_up};
     for (;;) {
-        bool missing = false, some = !SPARING;
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) (absent(values[i]) ? missing : some) = true;
-        if (!missing) return;
+        bool missing = false;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            if ((i == 0 || some) && absent(values[i])) values[i] = poll_matrix(where(i), values[i]);
-        if (!patience.more()) return;
+            if (absent(values[i])) {
+                values[i] = poll_matrix(where(i), values[i]);
+                missing = true;
+            }
+        if (!missing || !patience.more()) return;
     }
-}
-
-template <class V>
-__device__ __forceinline__ void store_value(const Place& place, u64 bytes, const V& value) {
-    if constexpr (sizeof(V) == 16)
-        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.address + bytes), value);
-    else
-        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.address + bytes), value);
-}
-
-// Of the other set, if there is one, as much as a V.
-template <class V>
-__device__ __forceinline__ void make_absent(const Place& place, u64 bytes, const V&) {
-    if (place.other == 0) return;
-    V none;
-    if constexpr (sizeof(V) == 16)
-        none.x = none.y = none.z = none.w = ABSENT;
-    else
-        none.x = none.y = ABSENT;
-    store_value(Place{place.other, 0}, bytes, none);
 }
 
 // Stores part of a matrix, and makes it absent in the other set.
 template <class V>
 __device__ __forceinline__ void store_matrix(const Place& place, u64 bytes, const V& value) {
-    store_value(place, bytes, value);
-    make_absent(place, bytes, value);
+    V none;
+    if constexpr (sizeof(V) == 16) {
+        none.x = none.y = none.z = none.w = ABSENT;
+        store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.address + bytes), value);
+        if (place.other != 0) store_relaxed_gpu_u32x4(reinterpret_cast<void*>(place.other + bytes), none);
+    } else {
+        none.x = none.y = ABSENT;
+        store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.address + bytes), value);
+        if (place.other != 0) store_relaxed_gpu_u32x2(reinterpret_cast<void*>(place.other + bytes), none);
+    }
 }

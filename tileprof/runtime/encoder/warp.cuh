@@ -99,16 +99,6 @@ __device__ __forceinline__ u64 load_shared_u64(u32 address) {
     return value;
 }
 
-__device__ __forceinline__ void store_shared_u32(u32 address, u32 value) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory"); }
-
-__device__ __forceinline__ u32 load_shared_u32(u32 address) {
-    u32 value;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-    return value;
-}
-
-__device__ __forceinline__ void store_shared_u64(u32 address, u64 value) { asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(value) : "memory"); }
-
 __device__ __forceinline__ uint2 load_shared_u32x2(u32 address) {
     uint2 v;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");

@@ -67,8 +67,5 @@ struct Two {
 inline void store_shared_f32x2(u32 address, float low, float high) { store_shared(address, Two{low, high}); }
 inline float load_shared_f32(u32 address) { return load_shared<float>(address); }
 inline void store_shared_f32(u32 address, float value) { store_shared(address, value); }
-inline void store_shared_u32(u32 address, u32 value) { store_shared(address, value); }
-inline u32 load_shared_u32(u32 address) { return load_shared<u32>(address); }
-inline void store_shared_u64(u32 address, u64 value) { store_shared(address, value); }
 inline u64 load_shared_u64(u32 address) { return load_shared<u64>(address); }
 inline uint2 load_shared_u32x2(u32 address) { return load_shared<uint2>(address); }
