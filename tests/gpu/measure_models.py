@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 REPLAYS, WARM = 30, 5
+POLL = 0.2  # seconds
 LONGEST_TURN = 25  # seconds: one that hangs must not cost the others their turn
 VARIANTS = ("eager", "inductor", "autotuned", "tileprof")
 
@@ -70,7 +71,7 @@ def names(options: argparse.Namespace) -> list[str]:
     return [
         n
         for n in group
-        if not options.only or any(n == o or (n not in options.only and n.startswith(o)) for o in options.only)
+        if not options.only or any(n == o or (o not in group and n.startswith(o)) for o in options.only)
     ]
 
 
@@ -129,14 +130,18 @@ def measure(options: argparse.Namespace) -> None:
     last_start = end - min(4 * len(workers), 0.4 * options.budget)  # a turn takes 2 to 4 s
     for worker in workers:
         worker.ready.wait(max(0.0, last_start - time.monotonic()))
-    for worker in sorted(workers, key=lambda w: not w.ready.is_set()):
-        if not worker.ready.is_set():
-            worker.end()
-            row: dict[str, Any] = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
-        else:
+    while workers:
+        worker = next((w for w in workers if w.ready.is_set()), workers[0])
+        if worker.ready.wait(POLL):
             worker.go(min(LONGEST_TURN, end - time.monotonic()))
             row = worker.row or {"failed": "it ended without a result" if worker.done.is_set() else "out of time"}
-            worker.end()
+        elif time.monotonic() < end:
+            workers = [*workers[1:], workers[0]]
+            continue
+        else:
+            row = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
+        worker.end()
+        workers.remove(worker)
         found["rows"][worker.name] = row
         print(worker.name, sentence(row), flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -214,6 +219,9 @@ class Worked:
         self.kept = Kept()
 
     def run(self) -> None:
+        from tileprof.runtime.compile.report import reports
+        from tileprof.runtime.programs.compare import expected
+
         torch, case = self.torch, self.case
         logger = logging.getLogger("tileprof.runtime.compile")
         logger.setLevel(logging.INFO)
@@ -226,9 +234,12 @@ class Worked:
             for variant in self.variants:
                 begin = time.monotonic()
                 try:
-                    self.models[variant] = self.compiled(variant)
-                    out = case.call(self.models[variant]).float()
+                    with reports() as made:
+                        self.models[variant] = self.compiled(variant)
+                        out = case.call(self.models[variant]).float()
                     out = out.clone()
+                    if made:
+                        self.row["predicted_us"] = expected(made)
                 except Exception as error:
                     traceback.print_exc(file=sys.stdout)
                     self.row.setdefault("failures", {})[variant] = (
@@ -241,7 +252,8 @@ class Worked:
                 waited = getattr(self, "waited", 0.0) if variant == "tileprof" else 0.0
                 self.row["compile_seconds"][variant] = round(time.monotonic() - begin - waited, 2)
                 self.row["error"][variant] = float((out - exact).norm() / exact.norm())
-                self.row["peak_mb"][variant] = self.peak(self.models[variant])
+                if self.device == "cuda":
+                    self.row["peak_mb"][variant] = self.peak(self.models[variant])
             del exact, out
             self.wait()
             self.row["us"] = self.timed() if self.device == "cuda" else {}
@@ -258,16 +270,15 @@ class Worked:
                 return torch.compile(model, mode="max-autotune-no-cudagraphs")
         return torch.compile(model, backend="tileprof")
 
-    def peak(self, model: Any) -> float | None:
+    def peak(self, model: Any) -> float:
         """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a program keeps and what it needs meanwhile.
 
         Variants before the last have kept nothing of their own; copies of what a call changes are not counted.
         """
         import gc
 
-        if self.device != "cuda":
-            return None
         gc.collect()
+        self.torch._C._cuda_clearCublasWorkspaces()  # 32 MB per stream that cuBLAS has ever seen
         self.torch.cuda.synchronize()
         self.torch.cuda.reset_peak_memory_stats()
         self.case.call(model)
@@ -366,6 +377,7 @@ def table(found: dict[str, Any]) -> list[str]:
         "Inductor",
         *(["max-autotune"] if tuned else []),
         "tileprof",
+        "predicted",
         "Inductor / tileprof",
         "error, Inductor's",
         "MB, Inductor's",
@@ -379,6 +391,8 @@ def table(found: dict[str, Any]) -> list[str]:
         off = f"{errors['tileprof']:.1e}, {errors['inductor']:.1e}" if {"inductor", "tileprof"} <= set(errors) else ""
         peaks = row.get("peak_mb", {})
         most = f"{peaks['tileprof']:.0f}, {peaks['inductor']:.0f}" if {"inductor", "tileprof"} <= set(peaks) else ""
+        us = row.get("predicted_us")
+        cells.append(f"{us:.0f}" if us and what_ran(row) not in ("", "Inductor") else "")
         lines.append(f"| {' | '.join([name, *cells, ratio, off, most, row.get('failed') or what_ran(row)])} |")
     return lines
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn import functional
 from tileprof.errors import UserError
 from tileprof.runtime.compile import aten, entry, program, verdicts
 from tileprof.runtime.compile.ahead import Ahead
-from tileprof.runtime.compile.inductor import own_copy
+from tileprof.runtime.compile.inductor import inductor, own_copy
 from tileprof.runtime.compile.lanes import Lane, RegionError
 from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
@@ -196,3 +197,45 @@ def test_masks_that_fused_attention_does_not_take_are_written_out_once() -> None
         result = torch.compile(Masked(), backend=look)(x, keep)
     assert seen == [(1, 0)]
     assert torch.allclose(result, Masked()(x, keep), atol=1e-6)
+
+
+def test_a_race_put_off_lets_ours_run_first_and_is_run_by_the_second_call(monkeypatch, tmp_path, caplog) -> None:
+    caplog.set_level(logging.INFO, "tileprof.runtime.compile")
+    model, x = Layer().eval(), torch.randn(4, 32)
+    process = Process(monkeypatch, tmp_path, (2.0, 1.0), later=True)
+    compiled = torch.compile(model, backend="tileprof", options=process.options)
+    with torch.no_grad():
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+        assert (process.timed, process.compiled) == (0, 0)
+        assert torch.allclose(compiled(x), model(x), atol=1e-5)
+        assert (process.timed, process.compiled) == (1, 1)
+        compiled(x)
+    assert process.timed == 1
+    assert "kept Inductor's" in caplog.text
+    again = Process(monkeypatch, tmp_path, later=True)
+    again.run(model, x)
+    assert (again.timed, again.compiled, again.traced) == (0, 1, 0)
+
+
+def test_a_wrong_way_whose_race_is_put_off_is_inductors_at_once(monkeypatch, tmp_path) -> None:
+    model, x = Layer().eval(), torch.randn(4, 32)
+    process = Process(monkeypatch, tmp_path, later=True)
+
+    def shifted(graph):
+        yield played(between(graph, ATEN.leaky_relu.default, ATEN.leaky_relu.default), "an activation", shift=0.5)
+
+    monkeypatch.setattr(entry, "FINDERS", (shifted,))
+    assert torch.allclose(process.run(model, x), model(x), atol=1e-5)
+    assert (process.timed, process.compiled) == (0, 1)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++ here")
+def test_inductors_program_can_be_compiled_after_the_first_call(monkeypatch, tmp_path) -> None:
+    model, x = Layer().eval(), torch.randn(4, 32)
+    process = Process(monkeypatch, tmp_path, (2.0, 1.0), later=True)
+    monkeypatch.setattr(entry, "inductor", inductor)
+    compiled = torch.compile(model, backend="tileprof", options=process.options)
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.allclose(compiled(x), model(x), atol=1e-5)
+    assert process.timed == 1

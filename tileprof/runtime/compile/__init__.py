@@ -21,6 +21,9 @@ Options, given as ``torch.compile(..., options={...})``:
 
 ``remeasure``  ``True``: a race, whatever an earlier process has measured (`verdicts`). Default: ``False``.
 
+``later``      ``True``: the first call compares with PyTorch's results and runs ours; the second one outside of a capture compiles Inductor's program and races. The first result then comes
+               sooner than from Inductor. Default: ``False``.
+
 Calls may come from several threads and streams, and may be captured in CUDA graphs: each stream and each capture has semaphores of its own. Call the program once outside of a
 capture before each capture; keep it as long as the graphs. What was taken and what was not is logged by ``tileprof.runtime.compile`` at level INFO.
 """

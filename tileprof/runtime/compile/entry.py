@@ -19,7 +19,9 @@ from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
 from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
+from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
+from tileprof.runtime.compile.patches import patches_as_products
 from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
@@ -60,7 +62,7 @@ def backend(
             reason = "looking for regions failed"
         else:
             if regions:
-                race = Race(asked, known)
+                race = Race(asked, known, chosen.later)
                 return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
@@ -82,6 +84,7 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
+    report.regions = regions
     report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
     for name, count in report.taken.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
@@ -95,15 +98,20 @@ def _program(
     race: Race,
 ) -> Callable[..., Any]:  # fmt: skip
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
+    assert graph.module is not None
+    held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
+    patches_as_products(graph.module.graph, held)
+    outer_products_as_multiplications(graph.module.graph, held)
     selections = _selections(regions) if options.use == "measured" else [regions]
     if race.known is not None:
         selections = [each for each in selections if named(each) == race.known.kept]
         if not selections:
             race = replace(race, known=None)  # by another state of this package; measured again
             selections = _selections(regions)
-    first = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
-    ahead = Ahead(first, device)
-    theirs = inductor(module, inputs) if options.use == "measured" and race.known is None else _Later(plain)
+    alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
+    ahead = Ahead(alone, device)
+    first = options.use == "measured" and race.known is None and not race.later
+    theirs = inductor(module, inputs) if first else _Later(plain)
     ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
     program = Program(graph, plain, ways, theirs, device, report, race if options.use == "measured" else None)
     made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name

@@ -79,15 +79,19 @@ class Lane:
 
     def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
         """Run one region on what it reads and updates."""
-        region = self._regions[key]
-        inputs = list(read)
-        for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
-            inputs.insert(number, tensor)
-        self._mend(key, region, inputs)
+        region, inputs = self._regions[key], self.inputs(key, read, updated)
         try:
             return self._runners[key](*inputs)
         except (UserError, RuntimeError) as error:
             raise RegionError(f"{region.name}: {_first_line(error)}") from error
+
+    def inputs(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> list[Any]:
+        """What a region's runner is given for what the region reads and updates."""
+        region, inputs = self._regions[key], list(read)
+        for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
+            inputs.insert(number, tensor)
+        self._mend(key, region, inputs)
+        return inputs
 
     def call_and_take_back(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> None:
         """Run one region for the sake of having run: what it updates is as it was."""

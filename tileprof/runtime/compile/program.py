@@ -49,19 +49,25 @@ class Program:
         self._device, self.report, self._race = device, report, race
         self._deciding = threading.Lock()
         self._decided = False
+        self._later = race is not None and race.later and race.known is None
         self._way: Way | None = None
         self._told: set[str] = set()
 
     def __call__(self, *args: Any) -> Any:
         if not self._decided:
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                self._tell_once(
-                    "nothing can be measured during a capture: Inductor's program runs, and the next call decides"
-                )
-                return self._theirs(*args)
-            with self._deciding:
-                if not self._decided:
-                    return self._decide(args)
+                if self._way is None:
+                    self._tell_once(
+                        "nothing can be measured during a capture: Inductor's program runs, and the next call decides"
+                    )
+                    return self._theirs(*args)
+            else:
+                with self._deciding:
+                    if not self._decided:
+                        return self._decide(args)
+        return self._run(args)
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
         way = self._way
         if way is None:
             return self._theirs(*args)
@@ -86,7 +92,13 @@ class Program:
     def _decide(self, args: tuple[Any, ...]) -> Any:
         """Race, and the results of this call. What the program updates in place is updated once, whatever ran."""
         call = _Call(args, self._graph.changed(args))
+        if self._later:
+            self._later = False
+            if self._run_unraced(call):
+                call.restore()
+                return self._run(args)
         race = _Run(call, self._theirs, self._plain, self._device, self.report, self._race)
+        self._way = None
         for make in self._ways:
             verdict = race.run(make)
             if verdict is None:
@@ -95,10 +107,25 @@ class Program:
             if verdict is not False:
                 self._way, self.report.kept, self.report.reason = verdict, verdict.name, ""
                 break
-        if self._decided and self._race is not None:
-            race.write_down(self._way)
+        if self._decided:
+            self._ways = ()  # what has lost gives its memory back
+            if self._race is not None:
+                race.write_down(self._way)
         call.restore()
-        return self._theirs(*args) if self._way is None else self(*args)
+        return self._run(args)
+
+    def _run_unraced(self, call: _Call) -> bool:
+        """Whether the first way is right, which then runs until the next call has raced it."""
+        make, *others = self._ways
+        way = _Run(call, self._theirs, self._plain, self._device, self.report, None).run(make)
+        if not isinstance(way, Way):
+            return False
+        LOG.info(
+            "whole program: %s runs for now; the next call outside of a capture compiles Inductor's, and races",
+            way.name,
+        )
+        self._way, self._ways = way, (lambda: way, *others)
+        return True
 
 
 class _Call:
@@ -126,6 +153,8 @@ class Race:
 
     asked: str | None
     known: Verdict | None = None
+    later: bool = False
+    """The race is the second call's, so that the first need not wait for Inductor."""
 
 
 class _Run:

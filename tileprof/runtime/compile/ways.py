@@ -19,6 +19,7 @@ from tileprof.runtime.compile.partition import partitioned
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.region_op import running
 from tileprof.runtime.compile.tracing import traced
+from tileprof.runtime.programs.timeline import observer
 
 _NOW: Final = threading.local()
 
@@ -111,7 +112,7 @@ class Way:
         self._graph, self._device = graph, device
         module, by_key = partitioned(graph.module, regions)
         self._compiled = compiler(module, [n.meta.get("val") for n in graph.placeholders])
-        self.lanes = Lanes(by_key, device, ahead)
+        self.lanes, self._by_key = Lanes(by_key, device, ahead), by_key
         at = {node: number for number, node in enumerate(graph.placeholders)}
         self._folded = [
             _Folded(key, tuple(at[region.inputs[n]] for n in region.folded)) for key, region in by_key.items()
@@ -144,7 +145,11 @@ class Way:
             if each is not None:
                 self._follow(each, values)
 
+        watch = observer()
+
         def call(key: str, read: list[Any], updated: list[Any]) -> Sequence[Any]:
+            if watch is not None:
+                watch(self._by_key[key], self._device, lane.inputs(key, read, updated))
             if cold is not None:
                 cold.call_and_take_back(key, read, updated)
             return lane.call(key, read, updated)

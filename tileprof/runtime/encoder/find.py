@@ -6,9 +6,9 @@ Blocks that feed each other become one region. What differs from a block in anyt
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
@@ -23,6 +23,9 @@ from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
 from tileprof.runtime.encoder.written_out import attended
+
+if TYPE_CHECKING:
+    from tileprof.runtime.programs.timeline import Timeline
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
@@ -84,7 +87,15 @@ def _checked(stack: Stack) -> Region:
     header(plan_of(program, blocks=32, cluster=2), Options())
     shapes = tuple(aten.shape(node) or () for node in outputs)
     return Region(
-        program.name, tuple(sorted(nodes)), inputs, outputs, (), partial(_built, program, shapes), unread=unread
+        program.name,
+        tuple(sorted(nodes)),
+        inputs,
+        outputs,
+        (),
+        partial(_built, program, shapes),
+        unread=unread,
+        what=program,
+        timed=partial(_timed, program),
     )
 
 
@@ -110,3 +121,9 @@ def _built(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.
     from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)
+
+
+def _timed(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
+    from tileprof.runtime.encoder.launch import timed_run  # noqa: PLC0415 - talks to the driver
+
+    return timed_run(program, device, inputs)
