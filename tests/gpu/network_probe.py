@@ -142,8 +142,7 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
             tiling = plan.tilings[-1]
             what = f"{layer.size} /{layer.stride}" if isinstance(layer, Convolution) else type(layer).__name__
             say(
-                f"  {took:7.1f} {took - before:+6.1f} {part.name(end - 1)} {what} {layer.reads} -> {layer.shape} {tiling}",
-                flush=True,
+                f"  {took:7.1f} {took - before:+6.1f} {part.name(end - 1)} {what} {layer.reads} -> {layer.shape} {tiling}"
             )
             before = took
     return line

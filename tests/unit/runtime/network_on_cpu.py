@@ -69,7 +69,7 @@ class HostNetwork:
             result.fill_(float("nan"))
         arguments = HostArguments(ARGUMENT_WORDS)
         pointers = (self._stages, *self._tables, self.x, self.results[-1], *self._shared)
-        arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
+        arguments.words[:] = [*(tensor.data_ptr() for tensor in pointers), 0]
         schedule = Schedule.of(seed, self.plan.blocks, 1)
         said = self._run(
             ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),

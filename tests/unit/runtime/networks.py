@@ -48,6 +48,28 @@ def small(images: int, dtype: str = "float16", *, flattened: bool = False) -> Ne
     return Network(layers, dtype)
 
 
+def pooling(images: int, dtype: str = "float16") -> Network:
+    """Convolutions that pool, of windows and of channels, on an odd number of pixels at last."""
+    n = images
+    layers = (
+        Windows(INPUT, (n, SIDE, SIDE, 3), (n, SIDE + 3, SIDE + 4, 8), 1, (3 * SIDE * SIDE, 1, 3 * SIDE, 3)),
+        Convolution(0, (n, SIDE, SIDE, 3), (n, 16, 16, 64), 0, size=(3, 3), padding=1, relu=True, pool=2),
+        Convolution(1, (n, 16, 16, 64), (n, 8, 8, 64), 1, size=(3, 3), padding=1, relu=True, pool=2),
+        Convolution(2, (n, 8, 8, 64), (n, 7, 7, 128), 2, size=(2, 2)),
+        Convolution(3, (n, 7, 7, 128), (n, 3, 3, 40), 3, 4, size=(3, 3), padding=1, relu=True, pool=2),
+    )
+    return Network(layers, dtype)
+
+
+def pooling_parameters(dtype: str = "float16", seed: int = 0) -> list[Any]:
+    """Of `pooling`."""
+    made = torch.Generator().manual_seed(seed)
+    sizes = [(64, 3, 3, 3), (64, 64, 3, 3), (128, 64, 2, 2), (40, 128, 3, 3), (40,)]
+    deep = [27, 576, 256, 1152, 4]
+    kind = getattr(torch, dtype)
+    return [(torch.randn(*s, generator=made) / d**0.5).to(kind) for s, d in zip(sizes, deep, strict=True)]
+
+
 def image(images: int, dtype: str = "float16", seed: int = 1) -> Any:
     """An input of `small`, channels last."""
     made = torch.randn(images, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))

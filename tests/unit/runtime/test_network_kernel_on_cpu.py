@@ -7,22 +7,24 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from kernel_on_cpu import compile_machine, compiler_missing
 from network_on_cpu import HostNetwork, compiled
-from networks import image, parameters, small
+from networks import image, parameters, pooling, pooling_parameters, small
 
 from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.network import Convolution, computed
+from tileprof.runtime.convnet.network import Convolution, Network, computed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
 RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+POOLING = len(pooling(1).layers)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
 
 
@@ -38,14 +40,18 @@ def library(folder: Path) -> Path:
     return compiled(folder / "kernel")
 
 
+def given(network: Network) -> list[Any]:
+    return pooling_parameters(network.dtype) if len(network.layers) == POOLING else parameters(network.dtype)
+
+
 def host(plan: Plan, library: Path) -> HostNetwork:
-    images, dtype = plan.network.layers[0].shape[0], plan.network.dtype
-    return HostNetwork(plan, library, image(images, dtype), parameters(dtype))
+    network = plan.network
+    return HostNetwork(plan, library, image(network.layers[0].shape[0], network.dtype), given(network))
 
 
 def far_layers(runner: HostNetwork) -> Iterator[str]:
     network = runner.plan.network
-    wanted = computed(network, runner.x, parameters(network.dtype))
+    wanted = computed(network, runner.x, given(network))
     for number, (ours, theirs) in enumerate(zip(runner.results, wanted, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error < TOLERANCE[network.dtype]:
@@ -73,8 +79,8 @@ def test_bfloat16_is_computed_too(folder: Path) -> None:
     assert list(far_layers(runner)) == []
 
 
-def test_every_tiling_of_a_layer_gives_its_result(library: Path) -> None:
-    network = small(3)
+@pytest.mark.parametrize("network", [small(3), pooling(3)], ids=["small", "pooling"])
+def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Network) -> None:
     plan = planned(network, 3)
     for number, layer in enumerate(network.layers):
         if not isinstance(layer, Convolution):
@@ -119,7 +125,13 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
         ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
         ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
         ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-        ("products.cuh", "turn ^= 1;\n        }", "}"),
+        ("products.cuh", "if (mixed || mixes) barrier_sync<1, CONSUMERS>();", "if (mixed) barrier_sync<1, CONSUMERS>();"),
+        ("products.cuh", "if (mixed || mixes) barrier_sync<1, CONSUMERS>();", "if (mixes) barrier_sync<1, CONSUMERS>();"),
+        ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
+        ("ends.cuh", "    if (PASS > 0) barrier_sync<1, CONSUMERS>();", ""),
+        ("ends.cuh", "thread % 32);\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
+        ("ends.cuh", "put_sums<PART, PASS * PART>(sums, scratch, lane / 4, lane);\n        __syncwarp();", "put_sums<PART, PASS * PART>(sums, scratch, lane / 4, lane);"),
+        ("ends.cuh", "        }\n        __syncwarp();", "        }"),
         ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
     ],
 )  # fmt: skip
@@ -131,19 +143,26 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
         return text.replace(old, new, 1)
 
     library = compiled(folder / f"fault{zlib.crc32((name + old).encode())}", patch=plant)
-    for plan in (planned(small(2), 3), deep(1)):
+    plans = (
+        planned(small(2), 3),
+        of_kinds(small(2), 1, True),
+        of_kinds(small(2), 1, True, False, wide=True),
+        of_kinds(pooling(2), 1, False, wide=True),
+        of_kinds(pooling(2), 1, True, False),
+    )
+    for plan in plans:
         runner = host(plan, library)
-        for seed in range(40):
+        for seed in range(20):
             if runner.run(seed) is not None or list(far_layers(runner)):
                 return
     pytest.fail("nothing was seen")
 
 
-def deep(blocks: int) -> Plan:
-    """Tiles whose k the warpgroups share, wherever they can be."""
-    network = small(2)
+def of_kinds(network: Network, blocks: int, *kinds: bool, wide: bool = False) -> Plan:
+    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such."""
     tilings = []
-    for layer, tiling in zip(network.layers, planned(network, blocks).tilings, strict=True):
-        shared = [t for t in candidates(network, layer) if t.deep] if isinstance(layer, Convolution) else []
-        tilings.append(min(shared, key=lambda t: t.width) if shared else tiling)
+    for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
+        options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
+        wanted = [t for t in options if t.deep == kinds[number % len(kinds)]]
+        tilings.append(sorted(wanted, key=lambda t: (t.width, -t.rows))[-wide] if wanted else tiling)
     return planned(network, blocks, tuple(tilings))

@@ -30,12 +30,15 @@ _RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, w
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up."""
+    """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the
+    record and gives up. ``timeline``: tasks write down when they wait, multiply and store.
+    """
 
     dtype: str = "float16"
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
     slot_bytes: int = MOST_SLOT_BYTES
+    timeline: bool = False
 
     @property
     def activation_slots(self) -> int:
@@ -54,6 +57,7 @@ def header(options: Options) -> str:
         "#pragma once", f"#define BFLOAT16 {int(options.dtype == 'bfloat16')}",
         *(f"constexpr int {name} = {value};" for name, value in constants.items()),
         f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;",
+        f"constexpr bool TIMELINE = {str(options.timeline).lower()};",
         "template <int> struct Multiply;", *(multiply(width, options.dtype) for width in WIDTHS),
     ]) + "\n"  # fmt: skip
 

@@ -346,7 +346,7 @@ def _region(net: _Growing) -> Region:
 
 def _ordered(net: _Growing) -> Network:
     """Layers by how many are in front of them at most, so that branches run side by side."""
-    layers = _residuals_moved(net.layers)
+    layers, names = _pools_fused(_residuals_moved(net.layers), net.names)
     depth: dict[int, int] = {INPUT: 0}
 
     def deep(number: int) -> int:
@@ -358,7 +358,24 @@ def _ordered(net: _Growing) -> Network:
     order = sorted(range(len(layers)), key=deep)
     place = {number: at for at, number in enumerate(order)} | {INPUT: INPUT}
     moved = tuple(_renumbered(layers[number], place) for number in order)
-    return Network(moved, _DTYPES[dtype(net.image)], tuple(net.names[number] for number in order))
+    return Network(moved, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
+
+
+def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
+    """The same layers, where a convolution keeps the largest of two by two pixels that nothing else reads."""
+    made, fused = list(layers), dict[int, int]()
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, Maximum) or (layer.size, layer.stride, layer.padding) != (2, 2, 0):
+            continue
+        source = layers[layer.source]
+        readers = sum(layer.source in {one.source, _residual(one)} for one in layers)
+        if isinstance(source, Convolution) and source.residual is None and readers == 1 and layer.reads == source.shape:
+            made[layer.source] = replace(source, shape=layer.shape, pool=2)
+            fused[number] = layer.source
+    left = [number for number in range(len(layers)) if number not in fused]
+    place = {number: at for at, number in enumerate(left)} | {INPUT: INPUT}
+    place |= {number: place[source] for number, source in fused.items()}
+    return [_renumbered(made[number], place) for number in left], [names[number] for number in left]
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:

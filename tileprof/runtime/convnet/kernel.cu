@@ -41,6 +41,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
             if (thread % 32 == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * consumer.reader.a.slot);
             consumer.reader.a.advance();
         }
+        if (thread == 0) stamp(arguments, number, STORED_TILE);
         wait_cta(shared + POSTED + 8 * posting.slot, posting.turn ^ 1);
         __syncwarp();
         if (thread % 32 == 0) mbarrier_arrive_release_cta(shared + STORED + 8 * posting.slot);
@@ -51,10 +52,11 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared) 
 // One thread: posts each tile when the warps that multiply have stored it, and arrived. What they wrote is released here, for those that wait to load it by TMA.
 __device__ __forceinline__ void post_tiles(const Arguments& arguments, u32 shared) {
     Ring<POST_SLOTS> ring;
-    for_tasks(arguments, [&](const Stage&, const Task& task, s32) {
+    for_tasks(arguments, [&](const Stage&, const Task& task, s32 number) {
         wait_cta(shared + STORED + 8 * ring.slot, ring.turn);
         fence_proxy_async_global();
         add_release_gpu_s32(arguments.flags + task.post * FLAG_WORDS, 1);
+        stamp(arguments, number, POSTED_TILE);
         mbarrier_arrive_release_cta(shared + POSTED + 8 * ring.slot);
         ring.advance();
     });

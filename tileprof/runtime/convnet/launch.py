@@ -33,7 +33,10 @@ THREADS: Final = 384
 """Of a block: one warpgroup of loaders, two that multiply."""
 
 STAGE_WORDS: Final = 40  # Row of common.cuh
-ARGUMENT_WORDS: Final = 10
+ARGUMENT_WORDS: Final = 11
+PLACES: Final = ("awaits", "awaited", "weights", "tiles", "multiplied", "stored", "posted")
+"""Moments of a task in a timeline: Place of common.cuh."""
+
 _INVERSE: Final = 65536
 _KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3}  # Kind of common.cuh
 
@@ -48,21 +51,21 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
     match layer:
         case Convolution() if windowed(network, layer):
             _, source_rows, source_columns, _ = network.layers[layer.source].shape
-            box = 16 * (tiling.columns - 1) + 2 * WINDOW
+            box = 16 * (tiling.columns * layer.pool - 1) + 2 * WINDOW
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
                 1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0, box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
                 0, *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
-                in_rows, in_columns, in_channels, 1, 0, 0, 0, 0, _INVERSE, source_rows, source_columns,
+                in_rows, in_columns, in_channels, 1, 0, 0, 0, 0, _INVERSE, source_rows, source_columns, layer.pool,
             ]  # fmt: skip
         case Convolution():
-            step, height = tiling.step(layer), tiling.rows + (layer.size[0] - 1 if tiling.halo else 0)
+            step, height = tiling.step(layer), tiling.box_rows(layer) // tiling.step(layer) // tiling.images
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
                 layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes), int(tiling.halo),
                 tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling), step, height * step if tiling.images > 1 else 64,
                 int(tiling.deep), *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
-                in_rows, in_columns, in_channels, 0, 0, 0, 0, 0, -(-_INVERSE // layer.size[1]), 0, 0,
+                in_rows, in_columns, in_channels, 0, 0, 0, 0, 0, -(-_INVERSE // layer.size[1]), 0, 0, layer.pool,
             ]  # fmt: skip
         case Maximum():
             return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size]  # fmt: skip
@@ -103,7 +106,8 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
         (channels, columns, rows, images),
         (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
     )
-    sides = ((tiling.columns - 1) * step + 1 + more[1], (tiling.rows - 1) * step + 1 + more[0])
+    wide, high = tiling.columns * layer.pool, tiling.rows * layer.pool
+    sides = ((wide - 1) * step + 1 + more[1], (high - 1) * step + 1 + more[0])
     box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
     table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
 
@@ -131,6 +135,8 @@ class Launcher:
         self._tables = [table.to(self.device) for table in plan_tables(plan)]
         # seed, flags, state, record
         self.shared = [torch.zeros(n, dtype=torch.int32, device=self.device) for n in (1, flag_words(plan), 2, 8)]
+        times = len(plan.tasks) * len(PLACES) if options.timeline else 0
+        self.times = torch.zeros(times, dtype=torch.int64, device=self.device)
         self._stages: Any = None
 
     def bind(self, results: Sequence[Any], weights: Sequence[Any]) -> None:
@@ -140,7 +146,7 @@ class Launcher:
     def launch(self, x: Any, out: Any) -> None:
         """Run on the current stream; may be captured into a graph."""
         arguments = Arguments(ARGUMENT_WORDS)
-        pointers = (self._stages, *self._tables, x, out, *self.shared)
+        pointers = (self._stages, *self._tables, x, out, *self.shared, self.times)
         arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(self.plan.blocks, THREADS, stream, arguments, programmatic=False, cooperative=True)

@@ -52,7 +52,7 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
 // One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
 __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
     const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
-    const int y = task.y * stage.stride - stage.padding, x = task.x * stage.stride - stage.padding;
+    const int step = stage.pool * stage.stride, y = task.y * step - stage.padding, x = task.x * step - stage.padding;
     int channel = 0, tap = 0, down = 0, across = 0;
     for (int k = 0; k < blocks; k += most, ring.advance()) {
         const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
@@ -76,11 +76,11 @@ __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* m
 __device__ __forceinline__ void load_windows(const Stage& stage, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
     const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes, width = stage.source_columns * 16 / stage.stride;
     const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
-    const auto* image = static_cast<const unsigned char*>(stage.from) + static_cast<long long>(task.image) * stage.source_rows * width + task.x * 16;
+    const auto* image = static_cast<const unsigned char*>(stage.from) + static_cast<long long>(task.image) * stage.source_rows * width + task.x * stage.pool * 16;
     wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
     mbarrier_arrive_expect_release_cta(full, rows * bytes);
     for (int row = 0; row < rows; ++row) {
-        const int y = task.y * stage.stride + row, last = stage.source_rows - 1;
+        const int y = task.y * stage.pool * stage.stride + row, last = stage.source_rows - 1;
         copy_bulk_written(to + row * WINDOW_PITCH, image + (y < last ? y : last) * width, bytes, full, EVICT_NORMAL);
     }
     ring.advance();
@@ -94,9 +94,11 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         const TensorMap* map = &arguments.rows[task.stage].map;
         if (lane == 0 && stage.kind == CONVOLUTION && !stage.window) prefetch_tensormap(map);
         delay(arguments, number, 0);
+        if (lane == 0) stamp(arguments, number, AWAITS);
         for (int wait = task.wait + lane; wait < task.waits_end; wait += 32) await(arguments, arguments.waits[wait], epoch, task, number);
         __syncwarp();
         if (lane == 0) {
+            stamp(arguments, number, AWAITED);
             if (stage.kind == CONVOLUTION) {
                 fence_proxy_async_global();
                 if (stage.window)

@@ -26,10 +26,11 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution or a product with a matrix, then perhaps a batch norm, a residual addition, ReLU.
+    """A convolution or a product with a matrix, then perhaps a batch norm, a residual addition, ReLU, max pooling.
 
-    ``weight``, ``bias`` and those of ``norm`` are indices of parameters. ``reads`` is the shape in which the source is seen: a matrix is a row of as many pixels as there are images, and a
-    source of several pixels is one of all their channels. ``residual`` is a layer.
+    ``weight``, ``bias`` and those of ``norm`` are indices of parameters. ``reads`` is the shape in which the source is
+    seen: a matrix is a row of as many pixels as there are images, and a source of several pixels is one of all their
+    channels. ``residual`` is a layer. ``shape`` is the result's, whose pixels are the largest of ``pool`` x ``pool``.
     """
 
     source: int
@@ -45,6 +46,7 @@ class Convolution:
     relu: bool = False
     flattened: Shape | None = None
     """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no such image."""
+    pool: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
                 if layer.residual is not None:
                     out = out + results[layer.residual].float().permute(0, 3, 1, 2)
                 out = out.relu() if layer.relu else out
+                out = functional.max_pool2d(out, layer.pool) if layer.pool > 1 else out
             case Maximum():
                 out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
             case Average():

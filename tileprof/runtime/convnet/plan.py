@@ -110,13 +110,13 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
         seen = source.shape
         match layer:
             case Convolution() if windowed(network, layer):
-                low = tile.y * layer.stride
+                low = tile.y * layer.pool * layer.stride
                 high = low + layer.stride + 2 * k_blocks(network, layer)
                 yield Read(layer.source, (tile.image, last_image), (low, min(seen[1], high)))
             case Convolution() | Maximum() if layer.reads == source.shape:
-                size = layer.size if isinstance(layer, Maximum) else layer.size[0]
-                low = tile.y * layer.stride - layer.padding
-                high = (last_row - 1) * layer.stride - layer.padding + size
+                size, pool = (layer.size, 1) if isinstance(layer, Maximum) else (layer.size[0], layer.pool)
+                low = tile.y * pool * layer.stride - layer.padding
+                high = (last_row * pool - 1) * layer.stride - layer.padding + size
                 yield Read(layer.source, (tile.image, last_image), (max(0, low), min(seen[1], high)))
             case Average():
                 yield Read(layer.source, (tile.image, tile.image + 1), (0, seen[1]))

@@ -2,23 +2,7 @@
 #pragma once
 
 #include "common.cuh"
-
-struct Eight {
-    float values[8];
-
-    __device__ void put(int pair, u32 two) { values[2 * pair] = unpack(two & 0xFFFF), values[2 * pair + 1] = unpack(two >> 16); }
-};
-
-// Eight channels of a pixel.
-__device__ __forceinline__ Eight eight_of(const uint4& bits) {
-    Eight eight;
-    eight.put(0, bits.x), eight.put(1, bits.y), eight.put(2, bits.z), eight.put(3, bits.w);
-    return eight;
-}
-
-__device__ __forceinline__ void store_eight(unsigned short* to, const Eight& eight) {
-    store_global_u32x4(to, uint4{pack(eight.values[0], eight.values[1]), pack(eight.values[2], eight.values[3]), pack(eight.values[4], eight.values[5]), pack(eight.values[6], eight.values[7])});
-}
+#include "halves.cuh"
 
 // Windows of SIDE x SIDE pixels. What is beyond an edge is replaced by the pixel at the edge, which is in the window, too; so all loads are under way at a time.
 template <int SIDE>
@@ -38,11 +22,7 @@ __device__ __forceinline__ void pool_maximum(const Stage& stage, const Task& tas
         }
         Eight most = eight_of(window[0]);
 #pragma unroll
-        for (int tap = 1; tap < SIDE * SIDE; ++tap) {
-            const Eight here = eight_of(window[tap]);
-#pragma unroll
-            for (int i = 0; i < 8; ++i) most.values[i] = here.values[i] <= most.values[i] || most.values[i] != most.values[i] ? most.values[i] : here.values[i];
-        }
+        for (int tap = 1; tap < SIDE * SIDE; ++tap) keep_larger(most, eight_of(window[tap]));
         store_eight(out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels + 8 * chunk, most);
     }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "ends.cuh"
 
 // The lower half of a descriptor: where an operand begins, which is K-major.
 __device__ __forceinline__ u32 descriptor(u32 address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
@@ -25,23 +26,6 @@ struct Used {
         if (lane == 0 && a >= 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * a);
         if (lane == 0 && w >= 0) mbarrier_arrive_release_cta(shared + W_FREE + 8 * w);
         a = w = -1;
-    }
-};
-
-// A thread's two rows of a tile: elements of the result from its beginning on; -1 where the row is no pixel.
-struct Rows {
-    s32 at[2];
-
-    __device__ Rows(const Stage& stage, const Task& task, u32 thread) {
-        const int group = thread / 128, two = stage.tile_images > 1;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * half + (stage.deep || two ? 0 : group * 64);
-            const int down = row / stage.step, across = row - down * stage.step, image = task.image + (two ? group : 0);
-            const bool pixel = down < stage.tile_rows && across < stage.tile_columns && task.y + down < stage.out_rows &&
-                               task.x + across < stage.out_columns && image < stage.out_images;
-            at[half] = pixel ? ((image * stage.out_rows + task.y + down) * stage.out_columns + task.x + across) * stage.out_channels : -1;
-        }
     }
 };
 
@@ -121,79 +105,50 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& read
     before.release(shared, lane);
 }
 
-// Where both warpgroups have sums of the same rows: each finishes one of a thread's two rows, and gets the other's part of it.
-template <int W>
-__device__ __forceinline__ void exchange(float (&sums)[W / 2], u32 shared, u32 thread, u32 turn) {
-    static_assert(W <= MOST_DEEP);
-    const u32 group = thread / 128, mine = shared + SCRATCH_AT + thread % 128 * 8 + 2 * turn * SCRATCH_PART;
-#pragma unroll
-    for (int i = 0; i < W / 8; ++i) {
-        const float2 other = {group ? sums[4 * i] : sums[4 * i + 2], group ? sums[4 * i + 1] : sums[4 * i + 3]};
-        store_shared_f32x2(mine + group * SCRATCH_PART + i * 1024, other);
-    }
-    barrier_sync<1, CONSUMERS>();
-#pragma unroll
-    for (int i = 0; i < W / 8; ++i) {
-        const float2 part = load_shared_f32x2(mine + (1 - group) * SCRATCH_PART + i * 1024);
-        if (group)
-            sums[4 * i + 2] += part.x, sums[4 * i + 3] += part.y;
-        else
-            sums[4 * i] += part.x, sums[4 * i + 1] += part.y;
-    }
-}
-
 struct Consumer {
     const Arguments& arguments;
     u32 shared, thread;
     Reader reader;
-    u32 turn = 0;  // of the memory in which sums are exchanged
+    bool mixed = false;  // whether warps have read what others have left in the scratch, in the last tile
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
-        const Rows rows(stage, task, thread);
-        const int first = task.column * W + thread % 4 * 2, channels = stage.out_channels;
-        const bool adds = !DEEP || thread < 128;
+        const bool adds = !DEEP || thread < 128, pools = stage.pool > 1;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
-        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + (stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks) * (W * ROW_BYTES);
+        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
+        const int blocks = stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks;
+        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + blocks * (W * ROW_BYTES);
 #pragma unroll
         for (int i = 0; i < W / 8; ++i) {
             const float2 bias = load_shared_f32x2(biases + i * 32 + thread % 4 * 8);
             sums[4 * i] = sums[4 * i + 2] = adds ? bias.x : 0.0f;
             sums[4 * i + 1] = sums[4 * i + 3] = adds ? bias.y : 0.0f;
         }
-        u32 more[W / 4];
-        const auto* residual = static_cast<const unsigned short*>(stage.residual);
-        if (residual != nullptr) {
+        typename End<W, DEEP>::Type end(stage, task, thread);
+        if (stage.residual != nullptr) {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too
-#pragma unroll
-            for (int i = 0; i < W / 8; ++i)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const bool here = rows.at[half] >= 0 && first + 8 * i < channels && (!DEEP || half == static_cast<int>(thread / 128));
-                    more[2 * i + half] = here ? load_global_u32(residual + rows.at[half] + first + 8 * i) : 0;
-                }
+            end.load(static_cast<const unsigned short*>(stage.residual));
+        }
+        if constexpr (TIMELINE) {
+            wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
+            if (thread == 0) stamp(arguments, number, TILES_THERE);
         }
         if (W <= 64 && stage.halo)
             multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
         else
             multiply<W, DEEP>(sums, reader, stage, shared, thread);
+        if (thread == 0) stamp(arguments, number, MULTIPLIED);
         delay(arguments, number, 1);
-        if constexpr (DEEP) {
-            exchange<W>(sums, shared, thread, turn);
-            turn ^= 1;
-        }
+        const bool mixes = DEEP || pools;
+        if (mixed || mixes) barrier_sync<1, CONSUMERS>();  // what the last tile has left in the scratch is read
+        mixed = mixes;
         auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (rows.at[half] < 0 || (DEEP && half != static_cast<int>(thread / 128))) continue;
-#pragma unroll
-            for (int i = 0; i < W / 8; ++i) {
-                float x = sums[4 * i + 2 * half], y = sums[4 * i + 2 * half + 1];
-                if (residual != nullptr) x += unpack(more[2 * i + half] & 0xFFFF), y += unpack(more[2 * i + half] >> 16);
-                if (stage.relu) x = x < 0.0f ? 0.0f : x, y = y < 0.0f ? 0.0f : y;  // what is no number stays so
-                if (first + 8 * i < channels) store_global_u32(out + rows.at[half] + first + 8 * i, pack(x, y));
-            }
-        }
+        if (!pools)
+            end.store(out, sums, stage.residual != nullptr, stage.relu, shared);
+        else if constexpr (DEEP)
+            pool_together<W>(stage, task, out, sums, shared, thread);
+        else if constexpr (W >= LEAST_POOLED)
+            pool_apart<W>(stage, task, out, sums, shared, thread);
     }
 };

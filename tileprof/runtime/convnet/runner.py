@@ -83,6 +83,11 @@ class NetworkRunner:
         """Of each layer in the last run; the network's own result is not there."""
         return self._memory or []
 
+    @property
+    def timeline(self) -> Any:
+        """Of the last run, where `Options` asks for one: [tasks, places], nanoseconds, by `PLACES`; 0: not reached."""
+        return self._launcher.times.view(len(self.plan.tasks), -1)
+
     def _bind(self, parameters: Sequence[Any]) -> None:
         network = self.network
         dtype = getattr(torch, network.dtype)

@@ -16,6 +16,9 @@ WIDTHS: Final = (8, 16, 32, 64, 128)
 DEEP_WIDTHS: Final = (8, 16, 32)
 """Columns where both warpgroups take the same rows: they exchange sums through shared memory, which has room for so many."""
 
+LEAST_POOLED: Final = 16
+"""Columns of a tile that pools where the warpgroups have rows of their own."""
+
 ROW_BYTES: Final = 128
 """Of shared memory: 64 channels of a pixel."""
 
@@ -46,8 +49,8 @@ _NEXT_US: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of ``images`` x ``rows`` x ``columns`` pixels and ``width`` channels. ``deep``: the warpgroups take the same rows and share k; else half of the rows each.
-    ``halo``: all taps of 64 channels are loaded as one box.
+    """Tiles of ``images`` x ``rows`` x ``columns`` pixels of the result and ``width`` channels. ``deep``: the warpgroups
+    take the same rows and share k; else half of the rows each. ``halo``: all taps of 64 channels are loaded as one box.
     """
 
     width: int
@@ -59,12 +62,15 @@ class Tiling:
 
     def step(self, layer: Layer) -> int:
         """Rows of shared memory from a row of pixels to the next."""
-        return self.columns + (layer.size[1] - 1 if self.halo and isinstance(layer, Convolution) else 0)
+        if not isinstance(layer, Convolution):
+            return self.columns
+        return self.columns * layer.pool + (layer.size[1] - 1 if self.halo else 0)
 
     def box_rows(self, layer: Layer) -> int:
         """Rows of shared memory that one load fills."""
-        down = layer.size[0] - 1 if self.halo and isinstance(layer, Convolution) else 0
-        return self.images * (self.rows + down) * self.step(layer)
+        if not isinstance(layer, Convolution):
+            return self.images * self.rows * self.columns
+        return self.images * (self.rows * layer.pool + (layer.size[0] - 1 if self.halo else 0)) * self.step(layer)
 
 
 def k_blocks(network: Network, layer: Convolution) -> int:
@@ -118,26 +124,29 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
 def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
     """Tilings that the kernel can run."""
     images, rows, columns, channels = layer.shape
+    pool = layer.pool
+    widths = [width for width in WIDTHS if width < 2 * channels]
+    apart = [width for width in widths if pool == 1 or width >= LEAST_POOLED]
     if windowed(network, layer):
-        wide = next(n for n in range(64, 0, -1) if columns % n == 0)
-        yield from (Tiling(width, 2, wide) for width in WIDTHS if width < 2 * channels)
+        wide = next((n for n in range(64 // pool, 0, -1) if columns % n == 0))
+        yield from (Tiling(width, 2 // pool, wide) for width in apart)
         return
     halo = layer.size == (3, 3) and layer.stride == 1
     for deep in (False, True):
+        room = 64 if deep else 128
         for across in (n for n in range(1, columns + 1) if columns % n == 0):
-            wide = columns // across
+            wide = columns // across * pool
             step = wide + (layer.size[1] - 1 if halo else 0)
-            most = ((64 if deep else 128) - wide) // step + 1
-            if wide > (64 if deep else 128) or wide < min(7, columns):
+            high = min((room - wide) // step + 1, rows * pool) // pool * pool
+            if wide > room or high < 1 or wide < min(7, columns * pool):
                 continue
-            high = min(most, rows)
             shapes = [(high, 1)] if deep or (high - 1) * step + wide > 64 else []
-            if not deep and across == 1 and images > 1 and (rows - 1) * step + wide <= 64:
-                shapes.append((rows, 2))
+            if not deep and across == 1 and images > 1 and (rows * pool - 1) * step + wide <= 64:
+                shapes.append((rows * pool, 2))
             for high, together in shapes:
-                for width in DEEP_WIDTHS if deep else WIDTHS:
-                    tiling = Tiling(width, high, wide, together, deep, halo)
-                    if width < 2 * channels and tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
+                for width in (width for width in widths if width in DEEP_WIDTHS) if deep else apart:
+                    tiling = Tiling(width, high // pool, wide // pool, together, deep, halo)
+                    if tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
                         yield tiling
 
 
