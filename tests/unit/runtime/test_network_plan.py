@@ -34,13 +34,13 @@ def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -
     plan = planned(network, blocks)
     verify(plan)
     posters: dict[tuple[int, int, int], set[int]] = {}
-    for number, at, y, _, _, _, _, post in plan.tasks.tolist():
+    for number, at, y, _, _, _, _, post, *_ in plan.tasks.tolist():
         tiling = plan.tilings[number]
         for one in range(at, at + tiling.images):
             for row in range(y, y + tiling.rows):
                 posters.setdefault((number, one, row), set()).add(post)
     checked = 0
-    for number, at, y, _, _, begin, end, _ in plan.tasks.tolist():
+    for number, at, y, _, _, begin, end, *_ in plan.tasks.tolist():
         layer, tiling = network.layers[number], plan.tilings[number]
         if not isinstance(layer, Convolution | Maximum) or layer.source in {INPUT, 0}:
             continue

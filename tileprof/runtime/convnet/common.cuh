@@ -28,12 +28,12 @@ struct alignas(64) Stage {
     s32 out_images, out_channels, relu, weight_bytes;  // of a tile's columns
     s32 in_rows, in_columns, channels, window;
     s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
-    s32 tap_inverse;  // 65536 / tap_columns, rounded up
+    s32 parts;  // of k, each a task
     s32 source_rows, source_columns;  // of the padded input, where `window` is set
     s32 pool;  // of each side, pixels of a convolution that are one of the result
-    s32 unused[4];
+    float* sums;  // of the parts of each tile
 };
-static_assert(sizeof(Stage) == 192);
+static_assert(sizeof(Stage) == 192 && __builtin_offsetof(Stage, sums) == 4 * (8 + 36));
 
 // A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be read again after every wait.
 struct Row {
@@ -44,8 +44,9 @@ static_assert(sizeof(Row) == 320);
 
 struct alignas(16) Task {
     s32 stage, image, y, x, column, wait, waits_end, post;  // image, y, x: the tile's first output pixel
+    s32 part, counter, place, unused;  // where parts of k are tasks: which, the tile's semaphore, which of the layer's tiles
 };
-static_assert(sizeof(Task) == 32);
+static_assert(sizeof(Task) == 48);
 
 struct Arguments {
     const Row* rows;
@@ -71,7 +72,8 @@ constexpr u32 BARRIERS_AT = SCRATCH_AT + SCRATCH_BYTES;
 constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 W_FULL = A_FREE + 8 * A_SLOTS, W_FREE = W_FULL + 8 * W_SLOTS;
 constexpr u32 STORED = W_FREE + 8 * W_SLOTS, POSTED = STORED + 8 * POST_SLOTS;
-static_assert(POSTED + 8 * POST_SLOTS + 1024 <= SHARED_BYTES, "rings, scratch and barriers fit");
+constexpr u32 LAST_AT = POSTED + 8 * POST_SLOTS;  // a word: whether the task is the last of its tile's parts
+static_assert(LAST_AT + 16 + 1024 <= SHARED_BYTES, "rings, scratch and barriers fit");
 
 template <int SLOTS>
 struct Ring {

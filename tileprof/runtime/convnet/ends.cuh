@@ -92,7 +92,7 @@ struct Apart {
     }
 
     template <int PASS = 0>
-    __device__ void store(unsigned short* out, const float (&sums)[W / 2], bool adds, bool relu, u32 shared) const {
+    __device__ void store(const Stage& stage, unsigned short* out, const float (&sums)[W / 2], u32 shared) const {
         const u32 scratch = shared + SCRATCH_AT + warp * (16 * MOST_PART * 4);
         put_sums<PART, PASS * PART>(sums, scratch, lane / 4, lane);
         __syncwarp();
@@ -101,10 +101,10 @@ struct Apart {
             if (!here(PASS, i)) continue;
             Eight eight = {};
             add_sums<PART>(eight, scratch, mine(i), lane % ACROSS * 8);
-            finish(out + at[i] + first + PASS * PART, eight, more[PASS * ROWS + i], adds, relu);
+            finish(out + at[i] + first + PASS * PART, eight, more[PASS * ROWS + i], stage.residual != nullptr, stage.relu);
         }
         __syncwarp();
-        if constexpr (PASS + 1 < PASSES) store<PASS + 1>(out, sums, adds, relu, shared);
+        if constexpr (PASS + 1 < PASSES) store<PASS + 1>(stage, out, sums, shared);
     }
 };
 
@@ -131,12 +131,44 @@ struct Together {
         if (at >= 0) more = load_global_u32x4(residual + at);
     }
 
-    __device__ void store(unsigned short* out, const float (&sums)[W / 2], bool adds, bool relu, u32 shared) const {
+    __device__ void store(const Stage& stage, unsigned short* out, const float (&sums)[W / 2], u32 shared) const {
         put_both(sums, shared, thread);
         if (at < 0) return;
         Eight eight = {};
         sum_both(eight, shared, row, column);
-        finish(out + at, eight, more, adds, relu);
+        finish(out + at, eight, more, stage.residual != nullptr, stage.relu);
+    }
+
+    // Of a part of k: its sums go to memory; the last of the tile's parts adds all of them up, in order, so that it does
+    // not matter which is the last.
+    __device__ void store_part(
+        const Stage& stage, const Task& task, s32* flags, unsigned short* out, const float (&sums)[W / 2], u32 shared) const {
+        put_both(sums, shared, thread);
+        float* const parts = stage.sums + static_cast<u64>(task.place) * stage.parts * (64 * W) + row * W + column;
+        Eight mine = {};
+        if (at >= 0) {
+            sum_both(mine, shared, row, column);
+            float* const to = parts + task.part * (64 * W);
+            const float(&v)[8] = mine.values;
+            store_global_f32x4(to, float4{v[0], v[1], v[2], v[3]});
+            store_global_f32x4(to + 4, float4{v[4], v[5], v[6], v[7]});
+        }
+        barrier_sync<1, CONSUMERS>();
+        if (thread == 0) {
+            const u32 before = fetch_add_acq_rel_gpu_s32(flags + task.counter * FLAG_WORDS, 1);
+            store_shared_s32(shared + LAST_AT, (before + 1) % stage.parts == 0);
+        }
+        barrier_sync<1, CONSUMERS>();
+        if (at < 0 || load_shared_s32(shared + LAST_AT) == 0) return;
+        Eight eight = {};
+#pragma unroll 4
+        for (int part = 0; part < stage.parts; ++part) {
+            const float* from = parts + part * (64 * W);
+            const float4 low = load_global_f32x4(from), high = load_global_f32x4(from + 4);
+            eight.values[0] += low.x, eight.values[1] += low.y, eight.values[2] += low.z, eight.values[3] += low.w;
+            eight.values[4] += high.x, eight.values[5] += high.y, eight.values[6] += high.z, eight.values[7] += high.w;
+        }
+        finish(out + at, eight, more, stage.residual != nullptr, stage.relu);
     }
 
     // The last tile's sums have been read by all when this one's are written.

@@ -1,4 +1,4 @@
-"""Weights as the kernel streams them: for each column of tiles, blocks of k in the order of the products, swizzled as shared memory wants, biases behind the first slot's."""
+"""Weights as the kernel streams them: for each part of k of each column of tiles, blocks of k in the order of the products, swizzled as shared memory wants, biases behind the first slot's."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tileprof.runtime.convnet.tiling import K_BLOCK, WINDOW, Tiling, k_blocks, w
 
 
 def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:
-    """Bytes that `packed` has for each column of tiles."""
-    return tiling.width * (2 * K_BLOCK * k_blocks(network, layer) + 4)
+    """Bytes that `packed` has for each part of k of a column of tiles."""
+    return tiling.width * (2 * K_BLOCK * (k_blocks(network, layer) // tiling.parts) + 4)
 
 
 def packed(network: Network, layer: Convolution, tiling: Tiling, parameters: Sequence[Any]) -> Any:
-    """A layer's weights and biases, [columns of tiles, `column_bytes` / 2], of the network's dtype."""
+    """A layer's weights and biases, [columns of tiles * parts of k, `column_bytes` / 2], of the network's dtype."""
     weight, bias = folded(layer, parameters)
     channels, width, blocks = weight.shape[0], tiling.width, k_blocks(network, layer)
     dtype = getattr(torch, network.dtype)
@@ -35,7 +35,9 @@ def packed(network: Network, layer: Convolution, tiling: Tiling, parameters: Seq
     rows = functional.pad(rows, (0, 0, 0, 0, 0, columns * width - channels))
     chunks = rows.reshape(columns, width, blocks, 8, K_BLOCK // 8).transpose(1, 2)
     row, chunk = torch.arange(width, device=rows.device)[:, None], torch.arange(8, device=rows.device)
-    swizzled = chunks[:, :, row, chunk ^ (row % 8)].reshape(columns, blocks, width * K_BLOCK)
-    biases = functional.pad(bias, (0, columns * width - channels)).reshape(columns, width).contiguous().view(dtype)
-    first = min(blocks, weight_blocks(tiling))
+    swizzled = chunks[:, :, row, chunk ^ (row % 8)].reshape(columns * tiling.parts, -1, width * K_BLOCK)
+    biases = torch.zeros(columns, tiling.parts, width, device=bias.device)  # the first part's products begin with them
+    biases[:, 0] = functional.pad(bias, (0, columns * width - channels)).reshape(columns, width)
+    biases = biases.flatten(0, 1).view(dtype)
+    first = min(blocks // tiling.parts, weight_blocks(tiling))
     return torch.cat([swizzled[:, :first].flatten(1), biases, swizzled[:, first:].flatten(1)], 1).contiguous()

@@ -55,8 +55,63 @@ __device__ __forceinline__ void pool_average(const Stage& stage, const Task& tas
     barrier_sync<1, CONSUMERS>();
 }
 
+__device__ __forceinline__ void store_window_pixel(const Stage& stage, unsigned short* to, u32 low, u32 high) {
+    if (stage.channels == 8)
+        store_global_u32x4(to, uint4{low, high, 0, 0});
+    else
+        store_global_u32x2(to, low, high);
+}
+
+// Half i of what was loaded.
+template <int WORDS>
+__device__ __forceinline__ u32 half_of(const u32 (&words)[WORDS], int i) {
+    return words[i / 2] >> i % 2 * 16 & 0xFFFF;
+}
+
+// Eight pixels of three channels, pixel by pixel or channel by channel, sixteen bytes a load; a row's last item is its edges.
+__device__ __forceinline__ void lay_eights(const Stage& stage, const Task& task, const unsigned short* from, unsigned short* out, u32 thread) {
+    const bool last_channels = stage.channel_stride == 1;
+    const int each = stage.in_columns / 8 + 1, all = stage.tile_rows * each;
+    for (int item = thread; item < all; item += CONSUMERS) {
+        const int y = task.y + item / each, eight = item % each, row = y - stage.padding;
+        if (y >= stage.out_rows) continue;
+        unsigned short* to = out + (task.image * stage.out_rows + y) * stage.out_columns * stage.channels;
+        if (eight == each - 1) {
+            for (int column = 0; column < stage.out_columns - stage.in_columns; ++column)
+                store_window_pixel(stage, to + (column < stage.padding ? column : column + stage.in_columns) * stage.channels, 0, 0);
+            continue;
+        }
+        u32 words[12] = {};
+        if (row >= 0 && row < stage.in_rows) {
+            const unsigned short* pixel = from + task.image * stage.image_stride + row * stage.row_stride + 8 * eight * stage.column_stride;
+#pragma unroll
+            for (int i = 0; i < 3; ++i) {
+                const uint4 loaded = load_global_u32x4(pixel + i * (last_channels ? 8 : stage.channel_stride));
+                words[4 * i] = loaded.x, words[4 * i + 1] = loaded.y, words[4 * i + 2] = loaded.z, words[4 * i + 3] = loaded.w;
+            }
+        }
+        to += (stage.padding + 8 * eight) * stage.channels;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const u32 red = last_channels ? half_of(words, 3 * i) : half_of(words, i);
+            const u32 green = last_channels ? half_of(words, 3 * i + 1) : half_of(words, 8 + i);
+            const u32 blue = last_channels ? half_of(words, 3 * i + 2) : half_of(words, 16 + i);
+            store_window_pixel(stage, to + i * stage.channels, red | green << 16, blue);
+        }
+    }
+}
+
+// Whether `lay_eights` can load an input of these strides.
+__device__ __forceinline__ bool in_eights(const Stage& stage, const unsigned short* from) {
+    const bool last_channels = stage.channel_stride == 1 && stage.column_stride == 3, first_channels = stage.column_stride == 1;
+    const int strides = stage.row_stride | stage.image_stride | (first_channels ? stage.channel_stride : 0);
+    return stage.window == 3 && (last_channels || first_channels) && stage.in_columns % 8 == 0 && strides % 8 == 0 &&
+           reinterpret_cast<u64>(from) % 16 == 0;
+}
+
 // Pixels of the network's input, with `channels` of 4 or 8 where it has `window`, four at most, and zeros around: `padding` rows above and columns to the left.
 __device__ __forceinline__ void lay_windows(const Stage& stage, const Task& task, const unsigned short* from, unsigned short* out, u32 thread) {
+    if (in_eights(stage, from)) return lay_eights(stage, task, from, out, thread);
     constexpr int AT_ONCE = 4;  // pixels of a thread, so that their loads overlap
     const int all = stage.tile_rows * stage.out_columns;
     for (int first = thread; first < all; first += AT_ONCE * CONSUMERS) {
@@ -75,10 +130,7 @@ __device__ __forceinline__ void lay_windows(const Stage& stage, const Task& task
             if (item >= all || y >= stage.out_rows) continue;
             unsigned short* to = out + ((task.image * stage.out_rows + y) * stage.out_columns + x) * stage.channels;
             const u32 low = pixels[i][0] | static_cast<u32>(pixels[i][1]) << 16, high = pixels[i][2] | static_cast<u32>(pixels[i][3]) << 16;
-            if (stage.channels == 8)
-                store_global_u32x4(to, uint4{low, high, 0, 0});
-            else
-                store_global_u32x2(to, low, high);
+            store_window_pixel(stage, to, low, high);
         }
     }
 }

@@ -29,12 +29,6 @@ struct Used {
     }
 };
 
-// Rows of a slot of activations from its first to the first that block k of the task multiplies.
-__device__ __forceinline__ u32 rows_before(const Stage& stage, int block) {
-    const u32 down = block * stage.tap_inverse >> 16, across = block - down * stage.tap_columns;
-    return stage.halo ? (down * stage.step + across) * ROW_BYTES : block * stage.block_bytes;
-}
-
 // One block of k, of which DEEP warpgroups take half each.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
@@ -46,7 +40,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 
 // Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
-// Sums of all blocks of k, block by block, two of them under way at a time.
+// Sums of all blocks of k, two at a time where a slot has two: these are under way while the next slot is awaited.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
     const int group = thread / 128, blocks = stage.k_blocks, a_most = stage.slot_blocks, w_most = stage.weight_blocks;
@@ -54,6 +48,7 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
     const u32 pair = uniform(stage.window ? WINDOW_PITCH / 16 : 4);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 next = uniform(stage.block_bytes / 16);
     const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
     for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
@@ -62,12 +57,21 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
         if (k == w_begin) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
         const u32 a_slot = a_at + reader.a.slot * A_BYTES, w_slot = w_at + reader.w.slot * W_BYTES;
-        for (; k < end; ++k) {
-            const u32 a = uniform(descriptor(a_slot + rows_before(stage, k - a_begin)));
+        for (; k + 1 < end; k += 2) {
+            const u32 a = uniform(descriptor(a_slot + (k - a_begin) * stage.block_bytes));
+            const u32 b = uniform(descriptor(w_slot + (k - w_begin) * (W * ROW_BYTES)));
+            wgmma_fence();
+            multiply_block<W, DEEP>(sums, a, b, layout, pair);
+            multiply_block<W, DEEP>(sums, a + next, b + W * ROW_BYTES / 16, layout, pair);
+            wgmma_commit();
+        }
+        if (k < end) {
+            const u32 a = uniform(descriptor(a_slot + (k - a_begin) * stage.block_bytes));
             const u32 b = uniform(descriptor(w_slot + (k - w_begin) * (W * ROW_BYTES)));
             wgmma_fence();
             multiply_block<W, DEEP>(sums, a, b, layout, pair);
             wgmma_commit();
+            ++k;
         }
         wgmma_wait<1>();
         before.release(shared, lane);
@@ -134,7 +138,7 @@ struct Consumer {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
             if (thread == 0) stamp(arguments, number, TILES_THERE);
         }
-        if (W <= 64 && stage.halo)
+        if (stage.halo)
             multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
         else
             multiply<W, DEEP>(sums, reader, stage, shared, thread);
@@ -144,11 +148,20 @@ struct Consumer {
         if (mixed || mixes) barrier_sync<1, CONSUMERS>();  // what the last tile has left in the scratch is read
         mixed = mixes;
         auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
-        if (!pools)
-            end.store(out, sums, stage.residual != nullptr, stage.relu, shared);
-        else if constexpr (DEEP)
-            pool_together<W>(stage, task, out, sums, shared, thread);
-        else if constexpr (W >= LEAST_POOLED)
-            pool_apart<W>(stage, task, out, sums, shared, thread);
+        if constexpr (DEEP) {
+            if (stage.parts > 1)
+                end.store_part(stage, task, arguments.flags, out, sums, shared);
+            else if (pools)
+                pool_together<W>(stage, task, out, sums, shared, thread);
+            else
+                end.store(stage, out, sums, shared);
+        } else if constexpr (W >= LEAST_POOLED) {
+            if (pools)
+                pool_apart<W>(stage, task, out, sums, shared, thread);
+            else
+                end.store(stage, out, sums, shared);
+        } else {
+            end.store(stage, out, sums, shared);
+        }
     }
 };

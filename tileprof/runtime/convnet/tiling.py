@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import Average, Convolution, Layer, Maximum, Network, Windows, windowed
 
-WIDTHS: Final = (8, 16, 32, 64, 128)
+WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
 
 DEEP_WIDTHS: Final = (8, 16, 32)
@@ -39,18 +39,32 @@ MOST_SLOT_BYTES: Final = 29 * 1024
 WEIGHT_BYTES: Final = 24 * 1024
 """Of a slot of weights, biases not counted."""
 
+PARTS: Final = (1, 2, 4, 8)
+"""Of k. Powers of two, as a tile's parts are counted by a word that overflows."""
+
 _MOST_BLOCKS: Final = 16
-_CYCLE_US: Final = 1 / 1700
-_BYTES_PER_CYCLE: Final = 128
-_LOADED_PER_CYCLE: Final = 48
-_FIRST_US: Final = 3.0
-_NEXT_US: Final = 0.6
+
+# Microseconds on an H200, from timelines of the four networks of docs/whole-models.md.
+_BOUNDARY_US: Final = 2.2
+"""From the end of a layer's last product to the first of the next layer: stores, a post, a wait, a load."""
+_END_US: Final = 0.5
+"""Of a tile, with nothing under way."""
+_PARTS_US: Final = 1.2
+"""From a part's sums to the word that says whether it is the last, and the first of the others' sums."""
+_BYTES_PER_US: Final = 65_000
+"""That a block loads at most."""
+
+
+def block_us(width: int, *, deep: bool, rows: bool) -> float:
+    """A block of k, by what it takes through shared memory and its instructions. ``rows``: three taps at a time."""
+    return (0.07 + 0.0005 * width if deep else 0.08 + 0.0014 * width) * (1 if rows else 1.3)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Tiles of ``images`` x ``rows`` x ``columns`` pixels of the result and ``width`` channels. ``deep``: the warpgroups
     take the same rows and share k; else half of the rows each. ``halo``: all taps of 64 channels are loaded as one box.
+    ``parts``: of k, each a task; the last to end adds their sums up.
     """
 
     width: int
@@ -59,6 +73,7 @@ class Tiling:
     images: int = 1
     deep: bool = False
     halo: bool = False
+    parts: int = 1
 
     def step(self, layer: Layer) -> int:
         """Rows of shared memory from a row of pixels to the next."""
@@ -81,7 +96,7 @@ def k_blocks(network: Network, layer: Convolution) -> int:
 
 
 def tiles(layer: Layer, tiling: Tiling) -> int:
-    """Tiles of a layer."""
+    """Tiles of a layer, whatever their parts."""
     images, rows, columns, channels = layer.shape
     return (
         ceil(images / tiling.images) * ceil(rows / tiling.rows) * ceil(columns / tiling.columns) * ceil(channels / tiling.width)
@@ -89,15 +104,20 @@ def tiles(layer: Layer, tiling: Tiling) -> int:
 
 
 def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
-    """Of one tile in a row of tiles, modelled."""
+    """Of one task in a row of tasks, modelled."""
     if not isinstance(layer, Convolution):
         return 1.0
-    blocks = k_blocks(network, layer)
-    groups = 1 if tiling.deep else 2
-    shared = groups * 4 * (64 * 32 + tiling.width * 32) / _BYTES_PER_CYCLE
-    rows = tiling.box_rows(layer) / (layer.size[0] * layer.size[1] if tiling.halo else 1)
-    loaded = (rows + tiling.width) * ROW_BYTES / _LOADED_PER_CYCLE
-    return blocks * max(shared, loaded) * _CYCLE_US + _NEXT_US
+    blocks = k_blocks(network, layer) // tiling.parts
+    taps = layer.size[0] * layer.size[1] if tiling.halo else 1
+    loaded = (tiling.box_rows(layer) / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
+    multiplied = block_us(tiling.width, deep=tiling.deep, rows=tiling.halo)
+    slot = 0.0 if tiling.halo or windowed(network, layer) else 0.1 / max(1, SLOT_BYTES // block_bytes(layer, tiling))
+    return blocks * (max(multiplied, loaded) + slot) + _END_US + _added_us(tiling)
+
+
+def _added_us(tiling: Tiling) -> float:
+    """Of adding up the parts of a tile, which the last of them loads."""
+    return 0.0 if tiling.parts == 1 else _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
@@ -116,9 +136,10 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
         raise UserError(f"no tile holds a convolution of {layer.reads} to {layer.shape}")
 
     def cost(tiling: Tiling) -> float:
-        return ceil(tiles(layer, tiling) / blocks) * microseconds(network, layer, tiling) + _FIRST_US
+        rounds = ceil(tiles(layer, tiling) * tiling.parts / blocks)
+        return rounds * microseconds(network, layer, tiling) + _BOUNDARY_US
 
-    return min(choices, key=lambda t: (cost(t), tiles(layer, t)))
+    return min(choices, key=lambda t: (cost(t), tiles(layer, t) * t.parts))
 
 
 def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
@@ -147,7 +168,15 @@ def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
                 for width in (width for width in widths if width in DEEP_WIDTHS) if deep else apart:
                     tiling = Tiling(width, high // pool, wide // pool, together, deep, halo)
                     if tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
-                        yield tiling
+                        yield from (replace(tiling, parts=parts) for parts in PARTS if divisible(layer, tiling, parts))
+
+
+def divisible(layer: Convolution, tiling: Tiling, parts: int) -> bool:
+    """Whether k can be cut: where a part is a whole number of loads, and sums of a tile are few."""
+    taps = layer.size[0] * layer.size[1]
+    blocks = taps * (layer.reads[3] // K_BLOCK)
+    unit = taps if tiling.halo else 1
+    return parts == 1 or (tiling.deep and layer.pool == 1 and blocks % (parts * unit) == 0)
 
 
 def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
