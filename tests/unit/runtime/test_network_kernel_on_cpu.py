@@ -128,7 +128,10 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
         ("products.cuh", "if (mixed || mixes) barrier_sync<1, CONSUMERS>();", "if (mixed) barrier_sync<1, CONSUMERS>();"),
         ("products.cuh", "if (mixed || mixes) barrier_sync<1, CONSUMERS>();", "if (mixes) barrier_sync<1, CONSUMERS>();"),
         ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
-        ("ends.cuh", "    if (PASS > 0) barrier_sync<1, CONSUMERS>();", ""),
+        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
+        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
+        ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
+        ("loads.cuh", "begin > 0)", "begin > 100)"),
         ("ends.cuh", "thread % 32);\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
         ("ends.cuh", "put_sums<PART, PASS * PART>(sums, scratch, lane / 4, lane);\n        __syncwarp();", "put_sums<PART, PASS * PART>(sums, scratch, lane / 4, lane);"),
         ("ends.cuh", "        }\n        __syncwarp();", "        }"),
@@ -146,8 +149,10 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
     plans = (
         planned(small(2), 3),
         of_kinds(small(2), 1, True),
-        of_kinds(small(2), 1, True, False, wide=True),
-        of_kinds(pooling(2), 1, False, wide=True),
+        of_kinds(small(2), 1, True, False, width=32),
+        of_kinds(small(2), 1, True, False, width=16),
+        of_kinds(small(2), 4, True, parts=4),
+        of_kinds(pooling(2), 1, False, width=16),
         of_kinds(pooling(2), 1, True, False),
     )
     for plan in plans:
@@ -158,11 +163,13 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
     pytest.fail("nothing was seen")
 
 
-def of_kinds(network: Network, blocks: int, *kinds: bool, wide: bool = False) -> Plan:
-    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such."""
+def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:
+    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such; of about this many
+    columns and parts.
+    """
     tilings = []
     for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
         options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
         wanted = [t for t in options if t.deep == kinds[number % len(kinds)]]
-        tilings.append(sorted(wanted, key=lambda t: (t.width, -t.rows))[-wide] if wanted else tiling)
+        tilings.append(min(wanted or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
     return planned(network, blocks, tuple(tilings))

@@ -202,26 +202,24 @@ __device__ __forceinline__ void store_largest(const Stage& stage, const Task& ta
     }
 }
 
-// A tile of a layer that pools, whose warpgroups have rows of their own: halves of 64 columns of all rows stand in shared
-// memory at a time. Halves are in order as sums are, and zeros come in the end.
-template <int W, int PASS = 0>
+// A tile of a layer that pools, whose warpgroups have rows of their own: halves of all rows stand in shared memory. Halves
+// are in order as sums are, and zeros come in the end.
+template <int W>
 __device__ __forceinline__ void pool_apart(
     const Stage& stage, const Task& task, unsigned short* out, const float (&sums)[W / 2], u32 shared, u32 thread) {
-    constexpr int PART = W < 64 ? W : 64, SQUARES = PART / 8;
+    constexpr int SQUARES = W / 8;
+    static_assert(128 * W * 2 <= SCRATCH_BYTES);
     const u32 scratch = shared + SCRATCH_AT, lane = thread % 32;
-    const u32 begin = thread / 32 * 16, row = begin + lane % 16;
-    const auto at = [=](u32 row, u32 square) { return scratch + row * (PART * 2) + (square ^ row * SQUARES / 8 % SQUARES) * 16; };
-    if (PASS > 0) barrier_sync<1, CONSUMERS>();  // the columns before are read
+    const auto at = [=](u32 row, u32 square) { return scratch + row * (W * 2) + (square ^ row * SQUARES / 8 % SQUARES) * 16; };
 #pragma unroll
     for (int i = 0; i < SQUARES; i += 2) {
-        const float* from = sums + (PASS * (PART / 8) + i) * 4;
+        const float* from = sums + i * 4;
         const u32 squares[4] = {pack(from[0], from[1]), pack(from[2], from[3]), pack(from[4], from[5]), pack(from[6], from[7])};
-        store_matrices_shared(at(row, i + lane / 16), squares);
+        store_matrices_shared(at(thread / 32 * 16 + lane % 16, i + lane / 16), squares);
     }
     barrier_sync<1, CONSUMERS>();
-    store_largest<PART>(stage, task, out, task.column * W + PASS * PART, thread,
-                        [&](int row, int column) { return eight_of(load_shared_u32x4(at(row, column / 8))); });
-    if constexpr (PASS + 1 < W / PART) pool_apart<W, PASS + 1>(stage, task, out, sums, shared, thread);
+    store_largest<W>(stage, task, out, task.column * W, thread,
+                     [&](int row, int column) { return eight_of(load_shared_u32x4(at(row, column / 8))); });
 }
 
 template <int W>
