@@ -17,7 +17,7 @@ from network_on_cpu import HostNetwork, compiled
 from networks import image, parameters, pooling, pooling_parameters, small
 
 from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.network import Convolution, Network, computed
+from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 
@@ -70,6 +70,23 @@ def test_every_layer_is_pytorchs_in_every_order(library: Path, images: int, bloc
             assert list(far_layers(runner)) == []
             first = [result.clone() for result in runner.results]
         assert all(torch.equal(a, b) for a, b in zip(first, runner.results, strict=True))
+
+
+@pytest.mark.parametrize("layout", ["channels first", "wider rows"])
+def test_an_input_may_lie_in_other_ways(library: Path, layout: str) -> None:
+    """Loaded channel by channel, sixteen bytes at a time, or element by element."""
+    network = small(2)
+    x = image(2)
+    if layout == "channels first":
+        x = x.contiguous()
+    else:
+        x = torch.cat([x.permute(0, 2, 3, 1)] * 2, 2)[:, :, 3 : 3 + x.shape[3]].permute(0, 3, 1, 2)
+    first = network.layers[0]
+    assert isinstance(first, Windows)
+    layers = (replace(first, strides=x.stride()), *network.layers[1:])
+    runner = HostNetwork(planned(replace(network, layers=layers), 3), library, x, parameters())
+    assert runner.run(1) is None
+    assert list(far_layers(runner)) == []
 
 
 def test_bfloat16_is_computed_too(folder: Path) -> None:
@@ -145,7 +162,7 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
         assert old in text, "the fault has lost its place"
         return text.replace(old, new, 1)
 
-    library = compiled(folder / f"fault{zlib.crc32((name + old).encode())}", patch=plant)
+    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
     plans = (
         planned(small(2), 3),
         of_kinds(small(2), 1, True),

@@ -163,8 +163,8 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
         raise Unmatched("a convolution with groups, dilation or of another kind")
     if step[0] != step[1] or step[0] not in {1, 2} or padding[0] != padding[1]:
         raise Unmatched(f"a convolution of stride {step} and padding {padding}")
-    if out[1] % 8 or strides(node) != _channels_last(out):
-        raise Unmatched(f"a convolution to {out[1]} channels, or not channels last")
+    if out[1] % 8 or strides(node) not in {_channels_last(out), _channels_first(out)}:
+        raise Unmatched(f"a convolution to {out[1]} channels, or with gaps in its result")
     first = x is net.image
     if not first and read[1] % 64:
         raise Unmatched(f"a convolution of {read[1]} channels")
@@ -315,6 +315,11 @@ def _take_product(net: _Growing, node: fx.Node) -> None:
 def _channels_last(size: tuple[int, ...]) -> tuple[int, ...]:
     _, channels, rows, columns = size
     return (channels * rows * columns, 1, columns * channels, channels)
+
+
+def _channels_first(size: tuple[int, ...]) -> tuple[int, ...]:
+    _, channels, rows, columns = size
+    return (channels * rows * columns, rows * columns, columns, 1)
 
 
 def _region(net: _Growing) -> Region:

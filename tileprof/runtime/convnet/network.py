@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,7 @@ def windowed(network: Network, layer: Layer) -> bool:
     return isinstance(layer, Convolution) and isinstance(network.layers[layer.source], Windows)
 
 
-def folded(layer: Convolution, parameters: Sequence[Any]) -> tuple[Any, Any]:
+def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) -> tuple[Any, Any]:
     """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm in them, float32."""
     import torch  # noqa: PLC0415 - plans need none
 

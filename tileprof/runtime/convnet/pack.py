@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.nn import functional
 
 from tileprof.runtime.convnet.network import Convolution, Network, folded, windowed
 from tileprof.runtime.convnet.tiling import K_BLOCK, WINDOW, Tiling, k_blocks, weight_blocks
+
+_ELEMENTS: Final = 1 << 22
+"""Of a layer's weights that are packed at a time."""
 
 
 def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:
@@ -19,7 +22,30 @@ def column_bytes(network: Network, layer: Convolution, tiling: Tiling) -> int:
 
 
 def packed(network: Network, layer: Convolution, tiling: Tiling, parameters: Sequence[Any]) -> Any:
-    """A layer's weights and biases, [columns of tiles * parts of k, `column_bytes` / 2], of the network's dtype."""
+    """A layer's weights and biases, [columns of tiles * parts of k, `column_bytes` / 2], of the network's dtype.
+
+    Some columns of tiles are packed at a time, so that what is needed in between is small.
+    """
+    weight = parameters[layer.weight]
+    columns, each = ceil(weight.shape[0] / tiling.width), tiling.width * weight[0].numel()
+    size = (columns, tiling.parts, column_bytes(network, layer, tiling) // 2)
+    out = torch.empty(size, dtype=getattr(torch, network.dtype), device=weight.device)
+    together = max(1, _ELEMENTS // each)
+    for first in range(0, columns, together):
+        channels = slice(first * tiling.width, (first + together) * tiling.width)
+        part = _packed(network, layer, tiling, _of_channels(layer, parameters, channels))
+        out[first : first + together] = part.view(-1, *size[1:])
+    return out.flatten(0, 1)
+
+
+def _of_channels(layer: Convolution, parameters: Sequence[Any], channels: slice) -> dict[int, Any]:
+    """The layer's parameters, of some of its channels alone: all have channels first."""
+    norm = layer.norm
+    read = [layer.weight, layer.bias, *([] if norm is None else [norm.weight, norm.bias, norm.mean, norm.variance])]
+    return {number: parameters[number][channels] for number in read if number is not None}
+
+
+def _packed(network: Network, layer: Convolution, tiling: Tiling, parameters: dict[int, Any]) -> Any:
     weight, bias = folded(layer, parameters)
     channels, width, blocks = weight.shape[0], tiling.width, k_blocks(network, layer)
     dtype = getattr(torch, network.dtype)

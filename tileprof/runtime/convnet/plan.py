@@ -200,9 +200,9 @@ def _tables(
     heads: list[tuple[int, int]] = []
     tasks: list[tuple[int, ...]] = []
     waits: list[tuple[int, int]] = []
-    for tiles in dealt:
-        heads.append((len(tasks), len(tasks) + len(tiles)))
-        for tile, awaited in tiles:
+    for own in dealt:
+        heads.append((len(tasks), len(tasks) + len(own)))
+        for tile, awaited in own:
             post = bands[tile.layer].of(tile.image, tile.y)
             counter = counters[tile.layer] + tile.place
             tasks.append((

@@ -149,7 +149,7 @@ def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
     widths = [width for width in WIDTHS if width < 2 * channels]
     apart = [width for width in widths if pool == 1 or width >= LEAST_POOLED]
     if windowed(network, layer):
-        wide = next((n for n in range(64 // pool, 0, -1) if columns % n == 0))
+        wide = next(n for n in range(64 // pool, 0, -1) if columns % n == 0)
         yield from (Tiling(width, 2 // pool, wide) for width in apart)
         return
     halo = layer.size == (3, 3) and layer.stride == 1
