@@ -1,4 +1,4 @@
-"""On a GPU: convolutional networks in one launch are right under delays, the same bits in every run, and say so when a wait gives up."""
+"""On a GPU: convolutional networks in one launch are right, under delays too, and name lost waits."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def pictures(images: int) -> torch.Tensor:
     return made.half().to(memory_format=torch.channels_last).cuda()
 
 
-def wrong_replays(runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], wanted: torch.Tensor, replays: int) -> int:  # fmt: skip
+def wrong_replays(
+    runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], wanted: torch.Tensor, replays: int
+) -> int:
     """How many replays differ in a bit. What layers write is NaN when one begins."""
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
     runner(x, *weights)

@@ -75,7 +75,8 @@ class HostNetwork:
         schedule = Schedule.of(seed, self.plan.blocks, 1)
         said = self._run(
             ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),
-            ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(self.plan.counters[0] * FLAG_BYTES),  # what is read by TMA is posted there
+            # where what TMA reads is posted
+            ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(self.plan.counters[0] * FLAG_BYTES),
         )  # fmt: skip
         if said is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"

@@ -1,4 +1,4 @@
-"""Convolutional networks are found in what AOTAutograd makes of modules, computed alike, and left alone where they are not the kernel's."""
+"""Convolutional networks in what AOTAutograd makes of modules: found, computed alike, or left alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d((16, 16))
+            nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d((16, 16)),
         )  # fmt: skip
         self.classifier = nn.Sequential(nn.Linear(64 * 256, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 24))
 
@@ -95,7 +96,8 @@ def network_of(region: Any) -> Network:
 
 @pytest.mark.parametrize("model", [Small(), Small(torch.relu), Plain()], ids=["residual", "relu", "plain"])
 @pytest.mark.parametrize(("lasts", "dtype"), [
-    ((True, True), torch.float16), ((True, False), torch.float16), ((False, False), torch.float16), ((True, True), torch.bfloat16)
+    ((True, True), torch.float16), ((True, False), torch.float16), ((False, False), torch.float16),
+    ((True, True), torch.bfloat16),
 ])  # fmt: skip
 def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool, bool], dtype: torch.dtype) -> None:
     """Channels last or first, of the model's weights and of the picture."""

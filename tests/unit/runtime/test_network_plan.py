@@ -1,4 +1,4 @@
-"""Plans of convolutional networks: what tiles wait for covers what they read, and a plan that lacks something is refused."""
+"""Plans of convolutional networks: tiles wait for all that they read, and a plan that lacks something is refused."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ PART, COUNTER, PLACE = 8, 9, 10
 
 
 @pytest.mark.parametrize(("word", "from_other", "said"), [
-    (PART, True, "missing"), (COUNTER, False, "do not meet"), (PLACE, False, "do not meet"), (COUNTER, True, "share"), (PLACE, True, "share"),
+    (PART, True, "missing"), (COUNTER, False, "do not meet"), (PLACE, False, "do not meet"), (COUNTER, True, "share"),
+    (PLACE, True, "share"),
 ])  # fmt: skip
 def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, said: str) -> None:
     """A part has the word of the layer's next tile, or a tile's parts all have the one of the tile before."""

@@ -71,17 +71,18 @@ def sources() -> dict[str, str]:
 
 
 def compiled(options: Options) -> Path:
-    """The folder that holds the cubin, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words."""
+    """The folder that holds the cubin, compiled now if it is not in the cache.
+
+    Raises `UserError` with the compiler's own words.
+    """
     compiler, stages = nvcc(), header(options)
     parts = json.dumps([version(compiler), FLAGS, sorted(sources().items()), stages])
     folder = building.cache_folder("convnet") / hashlib.sha256(parts.encode()).hexdigest()[:24]
 
     def make(work: Path) -> None:
         (work / "stages.h").write_text(stages, encoding="utf-8")
-        said = building.run(
-            [str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", f"-I{SHARED_SOURCES}", str(SOURCES / KERNEL), "-o", str(work / CUBIN)],
-            WHAT,
-        )  # fmt: skip
+        includes = [f"-I{folder}" for folder in (work, SOURCES, SHARED_SOURCES)]
+        said = building.run([str(compiler), *FLAGS, *includes, str(SOURCES / KERNEL), "-o", str(work / CUBIN)], WHAT)
         (work / "compiler.txt").write_text(said, encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)

@@ -10,7 +10,8 @@ constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input
-constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
+constexpr u64 STUCK_NS =
+    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
 
 enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS };
 
@@ -21,8 +22,10 @@ struct alignas(64) Stage {
     const void* residual;  // null: none
     const unsigned char* weights;
     s32 kind, columns, k_blocks, weight_blocks;  // blocks of k in a slot of weights
-    s32 taps, tap_columns, slot_blocks, halo;  // blocks of k in a slot of activations; whether they are the taps of one box
-    s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of pixels to the next, from a warpgroup's first to the other's
+    s32 taps, tap_columns, slot_blocks,
+        halo;  // blocks of k in a slot of activations; whether they are the taps of one box
+    s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of
+                                                   // pixels to the next, from a warpgroup's first to the other's
     s32 deep, tile_rows, tile_columns, tile_images;  // deep: both warpgroups take the same rows and share k
     s32 stride, padding, out_rows, out_columns;
     s32 out_images, out_channels, relu, weight_bytes;  // of a tile's columns
@@ -35,7 +38,8 @@ struct alignas(64) Stage {
 };
 static_assert(sizeof(Stage) == 192 && __builtin_offsetof(Stage, sums) == 4 * (8 + 36));
 
-// A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be read again after every wait.
+// A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be
+// read again after every wait.
 struct Row {
     TensorMap map;  // of what a convolution reads
     Stage stage;
@@ -44,7 +48,8 @@ static_assert(sizeof(Row) == 320);
 
 struct alignas(16) Task {
     s32 stage, image, y, x, column, wait, waits_end, post;  // image, y, x: the tile's first output pixel
-    s32 part, counter, place, unused;  // where parts of k are tasks: which, the tile's semaphore, which of the layer's tiles
+    s32 part, counter, place,
+        unused;  // where parts of k are tasks: which, the tile's semaphore, which of the layer's tiles
 };
 static_assert(sizeof(Task) == 48);
 
@@ -64,7 +69,8 @@ static_assert(sizeof(Arguments) == 88);
 // Moments of a task that a timeline records, in the order of PLACES of launch.py.
 enum Place : u32 { AWAITS, AWAITED, WEIGHTS_THERE, TILES_THERE, MULTIPLIED, STORED_TILE, POSTED_TILE, PLACES };
 
-// Shared memory: rings, sums and halves on their way out, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
+// Shared memory: rings, sums and halves on their way out, barriers. Offsets from an address that 1024 divides, as the
+// swizzle wants.
 constexpr u32 W_AT = A_SLOTS * A_BYTES;
 constexpr u32 SCRATCH_AT = W_AT + W_SLOTS * W_BYTES;
 constexpr u32 SCRATCH_BYTES = 16 * 1024;  // sums of 128 rows and 32 columns, halves of 64

@@ -1,4 +1,7 @@
-"""Convolutional networks in an ATen graph: from the image that the first convolution reads to the last operation that the kernel has."""
+"""Convolutional networks in an ATen graph.
+
+From the image that the first convolution reads to the last operation that the kernel has.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,12 @@ _H200_BLOCKS: Final = 132
 _MOST_INPUT_CHANNELS: Final = 4
 _DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _NORMS: Final = (
-    ATEN._native_batch_norm_legit_no_training.default, ATEN.native_batch_norm.default, ATEN.cudnn_batch_norm.default,  # noqa: SLF001 - ATen's own names
+    ATEN._native_batch_norm_legit_no_training.default,  # noqa: SLF001 - ATen's own names
+    ATEN.native_batch_norm.default, ATEN.cudnn_batch_norm.default,
 )  # fmt: skip
 _COPIES: Final = (
-    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.clone.default, ATEN.as_strided.default, ATEN.alias.default,  # noqa: SLF001
+    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default,  # noqa: SLF001 - ATen's own name
+    ATEN.clone.default, ATEN.as_strided.default, ATEN.alias.default,
     ATEN.squeeze.dims, ATEN.squeeze.dim,
 )  # fmt: skip
 
@@ -82,7 +87,10 @@ class _Growing:
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """The network that begins at the graph's first convolution of an image of at most four channels, if it is one that the kernel can run."""
+    """The network that begins at the graph's first convolution of an image of at most four channels.
+
+    Nothing where it is not one that the kernel can run.
+    """
     for node in graph.nodes:
         if not calls(node, ATEN.convolution.default):
             continue
@@ -138,7 +146,7 @@ def _value(net: _Growing, node: Any) -> int:
 
 
 def _tail(net: _Growing, node: fx.Node) -> tuple[fx.Node, list[fx.Node], fx.Node | None, bool]:
-    """What follows a convolution alone: the last node, all nodes, the residual that is added, and whether ReLU is the last."""
+    """What follows a convolution alone: the last node, all nodes, its residual, and whether ReLU is last."""
     nodes, residual = [node], None
     after = only_user(node)
     if after is not None and calls(after, ATEN.add.Tensor) and argument(after, 2, "alpha", 1) == 1:
@@ -197,7 +205,10 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
 def _add_windows(
     net: _Growing, x: fx.Node, size: tuple[int, ...], step: int, padding: int, out: tuple[int, ...]
 ) -> int:
-    """The layer that lays the image out in windows of 32 elements, whose pixels have 4 or 8 channels, so that a step is 16 bytes."""
+    """The layer that lays the image out in windows of 32 elements.
+
+    Its pixels have 4 or 8 channels, so that a step is 16 bytes.
+    """
     read, lie = shape(x), strides(x)
     channels = 8 // step
     if read is None or lie is None or len(lie) != 4 or read[1] > channels or size[3] > WINDOW // channels:
@@ -224,8 +235,11 @@ def _take_maximum(net: _Growing, node: fx.Node) -> None:
         raise Unmatched("a max pooling whose indices are read")
     out = shape(pooled)
     step, padding, dilation = (list(v) * (2 // len(v)) for v in (step, padding, dilation))
-    if out is None or len({*size}) != 1 or len({*step}) != 1 or len({*padding}) != 1 or dilation != [1, 1] or argument(node, 5, "ceil_mode", default=False) or read[1] % 8 or size[0] not in {2, 3} or 2 * padding[0] > size[0]:  # fmt: skip
-        raise Unmatched("a max pooling of windows that are not square")
+    square = all(len({*sides}) == 1 for sides in (size, step, padding)) and dilation == [1, 1]
+    if out is None or not square or argument(node, 5, "ceil_mode", default=False) or read[1] % 8:
+        raise Unmatched("a max pooling of windows that are not square, or that end beyond the image")
+    if size[0] not in {2, 3} or 2 * padding[0] > size[0]:
+        raise Unmatched(f"a max pooling of {size[0]} x {size[0]} pixels")
     layer = Maximum(
         _value(net, x),
         (read[0], read[2], read[3], read[1]),
@@ -384,7 +398,10 @@ def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], li
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:
-    """The same sums, added where the longer branch ends: a convolution that reads an earlier layer need not wait for the one whose result it would add to its own."""
+    """The same sums, added where the longer branch ends.
+
+    A convolution that reads an earlier layer need not wait for the one whose result it would add to its own.
+    """
     made = list(layers)
     for number, layer in enumerate(layers):
         other = _residual(layer)

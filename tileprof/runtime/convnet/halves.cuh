@@ -6,7 +6,9 @@
 struct Eight {
     float values[8];
 
-    __device__ void put(int pair, u32 two) { values[2 * pair] = unpack(two & 0xFFFF), values[2 * pair + 1] = unpack(two >> 16); }
+    __device__ void put(int pair, u32 two) {
+        values[2 * pair] = unpack(two & 0xFFFF), values[2 * pair + 1] = unpack(two >> 16);
+    }
 };
 
 // Eight channels of a pixel.

@@ -1,6 +1,7 @@
 // A whole convolutional network in one launch on sm_90.
 //
-// Each block takes the tiles of its list in order, of which tiles of later layers wait for those of earlier ones. In a block
+// Each block takes the tiles of its list in order, of which tiles of later layers wait for those of earlier ones. In a
+// block
 //
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for layers.
 //     warp 2  brings weights that are further ahead into L2.
@@ -8,8 +9,8 @@
 //     two warpgroups multiply, finish and store.
 //     warp 3  posts what they have stored, while they go on.
 //
-// A layer is a row of a table (Stage): there is code for each width of a tile, not for each layer. "stages.h" has the sizes of the rings and Multiply<columns>
-// for every width of wgmma; build.py writes it.
+// A layer is a row of a table (Stage): there is code for each width of a tile, not for each layer. "stages.h" has the
+// sizes of the rings and Multiply<columns> for every width of wgmma; build.py writes it.
 #include "common.cuh"
 #include "loads.cuh"
 #include "pools.cuh"
@@ -53,14 +54,16 @@ struct Consumes {
         if (stage.kind == MAXIMUM && stage.window == 3) pool_maximum<3>(stage, task, out, thread);
         if (stage.kind == MAXIMUM && stage.window == 2) pool_maximum<2>(stage, task, out, thread);
         if (stage.kind == AVERAGE) pool_average(stage, task, out, shared, thread);
-        if (stage.kind == WINDOWS) lay_windows(stage, task, static_cast<const unsigned short*>(arguments.x), out, thread);
+        if (stage.kind == WINDOWS)
+            lay_windows(stage, task, static_cast<const unsigned short*>(arguments.x), out, thread);
         __syncwarp();
         if (thread % 32 == 0) mbarrier_arrive_release_cta(shared + A_FREE + 8 * consumer.reader.a.slot);
         consumer.reader.a.advance();
     }
 };
 
-// One thread: posts each tile when the warps that multiply have stored it, and arrived. What they wrote is released here, for those that wait to load it by TMA.
+// One thread: posts each tile when the warps that multiply have stored it, and arrived. What they wrote is released
+// here, for those that wait to load it by TMA.
 __device__ __forceinline__ void post_tiles(const Arguments& arguments, u32 shared) {
     Ring<POST_SLOTS> ring;
     for_tasks(arguments, [&](const Stage&, const Task& task, s32 number) {
@@ -73,7 +76,8 @@ __device__ __forceinline__ void post_tiles(const Arguments& arguments, u32 share
     });
 }
 
-extern "C" __global__ void __launch_bounds__(128 + CONSUMERS, 1) persistent(const __grid_constant__ Arguments arguments) {
+extern "C" __global__ void __launch_bounds__(128 + CONSUMERS, 1)
+    persistent(const __grid_constant__ Arguments arguments) {
     extern __shared__ unsigned char memory[];
     const u32 shared = (shared_address(memory) + 1023) & ~1023u;
     if (threadIdx.x == 0) {

@@ -55,25 +55,35 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
             box = 16 * (tiling.columns * layer.pool - 1) + 2 * WINDOW
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
-                1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0, box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
-                0, *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
+                1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0,
+                box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
+                0, *tile, layer.stride, layer.padding,
+                *out, int(layer.relu), column_bytes(network, layer, tiling),
                 in_rows, in_columns, in_channels, 1, *[0] * 4, tiling.parts, source_rows, source_columns, layer.pool,
             ]  # fmt: skip
         case Convolution():
             step, height = tiling.step(layer), tiling.box_rows(layer) // tiling.step(layer) // tiling.images
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer) // tiling.parts, weight_blocks(tiling),
-                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes), int(tiling.halo),
-                tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling), step, height * step if tiling.images > 1 else 64,
-                int(tiling.deep), *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
+                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes),
+                int(tiling.halo), tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling),
+                step, height * step if tiling.images > 1 else 64,
+                int(tiling.deep), *tile, layer.stride, layer.padding,
+                *out, int(layer.relu), column_bytes(network, layer, tiling),
                 in_rows, in_columns, in_channels, *[0] * 5, tiling.parts, 0, 0, layer.pool,
             ]  # fmt: skip
         case Maximum():
-            return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size]  # fmt: skip
+            return [
+                _KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0,
+                in_rows, in_columns, channels, layer.size,
+            ]  # fmt: skip
         case Average():
             return [_KINDS[Average], *[0] * 12, *tile, 1, 0, *out, 0, 0, in_rows, in_columns, channels]
         case Windows():
-            return [_KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0, in_rows, in_columns, channels, in_channels, *layer.strides]  # fmt: skip
+            return [
+                _KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0,
+                in_rows, in_columns, channels, in_channels, *layer.strides,
+            ]  # fmt: skip
 
 
 def stage_table(

@@ -1,4 +1,5 @@
-// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that made them.
+// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that
+// made them.
 #pragma once
 
 #include "common.cuh"
@@ -9,9 +10,11 @@ __device__ __forceinline__ void for_weights(const Arguments& arguments, Work&& w
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
         if (stage.kind != CONVOLUTION) return;
         const int blocks = stage.k_blocks, most = stage.weight_blocks, block = stage.columns * ROW_BYTES;
-        const unsigned char* from = stage.weights + static_cast<u64>(task.column * stage.parts + task.part) * stage.weight_bytes;
+        const unsigned char* from =
+            stage.weights + static_cast<u64>(task.column * stage.parts + task.part) * stage.weight_bytes;
         for (int k = 0; k < blocks; k += most) {
-            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + (k == 0 ? 4 * stage.columns : 0);  // biases stand behind the first slot's
+            const u32 bytes = (blocks - k < most ? blocks - k : most) * block +
+                              (k == 0 ? 4 * stage.columns : 0);  // biases stand behind the first slot's
             work(from, bytes);
             from += bytes;
         }
@@ -46,7 +49,8 @@ __device__ __forceinline__ void prefetch_weights(const Arguments& arguments, u32
     });
 }
 
-// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1 to -2^31.
+// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1
+// to -2^31.
 __device__ __forceinline__ bool reached(s32 seen, s32 expected) {
     return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
 }
@@ -77,7 +81,9 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
 }
 
 // One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
-__device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
+__device__ __forceinline__ void load_tile(
+    const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring
+) {
     const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
     const int step = stage.pool * stage.stride, y = task.y * step - stage.padding, x = task.x * step - stage.padding;
     int channel = 0, tap = 0, down = 0, across = 0;
@@ -96,18 +102,23 @@ __device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* m
         }
         mbarrier_arrive_expect_release_cta(full, here * stage.box_bytes);
         for (int block = 0; block < here; ++block) {
-            copy_tensor_4d(to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL);
+            copy_tensor_4d(
+                to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL
+            );
             if (++across == stage.tap_columns) across = 0, ++down;
             if (++tap == taps) tap = across = down = 0, channel += 64;
         }
     }
 }
 
-// One thread: rows of the padded input behind each other, WINDOW_PITCH apart, of which a step of the convolution is 16 bytes: as many as both warpgroups and all pairs of taps read.
+// One thread: rows of the padded input behind each other, WINDOW_PITCH apart, of which a step of the convolution is 16
+// bytes: as many as both warpgroups and all pairs of taps read.
 __device__ __forceinline__ void load_windows(const Stage& stage, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
-    const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes, width = stage.source_columns * 16 / stage.stride;
+    const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes,
+              width = stage.source_columns * 16 / stage.stride;
     const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
-    const auto* image = static_cast<const unsigned char*>(stage.from) + static_cast<long long>(task.image) * stage.source_rows * width + task.x * stage.pool * 16;
+    const auto* image = static_cast<const unsigned char*>(stage.from) +
+                        static_cast<long long>(task.image) * stage.source_rows * width + task.x * stage.pool * 16;
     wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
     mbarrier_arrive_expect_release_cta(full, rows * bytes);
     for (int row = 0; row < rows; ++row) {
@@ -126,7 +137,8 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         if (lane == 0 && stage.kind == CONVOLUTION && !stage.window) prefetch_tensormap(map);
         delay(arguments, number, 0);
         if (lane == 0) stamp(arguments, number, AWAITS);
-        for (int wait = task.wait + lane; wait < task.waits_end; wait += 32) await(arguments, arguments.waits[wait], epoch, task, number);
+        for (int wait = task.wait + lane; wait < task.waits_end; wait += 32)
+            await(arguments, arguments.waits[wait], epoch, task, number);
         __syncwarp();
         if (lane == 0) {
             stamp(arguments, number, AWAITED);

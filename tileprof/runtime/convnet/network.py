@@ -15,7 +15,7 @@ INPUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A batch norm behind a convolution: indices of its tensors among the parameters, None where there is none, and its epsilon."""
+    """A batch norm behind a convolution: indices among the parameters (None: there is none), epsilon."""
 
     weight: int | None
     bias: int | None
@@ -45,7 +45,7 @@ class Convolution:
     padding: int = 0
     relu: bool = False
     flattened: Shape | None = None
-    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no such image."""
+    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no image."""
     pool: int = 1
 
 
@@ -72,8 +72,10 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The input with its channels filled up to ``shape``'s, ``padding`` rows of zeros above and columns to the left, the rest below and to the right: what a convolution
-    reads as windows of 32 elements, of which a step is eight elements.
+    """The input with its channels filled up to ``shape``'s and zeros around it: what a convolution reads as windows.
+
+    ``padding`` rows of zeros are above and columns to the left, the rest below and to the right.
+    A window has 32 elements, of which a step is eight.
 
     ``strides``: of the input's images, channels, rows and columns, in elements.
     """
@@ -108,7 +110,7 @@ def windowed(network: Network, layer: Layer) -> bool:
 
 
 def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) -> tuple[Any, Any]:
-    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm in them, float32."""
+    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm, float32."""
     import torch  # noqa: PLC0415 - plans need none
 
     weight = parameters[layer.weight].detach()
@@ -132,7 +134,10 @@ def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) ->
 
 
 def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
-    """The results of all layers for an input (images, channels, rows, columns), by PyTorch, rounded where the kernel rounds: after each layer, and folded weights."""
+    """The results of all layers for an input (images, channels, rows, columns), by PyTorch.
+
+    They are rounded where the kernel rounds: after each layer, and folded weights.
+    """
     import torch  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 

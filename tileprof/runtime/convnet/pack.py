@@ -1,4 +1,8 @@
-"""Weights as the kernel streams them: for each part of k of each column of tiles, blocks of k in the order of the products, swizzled as shared memory wants, biases behind the first slot's."""
+"""Weights as the kernel streams them.
+
+For each part of k of each column of tiles: blocks of k in the order of the products, swizzled as shared memory wants,
+biases behind the first slot's.
+"""
 
 from __future__ import annotations
 

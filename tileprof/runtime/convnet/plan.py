@@ -1,7 +1,8 @@
 """Who computes which tile in which order, what each tile waits for and what it posts.
 
-Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row of tiles. A tile waits until all tiles of the
-bands that it reads have posted. Every layer has memory of its own, so that nothing is overwritten within a run.
+Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row
+of tiles. A tile waits until all tiles of the bands that it reads have posted. Every layer has
+memory of its own, so that nothing is overwritten within a run.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _GAP_US: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on, each posted ``posts`` times a run."""
+    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on.
+
+    Each is posted ``posts`` times per run.
+    """
 
     first: int
     images: int
@@ -57,8 +61,9 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile, or a part of it: its layer, its first pixel, which of the layer's columns of tiles it is in, which part of
-    k it is of; ``place`` counts a layer's tiles.
+    """A tile, or a part of it: its layer, its first pixel, its column of tiles, its part of k.
+
+    ``place`` counts a layer's tiles.
     """
 
     layer: int
@@ -81,9 +86,11 @@ class Read:
 
 @dataclass(frozen=True)
 class Plan:
-    """``tasks`` [n, `TASK_WORDS`]: layer, image, y, x, column, waits from, to, semaphore posted, part of k, semaphore of
-    the tile's parts, place of the tile in its layer, 0, as the kernel reads them, in order of blocks; ``heads`` [blocks, 2];
-    ``waits`` [m, 2]: semaphore, posts. ``counters``: of each layer, the first of its tiles' semaphores of parts.
+    """The tables of a launch, as the kernel reads them, in order of blocks.
+
+    ``tasks`` [n, `TASK_WORDS`]: layer, image, y, x, column, waits from, to, semaphore posted, part of k, semaphore of
+    the tile's parts, place of the tile in its layer, 0. ``heads`` [blocks, 2]. ``waits`` [m, 2]: semaphore, posts.
+    ``counters``: of each layer, the first of its tiles' semaphores of parts.
     """
 
     network: Network
@@ -159,7 +166,10 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
 
 
 def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
-    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given. Raises `UserError` where a layer does not fit the kernel."""
+    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given.
+
+    Raises `UserError` where a layer does not fit the kernel.
+    """
     if tilings is None:
         tilings = tuple(tiled(network, layer, blocks) for layer in network.layers)
     bands: list[Bands] = []
@@ -218,11 +228,14 @@ def _tables(
 
 
 def verify(plan: Plan) -> None:
-    """Check a plan by what its tiles touch, element by element, without the bands it was made with. Raises `UserError` that names the tile and what is missing.
+    """Check a plan by what its tiles touch, element by element, without the bands it was made with.
+
+    Raises `UserError` that names the tile and what is missing.
 
     Every element of every layer is written once, by all parts of its tile, which share a semaphore and memory of their
     own; every row that a tile reads was written by tiles all of which post semaphores that it awaits in full; every
-    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits for itself or in a circle.
+    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits
+    for itself or in a circle.
     """
     layers = plan.network.layers
     posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
@@ -259,13 +272,14 @@ def verify(plan: Plan) -> None:
                 for row in range(*read.rows):
                     if not posters[read.layer][one, row] <= awaited.keys():
                         raise UserError(
-                            f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row {row} of "
+                            f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row "
+                            f"{row} of "
                             f"{plan.network.name(read.layer)} and does not wait for all of it"
                         )
 
 
 def _verify_parts(plan: Plan) -> None:
-    """Raises `UserError` unless each tile's parts are all there, and count with a semaphore, in memory, of their own."""
+    """Raises `UserError` unless each tile's parts are all there, with a semaphore and memory of their own."""
     tiles_seen: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
     for number, *start, _, _, _, part, counter, place, _ in plan.tasks.tolist():
         tiles_seen.setdefault((number, *start), []).append((part, counter, place))

@@ -7,9 +7,10 @@
 // The lower half of a descriptor: where an operand begins, which is K-major.
 __device__ __forceinline__ u32 descriptor(u32 address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
 
-// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight rows of 16 bytes are an atom, the next eight of k follow
-// 16 bytes on. As an atom's rows are 16 bytes apart, too, each row begins with what the row before has from its ninth element on: windows of a row of pixels of which
-// a step is 16 bytes.
+// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight
+// rows of 16 bytes are an atom, the next eight of k follow 16 bytes on. As an atom's rows are 16 bytes apart, too, each
+// row begins with what the row before has from its ninth element on: windows of a row of pixels of which a step is 16
+// bytes.
 constexpr u32 SWIZZLED = 64u | 1u << 30, WINDOWED = 8u;
 
 // Where a warpgroup stands in the rings.
@@ -34,25 +35,34 @@ template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
 #pragma unroll
     for (int step = 0; step < (DEEP ? 2 : 4); ++step)
-        Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair), static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
+        Multiply<W>::add(
+            sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair),
+            static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step)
+        );
 }
 
-// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
+// products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
 // Sums of all blocks of k, two at a time where a slot has two: these are under way while the next slot is awaited.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+__device__ __forceinline__ void multiply(
+    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
+) {
     const int group = thread / 128, blocks = stage.k_blocks, a_most = stage.slot_blocks, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;  // bytes along k
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
-    const u32 pair = uniform(stage.window ? WINDOW_PITCH / 16 : 4);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 pair = uniform(
+        stage.window ? WINDOW_PITCH / 16 : 4
+    );  // from two steps along k to the next two: another tap, where there are windows
     const u32 next = uniform(stage.block_bytes / 16);
     const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
     for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
-        const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks, w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
+        const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks,
+                  w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
         const int end = a_end < w_end ? a_end : w_end;
         if (k == w_begin) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
@@ -84,10 +94,13 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
 
 // The same for 3x3 taps of a box and slots of weights that hold three taps or multiples of it: a row of taps at a time.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+__device__ __forceinline__ void multiply_rows(
+    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
+) {
     const int group = thread / 128, rows = stage.k_blocks / 3, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;
-    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half, step = stage.step * ROW_BYTES;
+    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half,
+              step = stage.step * ROW_BYTES;
     const u32 lane = thread % 32;
     Used before;
     for (int row = 0, down = 0, block = 0; row < rows; ++row) {
@@ -97,7 +110,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& read
         const u32 b = uniform(descriptor(w_at + reader.w.slot * W_BYTES + block * (W * ROW_BYTES)));
         wgmma_fence();
 #pragma unroll
-        for (int tap = 0; tap < 3; ++tap) multiply_block<W, DEEP>(sums, a + tap * (ROW_BYTES / 16), b + tap * (W * ROW_BYTES / 16), SWIZZLED, 4);
+        for (int tap = 0; tap < 3; ++tap)
+            multiply_block<W, DEEP>(sums, a + tap * (ROW_BYTES / 16), b + tap * (W * ROW_BYTES / 16), SWIZZLED, 4);
         wgmma_commit();
         wgmma_wait<1>();
         before.release(shared, lane);
@@ -117,7 +131,7 @@ struct Consumer {
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
-        const bool adds = !DEEP || thread < 128, pools = stage.pool > 1;
+        const bool adds = !DEEP || thread<128, pools = stage.pool> 1;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);

@@ -1,10 +1,10 @@
-"""How a layer is cut into tiles, and what a tile costs by a model of shared memory, tensor cores and the steps around them."""
+"""How a layer is cut into tiles, and what a tile costs by a model of shared memory and the steps around products."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from typing import Final
 
 from tileprof.errors import UserError
@@ -14,7 +14,7 @@ WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
 
 DEEP_WIDTHS: Final = (8, 16, 32)
-"""Columns where both warpgroups take the same rows: they exchange sums through shared memory, which has room for so many."""
+"""Columns where both warpgroups take the same rows: shared memory has room for the sums of so many."""
 
 LEAST_POOLED: Final = 16
 """Columns of a tile that pools where the warpgroups have rows of their own."""
@@ -62,9 +62,10 @@ def block_us(width: int, *, deep: bool, rows: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of ``images`` x ``rows`` x ``columns`` pixels of the result and ``width`` channels. ``deep``: the warpgroups
-    take the same rows and share k; else half of the rows each. ``halo``: all taps of 64 channels are loaded as one box.
-    ``parts``: of k, each a task; the last to end adds their sums up.
+    """Tiles of ``images`` x ``rows`` x ``columns`` pixels of the result and ``width`` channels.
+
+    ``deep``: the warpgroups take the same rows and share k; else half of the rows each. ``halo``: all taps of 64
+    channels are loaded as one box. ``parts``: of k, each a task; the last to end adds their sums up.
     """
 
     width: int
@@ -97,10 +98,8 @@ def k_blocks(network: Network, layer: Convolution) -> int:
 
 def tiles(layer: Layer, tiling: Tiling) -> int:
     """Tiles of a layer, whatever their parts."""
-    images, rows, columns, channels = layer.shape
-    return (
-        ceil(images / tiling.images) * ceil(rows / tiling.rows) * ceil(columns / tiling.columns) * ceil(channels / tiling.width)
-    )  # fmt: skip
+    sides = (tiling.images, tiling.rows, tiling.columns, tiling.width)
+    return prod(ceil(whole / side) for whole, side in zip(layer.shape, sides, strict=True))
 
 
 def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
