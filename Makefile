@@ -43,7 +43,7 @@ search: $(INSTALLED) ## the property tests with new random examples, SEARCH_ROUN
 
 # Each failure is printed as a line for tests/fuzz/corpus.jsonl, which the suite replays.
 fuzz: $(INSTALLED) ## damaged traces, policies, devices and dependencies through every verb, for SECONDS
-	$(BIN)/python -m tests.fuzz.search $(SECONDS)
+	$(BIN)/python -m tests.fuzz.search --seconds $(SECONDS)
 
 # The page is tested in a real browser; without one these tests are skipped, and say so.
 browser:

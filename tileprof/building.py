@@ -36,6 +36,14 @@ def nvcc(why: str) -> Path:
     )
 
 
+def host_compiler() -> Path:
+    """The C++ compiler: $CXX, g++, c++, clang++. Raises `UserError` where there is none."""
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return Path(found)
+    raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")
+
+
 def pip_cuda_folders() -> list[Path]:
     """Where pip puts parts of the CUDA toolkit, newest first in each place."""
     return [folder for root in map(Path, sys.path) for folder in sorted(root.glob("nvidia/cu*"), reverse=True)]

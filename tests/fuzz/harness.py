@@ -23,7 +23,7 @@ SECONDS = 60
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
 VERBS: dict[str, list[list[str]]] = {
     "trace": [
-        ["report", "IN"], ["report", "--json", "IN"], ["simulate", "IN"], ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
+        ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"], ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
         ["verify", "--launches", "0,1", "cusync:rowsync", "IN"], ["run", "GOOD", "--trace", "IN"],
         *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS),
         *(["export", "--format", name, "--launches", "0,1", "-o", "OUT", "IN"] for name in _FORMATS[:3]),
@@ -37,6 +37,7 @@ VERBS: dict[str, list[list[str]]] = {
         ["verify", "IN", "TRACE"], ["verify", "--launches", "0,1,2", "IN", "TRACE"],
         *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS[:3]),
     ],
+    "header": [["run", "IN"]],
 }  # fmt: skip
 """Command lines by kind of input; IN is the input, TRACE and GOOD a sound trace and policy, OUT the only folder to write to."""
 

@@ -31,6 +31,11 @@ TEXTS = [
     'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --", "../../etc/passwd", "/dev/zero", "{}", "[",
     "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__", "operator new",
 ]  # fmt: skip
+NAME_COLUMNS = [
+    (table.name, column.name) for table in schema.TABLES.values() for column in table.columns if column.type == "string"
+]
+FOLDERS = ["missing", "a file", "empty", "twice", "stray", "nested", "linked", "unreadable"]
+"""What becomes of the folder of a table."""
 JSON_VALUES: list[Any] = [None, True, [], {}, "", [[]], {"a": 1}, *NUMBERS, *WIDE_NUMBERS, *TEXTS]
 
 DEPENDENCIES = """tileprof dependencies 1
@@ -48,30 +53,33 @@ CALL = {
     ],
     "arguments": {"alpha": 1, "beta": 0},
 }
-BASES = ("mlp", "gemm_pair", "policy", "device", "dependencies")
-TRACES = ("mlp", "gemm_pair")
+TRACES = ("tiny", "mlp", "gemm_pair")
+JSON_BASES = {"policy": "policy.json", "device": "device.json"}
+TEXT_BASES = {"dependencies": "dependencies.dep", "header": "policy.h"}
+WEIGHTS = {"tiny": 5, "mlp": 2, "gemm_pair": 2, "policy": 4, "device": 2, "dependencies": 4, "header": 1}
+"""How often each base is drawn."""
 
 
 def make_bases(folder: Path) -> None:
     """Well-formed traces, a policy, a device and dependencies, by the names in `BASES`."""
+    write_mlp(folder / "tiny.tileprof", layers=1, tokens=128, hidden=128)
     write_mlp(folder / "mlp.tileprof", layers=2, tokens=256, hidden=256, call=json.dumps(CALL))
     shutil.copytree(ROOT / "tests/golden/gemm_pair.tileprof", folder / "gemm_pair.tileprof")
     from tileprof.cli import main
 
-    code = main(
-        ["export", "--format", "json", "--launches", "0,1", "-o", str(folder / "made"), str(folder / "mlp.tileprof")]
-    )
-    assert code == 0
-    (folder / "made" / "policy.json").rename(folder / "policy.json")
-    assert main(["simulate", str(folder / "mlp.tileprof")]) == 0, "and all schedulers are compiled now"
+    trace = str(folder / "mlp.tileprof")
+    for form in ("json", "cusync"):
+        assert main(["export", "--format", form, "--launches", "0,1", "-o", str(folder / form), trace]) == 0
+    shutil.copy(folder / "json" / "policy.json", folder / "policy.json")
+    assert main(["simulate", trace]) == 0, "and all schedulers are compiled now"
     (folder / "device.json").write_text(json.dumps(get("A100").to_dict()))
     (folder / "dependencies.dep").write_text(DEPENDENCIES)
 
 
 def path_of(folder: Path, base: str) -> Path:
-    return folder / {**dict.fromkeys(TRACES, f"{base}.tileprof"), "policy": "policy.json", "device": "device.json"}.get(
-        base, "dependencies.dep"
-    )
+    if base == "header" and (folder / "cusync").exists():  # the bases' folder
+        return folder / "cusync" / "policy.h"
+    return folder / (f"{base}.tileprof" if base in TRACES else {**JSON_BASES, **TEXT_BASES}[base])
 
 
 def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> Path:
@@ -81,7 +89,9 @@ def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> P
         shutil.copytree(source, target)
         for operation in operations:
             _change_trace(target, operation)
-    elif base == "dependencies":
+    elif base in TEXT_BASES:
+        if base == "header":
+            shutil.copytree(source.parent, folder, dirs_exist_ok=True)
         text = source.read_text()
         for operation in operations:
             text = _change_text(text, operation)
@@ -99,11 +109,11 @@ def make(bases: Path, folder: Path, base: str, operations: list[Operation]) -> P
 
 def draw(dice: random.Random, bases: Path) -> tuple[str, list[Operation]]:
     """A random input."""
-    base = dice.choice([*TRACES, *TRACES, *BASES])
+    base = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
     count = dice.choice([1, 1, 1, 2, 3])
     if base in TRACES:
         return base, [_draw_trace(dice, bases, base) for _ in range(count)]
-    if base == "dependencies":
+    if base in TEXT_BASES:
         return base, [_draw_text(dice) for _ in range(count)]
     if dice.random() < 0.03:
         return base, [["raw", dice.choice(["", "[" * 100_000, "nul", "\ufeff{}", "[]", '{"a":1,"a":2}', "1" * 5000])]]
@@ -182,7 +192,8 @@ def _change_text(text: str, operation: Operation) -> str:
 def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
     kind = dice.choice(
         ["cell"] * 10
-        + ["column", "column", "manifest", "manifest", "rows", "cast", "drop", "cut", "noise", "link", "call"]
+        + ["column", "column", "manifest", "manifest", "name", "name"]
+        + ["rows", "cast", "drop", "cut", "noise", "link", "call", "folder"]
     )
     table = dice.choice(list(schema.TABLES.values()))
     column = dice.choice(table.columns)
@@ -192,6 +203,11 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
             return [kind, table.name, column.name, dice.randrange(1000), _draw_cell(dice, column.type)]
         case "manifest":
             return [kind, _draw_place(dice, manifest), dice.choice(JSON_VALUES)]
+        case "name":
+            table, column = dice.choice(NAME_COLUMNS)
+            return ["column" if dice.random() < 0.5 else "cell", table, column, dice.randrange(1000), _draw_name(dice)]
+        case "folder":
+            return [kind, table.name, dice.choice(FOLDERS)]
         case "call":
             return [
                 "cell",
@@ -215,6 +231,17 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
             return [kind, table.name, dice.randrange(1_000_000), dice.randrange(256)]
 
 
+def _draw_name(dice: random.Random) -> str:
+    """A word that a file may hold: pieces of code for other tools, and characters from all of Unicode."""
+    pieces = [
+        dice.choice(TEXTS)[:200]
+        if dice.random() < 0.5
+        else chr(dice.choice([dice.randrange(0x80), dice.randrange(0xD800)]))
+        for _ in range(dice.randrange(1, 8))
+    ]
+    return "".join(pieces)
+
+
 def _draw_cell(dice: random.Random, type_: str) -> Any:
     if type_.startswith("int"):
         most = 2 ** (int(type_[3:]) - 1)
@@ -236,6 +263,9 @@ def _change_trace(folder: Path, operation: Operation) -> None:
         path = folder / "manifest.json"
         path.write_text(_json_text(_set(json.loads(path.read_text()), *rest)))
         return
+    if kind == "folder":
+        _change_folder(folder, folder / rest[0], rest[1])
+        return
     path = folder / rest[0] / "000000.parquet"
     if path.is_symlink() or not path.exists() or not path.stat().st_size:
         return  # an operation before this one left nothing to change
@@ -252,6 +282,30 @@ def _change_trace(folder: Path, operation: Operation) -> None:
         path.symlink_to(target)
     else:
         _change_table(path, kind, rest)
+
+
+def _change_folder(trace: Path, folder: Path, change: str) -> None:
+    part = folder / "000000.parquet"
+    if folder.is_symlink() or not part.is_file() or part.is_symlink():
+        return  # an operation before this one left nothing to change
+    match change:
+        case "missing" | "a file" | "linked":
+            shutil.rmtree(folder)
+            if change == "a file":
+                folder.write_bytes(b"PAR1")
+            elif change == "linked":
+                folder.symlink_to(trace.parent)
+        case "empty":
+            part.unlink()
+        case "twice":
+            shutil.copy(part, folder / "000001.parquet")
+        case "stray":
+            (folder / "\x1b[31mstray.parquet").write_text("<script>alert(1)</script>")
+        case "nested":
+            part.unlink()
+            part.mkdir()
+        case _:
+            part.chmod(0)
 
 
 def _change_table(path: Path, kind: str, rest: list[Any]) -> None:

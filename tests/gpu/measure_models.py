@@ -5,7 +5,7 @@
 
 Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while the others stand still, the races of the backend included.
 A row holds medians, least and greatest of 30 replays in microseconds (the variants of a model take turns, and what a call updates is put back between replays), errors against
-float32 as norms, seconds to compile, and what the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that says why.
+float32 as norms, peak memory of a call, seconds to compile (many at once; `measure_starts.py` measures that), and what the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that says why.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 REPLAYS, WARM = 30, 5
+POLL = 0.2  # seconds
 LONGEST_TURN = 25  # seconds: one that hangs must not cost the others their turn
 VARIANTS = ("eager", "inductor", "autotuned", "tileprof")
 
@@ -37,9 +38,6 @@ def main() -> None:
     parser.add_argument("--everything", action="store_true", help="these and the others")
     parser.add_argument("--budget", type=float, default=600, help="seconds after which what is left is given up")
     parser.add_argument("--autotune", action="store_true", help="max-autotune-no-cudagraphs too, where it was chosen")
-    parser.add_argument(
-        "--untried", action="store_true", help="also kernels that have not run on a GPU as they are now"
-    )
     parser.add_argument("--tiny", action="store_true", help="small models, to try this program")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--table", action="store_true", help="print the table of OUT.json and measure nothing")
@@ -73,7 +71,7 @@ def names(options: argparse.Namespace) -> list[str]:
     return [
         n
         for n in group
-        if not options.only or any(n == o or (n not in options.only and n.startswith(o)) for o in options.only)
+        if not options.only or any(n == o or (o not in group and n.startswith(o)) for o in options.only)
     ]
 
 
@@ -85,11 +83,7 @@ class Worker:
 
     def __init__(self, name: str, options: argparse.Namespace, threads: int) -> None:
         command = [sys.executable, __file__, str(options.out), "--worker", name]
-        command += [
-            f
-            for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny), ("--untried", options.untried))
-            if on
-        ]
+        command += [f for f, on in (("--autotune", options.autotune), ("--tiny", options.tiny)) if on]
         environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": str(threads), "OMP_NUM_THREADS": "2"}
         self.name, self.row, self.ready, self.begun = name, None, threading.Event(), time.monotonic()
         self.done = threading.Event()
@@ -136,14 +130,18 @@ def measure(options: argparse.Namespace) -> None:
     last_start = end - min(4 * len(workers), 0.4 * options.budget)  # a turn takes 2 to 4 s
     for worker in workers:
         worker.ready.wait(max(0.0, last_start - time.monotonic()))
-    for worker in sorted(workers, key=lambda w: not w.ready.is_set()):
-        if not worker.ready.is_set():
-            worker.end()
-            row: dict[str, Any] = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
-        else:
+    while workers:
+        worker = next((w for w in workers if w.ready.is_set()), workers[0])
+        if worker.ready.wait(POLL):
             worker.go(min(LONGEST_TURN, end - time.monotonic()))
             row = worker.row or {"failed": "it ended without a result" if worker.done.is_set() else "out of time"}
-            worker.end()
+        elif time.monotonic() < end:
+            workers = [*workers[1:], workers[0]]
+            continue
+        else:
+            row = {"failed": f"not compiled after {time.monotonic() - worker.begun:.0f} s"}
+        worker.end()
+        workers.remove(worker)
         found["rows"][worker.name] = row
         print(worker.name, sentence(row), flush=True)
         options.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -214,7 +212,6 @@ class Worked:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.manual_seed(0)
         name = options.worker
-        self.untried = options.untried
         self.case = (TABLE | HELD_OUT)[name](self.device, options.tiny)
         self.saved = [t.clone() for t in self.case.changed]
         self.variants = [v for v in VARIANTS if v != "autotuned" or (options.autotune and name in AUTOTUNED)]
@@ -222,21 +219,27 @@ class Worked:
         self.kept = Kept()
 
     def run(self) -> None:
+        from tileprof.runtime.compile.report import reports
+        from tileprof.runtime.programs.compare import expected
+
         torch, case = self.torch, self.case
         logger = logging.getLogger("tileprof.runtime.compile")
         logger.setLevel(logging.INFO)
         logger.addHandler(self.kept)
         self._race_in_turn()
-        self.row["compile_seconds"], self.row["error"] = {}, {}
+        self.row["compile_seconds"], self.row["error"], self.row["peak_mb"] = {}, {}, {}
         with torch.no_grad():
             exact = case.reference()
             self.restore()
             for variant in self.variants:
                 begin = time.monotonic()
                 try:
-                    self.models[variant] = self.compiled(variant)
-                    out = case.call(self.models[variant]).float()
+                    with reports() as made:
+                        self.models[variant] = self.compiled(variant)
+                        out = case.call(self.models[variant]).float()
                     out = out.clone()
+                    if made:
+                        self.row["predicted_us"] = expected(made)
                 except Exception as error:
                     traceback.print_exc(file=sys.stdout)
                     self.row.setdefault("failures", {})[variant] = (
@@ -249,7 +252,9 @@ class Worked:
                 waited = getattr(self, "waited", 0.0) if variant == "tileprof" else 0.0
                 self.row["compile_seconds"][variant] = round(time.monotonic() - begin - waited, 2)
                 self.row["error"][variant] = float((out - exact).norm() / exact.norm())
-            del exact
+                if self.device == "cuda":
+                    self.row["peak_mb"][variant] = self.peak(self.models[variant])
+            del exact, out
             self.wait()
             self.row["us"] = self.timed() if self.device == "cuda" else {}
         self.row["log"] = self.kept.said
@@ -263,7 +268,24 @@ class Worked:
                 return torch.compile(model)
             case "autotuned":
                 return torch.compile(model, mode="max-autotune-no-cudagraphs")
-        return torch.compile(model, backend="tileprof", options={"untried": self.untried})
+        return torch.compile(model, backend="tileprof")
+
+    def peak(self, model: Any) -> float:
+        """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a program keeps and what it needs meanwhile.
+
+        Variants before the last have kept nothing of their own; copies of what a call changes are not counted.
+        """
+        import gc
+
+        gc.collect()
+        self.torch._C._cuda_clearCublasWorkspaces()  # 32 MB per stream that cuBLAS has ever seen
+        self.torch.cuda.synchronize()
+        self.torch.cuda.reset_peak_memory_stats()
+        self.case.call(model)
+        self.torch.cuda.synchronize()
+        own = sum(t.nbytes for t in self.saved)
+        self.restore()
+        return round((self.torch.cuda.max_memory_allocated() - own) / 1e6, 1)
 
     def restore(self) -> None:
         for tensor, saved in zip(self.case.changed, self.saved, strict=True):
@@ -355,8 +377,10 @@ def table(found: dict[str, Any]) -> list[str]:
         "Inductor",
         *(["max-autotune"] if tuned else []),
         "tileprof",
+        "predicted",
         "Inductor / tileprof",
         "error, Inductor's",
+        "MB, Inductor's",
         "what ran",
     ]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
@@ -365,7 +389,11 @@ def table(found: dict[str, Any]) -> list[str]:
         cells = [f"{times[v][0]:.0f}" if v in times else "" for v in VARIANTS if v != "autotuned" or tuned]
         ratio = f"{times['inductor'][0] / times['tileprof'][0]:.2f}" if {"inductor", "tileprof"} <= set(times) else ""
         off = f"{errors['tileprof']:.1e}, {errors['inductor']:.1e}" if {"inductor", "tileprof"} <= set(errors) else ""
-        lines.append(f"| {' | '.join([name, *cells, ratio, off, row.get('failed') or what_ran(row)])} |")
+        peaks = row.get("peak_mb", {})
+        most = f"{peaks['tileprof']:.0f}, {peaks['inductor']:.0f}" if {"inductor", "tileprof"} <= set(peaks) else ""
+        us = row.get("predicted_us")
+        cells.append(f"{us:.0f}" if us and what_ran(row) not in ("", "Inductor") else "")
+        lines.append(f"| {' | '.join([name, *cells, ratio, off, most, row.get('failed') or what_ran(row)])} |")
     return lines
 
 

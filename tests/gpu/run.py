@@ -97,6 +97,7 @@ STEPS = (
     suite("spinning", "test_gpu_spinning.py", likely_s=80, limit_s=240),
     suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=60, limit_s=200),
     suite("faults", "test_gpu_faults.py", likely_s=40, limit_s=150),
+    suite("company", "test_gpu_company.py", likely_s=60, limit_s=150),
     suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),
     suite("regions", "test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
     suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),

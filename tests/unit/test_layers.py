@@ -19,7 +19,7 @@ ALLOWED = {
     "analysis": {"errors", "arrays", "devices", "trace"},
     "viz": {"errors", "arrays", "devices", "trace", "analysis"},
     "policy": {"errors", "arrays", "devices", "trace", "analysis"},
-    "runtime": {"errors", "arrays", "building", "devices", "policy"},
+    "runtime": {"errors", "arrays", "building", "devices", "trace", "policy"},
     "examples": set(),
     "cli": {"errors", "devices", "trace", "record", "analysis", "viz", "policy", "runtime"},
     "api": {"errors", "trace", "record", "analysis", "viz", "cli"},

@@ -8,11 +8,11 @@ import os
 import re
 import sys
 import traceback
-import unicodedata
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from tileprof import __version__
+from tileprof.cli.saying import say
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,19 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     ours = given[:1] != ["record"] and not (given[:1] == ["run"] and "--" in given)
     if ours and sys.stdout is None:
-        print("tileprof: cannot write to stdout: it is closed", file=sys.stderr)
+        say("tileprof: cannot write to stdout: it is closed")
         return BAD_USAGE
     try:
         code = _run(given)
         if ours:
             sys.stdout.flush()  # a closed pipe or a full disk shows here, not while the interpreter shuts down
     except UserError as error:
-        print(f"tileprof: {_harmless(str(error))}", file=sys.stderr)
+        say(f"tileprof: {error!s}")
         return error.exit_code
     except MemoryError:
-        print(
-            "tileprof: there is not enough memory for this here: take part of it, or a larger machine", file=sys.stderr
-        )
+        say("tileprof: there is not enough memory for this here: take part of it, or a larger machine")
         return BAD_USAGE
     except KeyboardInterrupt:
         sys.excepthook = lambda *_: None  # the interpreter still ends by SIGINT, as shells expect, but says nothing
@@ -58,23 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
             if isinstance(error, BrokenPipeError):  # `tileprof report … | head`
                 return 0
-            print(f"tileprof: cannot write to stdout: {error.strerror or error}", file=sys.stderr)
+            say(f"tileprof: cannot write to stdout: {error.strerror or error}")
             return BAD_USAGE
         # A folder above that cannot be looked into.
         if isinstance(error, PermissionError) and error.filename is not None:
-            print(f"tileprof: no permission for {_harmless(str(error.filename))}", file=sys.stderr)
+            say(f"tileprof: no permission for {error.filename}")
             return BAD_USAGE
         traceback.print_exc()
-        print("tileprof: this is a bug in tileprof; the traceback above says where", file=sys.stderr)
+        say("tileprof: this is a bug in tileprof; the traceback above says where")
         return OUR_FAILURE
     return code
-
-
-def _harmless(text: str) -> str:
-    """Names come from files: what a terminal would obey is shown as an escape; lines stay lines."""
-    return "".join(
-        c if c in "\n\t" or unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text
-    )
 
 
 def _stdout_refuses() -> bool:

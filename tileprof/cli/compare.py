@@ -6,13 +6,14 @@ import csv
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tileprof.cli.run_gpu import prepare
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,13 +31,15 @@ replays of CUDA graphs, so that the GPU issues their launches.
 _ALIGNED_BYTES: Final = 512
 
 
-def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[str, Any]:
+def compare(
+    policies: Sequence[Policy], compile_s: float | None = None, say: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
     """Measure every row on the GPU here and predict what can be predicted; the object that ``--json`` prints.
 
     All policies must be sound and for the same stages. ``compile_s``: what torch.compile gets for its row; None: no
-    such row. A stage's tile time is calibrated: its kernel alone, measured, over its waves. Everything else about the
-    prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no kernel takes the stages'
-    tiles.
+    such row; ``say`` is told each step. A stage's tile time is calibrated: its kernel alone, measured, over its waves.
+    Everything else about the prediction, and so every gain, is modelled. Raises `UserError` without a GPU, and where no
+    kernel takes the stages' tiles.
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
     from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
@@ -49,7 +52,9 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
     expected: dict[str, float] = {}
     stages: list[dict[str, Any]] = []
     if set(on_gpu.TRITON_ROWS) <= set(ways):
+        say("compiling Triton's kernels, and timing each stage alone")
         times = stage_times(chain, device)
+        say("timing Triton's kernels under every scheduler, beside PyTorch")
         rows += on_gpu.measure(chain, policies, schedulers=on_gpu.TRITON_ROWS)
         expected |= predict(chain, policies, device, times)
         stages = [
@@ -57,9 +62,14 @@ def compare(policies: Sequence[Policy], compile_s: float | None = None) -> dict[
             for name, t in zip(chain.names, times, strict=True)
         ]
     if set(on_gpu.PERSISTENT_ROWS) <= set(ways):
+        say("compiling the persistent kernel")
+        for policy in policies:
+            prepare(policy, schedulers=on_gpu.PERSISTENT_ROWS)
+        say("timing the persistent kernel under every scheduler")
         rows += on_gpu.measure(chain, policies, schedulers=on_gpu.PERSISTENT_ROWS, beside_torch=not rows)
         expected |= predict_persistent(policies, device)
     if compile_s is not None:
+        say("compiling the stages by torch.compile")
         rows.append(on_gpu.measure_compiled(chain, policies[0], compile_s))
     for row in on_gpu.with_gains(rows):
         if row["row"] in expected and row.get("gain_over") in expected:

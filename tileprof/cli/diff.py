@@ -62,7 +62,7 @@ def _run(options: Namespace) -> int:
     failed = [c for c in conditions if c.holds(comparison.facts[c.name][1], comparison.facts[c.name][0])]
     for c in failed:
         before, after = (shown(c.name, value) for value in comparison.facts[c.name])
-        print(f"tileprof: {c.text} holds: {c.name} was {before} and is {after}", file=sys.stderr)
+        say(f"tileprof: {c.text} holds: {c.name} was {before} and is {after}")
     return 1 if failed else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tileprof.cli import operators, policies
 from tileprof.cli.progress import first_time, steps
+from tileprof.cli.saying import say
+from tileprof.cli.sizes import for_range
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -39,10 +40,10 @@ def _prepare(parser: ArgumentParser) -> None:
     add("source", metavar="TRACE", help="folder that `tileprof record` wrote, or dependencies written by hand (.dep)")
     add(
         "--format",
-        required=True,
+        default="json",
         choices=FORMATS,
-        help="json: the policy; cusync: a C++ header and an example for it; counters: tasks and event counters; "
-        "graphml: the graph of launches; perfetto: tiles on SM lanes",
+        help="json: the policy (default); cusync: a C++ header and an example for it; counters: tasks and event "
+        "counters; graphml: the graph of launches; perfetto: tiles on SM lanes",
     )
     add(
         "-o", "--output", metavar="DIR", type=Path, help="folder to write into (default: ./NAME-FORMAT of TRACE's name)"
@@ -62,6 +63,12 @@ def _prepare(parser: ArgumentParser) -> None:
         help="make a stage of every launch in between (default: activations and sums become epilogues where the "
         "runtime has them)",
     )
+    add(
+        "--for",
+        dest="sizes",
+        metavar="RANGE",
+        help="json: one policy for a range of sizes, proved for each: 'tokens=1..4096', 'images=8..64 step 8'",
+    )
     add("--policy", metavar="FILE", help="export this policy; it must be sound for the trace")
     add(
         "--several-waits",
@@ -75,6 +82,8 @@ def _run(options: Namespace) -> int:
 
     if options.several_waits and options.format != "cusync":
         raise UserError("--several-waits is for --format cusync")
+    if options.sizes and (options.format != "json" or options.fuse or options.source.endswith(".dep")):
+        raise UserError("--for is for --format json of a trace, whose stages this package's kernels compute")
     if options.output is None:
         options.output = Path(f"{Path(options.source).resolve().stem}-{options.format}")
     check_free(options.output, FORMATS[options.format], force=options.force)
@@ -140,29 +149,61 @@ def _stages(options: Namespace, graph: TileGraph, launches: list[int] | None) ->
     if launches is not None and len(launches) < 2:
         raise UserError("a policy is for at least two launches: --launches 12,13")
     made = operators.in_tiles_of_stages(graph)
-    cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))})
-    if launches is None:
-        stages = operators.best_stages(graph, cut, around=not options.no_fuse)
+    cut = made or operators.Cut(graph, {n: (n,) for n in range(len(graph.launches))}, graph)
+    suited = _suited(options, made, launches) if made is not None else None
+    if suited is not None:
+        cut, stages = suited
+    elif launches is None:
+        first = operators.best_stages(graph, cut, around=not options.no_fuse)
         which = "the first pair of `tileprof report`"
-        if stages is None:
+        if first is None:
             cut, made, stages = replace(cut, graph=graph), None, list(best_pair(graph))
         else:
-            which += " that the runtime computes"
-        rows = cut.graph.launches
-        names = [str(rows["module"].iloc[n]) or str(rows["op"].iloc[n]) for n in stages]
-        print(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.", file=sys.stderr)
+            stages, which = first, which + " that the runtime computes"
+        names = [_module_or_op(cut.graph, n) for n in stages]
+        say(f"Launches {stages[0]} ({names[0]}) and {stages[-1]} ({names[-1]}): {which}.")
     else:
         stages = cut.numbers(launches)
         if len(stages) < 2:  # several kernels of one operator
             return graph, launches
     if made is not None:
-        print(
+        say(
             "Stages have the tiles of the runtime's kernels for the recorded operators, not those of the recorded "
             "kernels; "
-            f"in these, the launches are {', '.join(map(str, stages))}.",
-            file=sys.stderr,
+            f"in these, the launches are {', '.join(map(str, stages))}."
         )
     return cut.graph, stages
+
+
+def _suited(
+    options: Namespace, cut: operators.Cut, launches: list[int] | None
+) -> tuple[operators.Cut, list[int]] | None:
+    """The recording cut into the tiles that suit the persistent kernel, and the stages that it runs; None where it runs
+    none of the launches, or where the policy is not for it.
+    """
+    from tileprof.policy.synthesis.stage_choice import product_sets  # noqa: PLC0415 - heavy, and not needed for --help
+
+    if options.format != "json" or options.no_fuse or options.fuse:
+        return None
+    sets = list(product_sets(cut.graph)) if launches is None else [tuple(cut.numbers(launches))]
+    chosen = operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
+    if chosen is None:
+        return None
+    cut, fit = operators.retiled(cut, chosen), chosen.suited
+    if launches is None:
+        named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
+        which = "of the products that need each other, those for which one launch should save most"
+        say(f"Launches {', '.join(named)}: {which}.")
+    say(
+        f"Modelled for this package's kernels: {fit.alone_us:.1f} us one after the other, {fit.together_us:.1f} us "
+        f"in one launch ({100 * (fit.together_us / fit.alone_us - 1):+.1f} %).",
+    )
+    return cut, list(chosen.stages)
+
+
+def _module_or_op(graph: TileGraph, launch: int) -> str:
+    row = graph.launches.iloc[launch]
+    return str(row["module"]) or str(row["op"])
 
 
 def _say_prediction(policy: Policy) -> None:
@@ -170,17 +211,16 @@ def _say_prediction(policy: Policy) -> None:
 
     expected = policy.prediction
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
-        print(
+        say(
             f"Modelled: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
-            f"({-expected['gain_percent']:+} %).",
-            file=sys.stderr,
+            f"({-expected['gain_percent']:+} %)."
         )
         for edge in policy.edges[:REASONS]:
             if edge.reason:
                 pair = " on ".join(plain(_label(policy.stages[n])) for n in (edge.consumer, edge.producer))
-                print(f"{pair}: {plain(edge.reason)}.", file=sys.stderr)
+                say(f"{pair}: {plain(edge.reason)}.")
         if expected["gain_percent"] <= 0:
-            print("The policy is sound but not expected to gain: stream order is as good.", file=sys.stderr)
+            say("The policy is sound but not expected to gain: stream order is as good.")
 
 
 def _label(stage: Stage) -> str:
@@ -220,18 +260,15 @@ def _synthesised(options: Namespace, graph: TileGraph, launches: list[int]) -> P
     if folded:
         graph = fuse(graph, launches)
         if not options.fuse:
-            print(
-                f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).",
-                file=sys.stderr,
-            )
+            say(f"{_numbered(folded, 'becomes')} an epilogue of the stage before it (--no-fuse: a stage).")
     elif more:
-        print(
+        say(
             f"{_numbered(more, 'becomes')} a stage too: the stages depend on each other through it (--fuse: part of "
-            "the stage before it).",
-            file=sys.stderr,
+            "the stage before it)."
         )
         launches = sorted({*launches, *more})
-    return synthesise(graph, launches, folded=folded)
+    policy = synthesise(graph, launches, folded=folded)
+    return operators.with_best_waits(policy, graph, launches) if options.format == "json" else policy
 
 
 def _numbered(launches: list[int], verb: str) -> str:
@@ -252,12 +289,14 @@ def _texts(
     if options.format == "cusync":
         texts, made = cusync_files(policy, several=options.several_waits, blocked=blocked)
         for reason in made.reasons[:REASONS]:
-            print(f"Over-synchronised: {reason}.", file=sys.stderr)
+            say(f"Over-synchronised: {reason}.")
         if len(made.reasons) > REASONS:
-            print(f"… and {len(made.reasons) - REASONS} more; policy.h names all.", file=sys.stderr)
+            say(f"… and {len(made.reasons) - REASONS} more; policy.h names all.")
         policy = made.policy
     else:
         texts = {}
+    if options.sizes:
+        return {"policy.json": for_range(policy, options.sizes)}
     return {**texts, "policy.json": json.dumps(to_dict(policy), indent=1) + "\n"}
 
 

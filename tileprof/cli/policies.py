@@ -12,19 +12,27 @@ if TYPE_CHECKING:
     from tileprof.policy.format import Policy
 
 
-def load(name: str | Path) -> Policy:
+def load(name: str | Path, size: int | None = None) -> Policy:
     """The policy in a file, JSON or dependencies written by hand (.dep); raises `UserError` that begins with the file's
     name.
 
-    Expressions that leave their grid are found here: whatever works with the policy later knows no file.
+    ``size``: of a policy for a range of sizes the one that is meant; None: the recorded one. Expressions that leave
+    their grid are found here: whatever works with the policy later knows no file.
     """
     from tileprof.policy.format import PolicyError, load_policy  # noqa: PLC0415 - likewise
     from tileprof.policy.format.lowering import lower  # noqa: PLC0415 - likewise
+    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.dependency_file import load_dependencies  # noqa: PLC0415 - heavy, and not needed for --help
 
     if str(name).endswith(".dep"):
         return load_dependencies(name)
-    policy = load_policy(name)
+    symbolic = load_symbolic(name)
+    try:
+        policy = load_policy(name) if symbolic is None else symbolic.at(size)
+    except UserError as error:
+        raise (PolicyError(f"{name}: {error}") if symbolic is not None else error) from None
+    if size is not None and symbolic is None:
+        raise UserError(f"{name} is a policy of one size: --at is for policies from `tileprof export --for`")
     try:
         lower(policy)
     except UserError as error:

@@ -99,7 +99,7 @@ def _print(trace: Trace, options: Namespace) -> int:
     values = facts(report)
     failed = [c for c in conditions if c.holds(values[c.name])]
     for c in failed:
-        print(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}", file=sys.stderr)
+        say(f"tileprof: {c.text} holds: {c.name} is {shown(c.name, values[c.name])}")
     return 1 if failed else 0
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.cli import policies
 from tileprof.cli.progress import steps
+from tileprof.cli.run_acs import SCHEDULERS as ACS
+from tileprof.cli.run_acs import run_acs
 from tileprof.cli.run_gpu import AUTO, check_scheduler, run_on_gpu, sentences
 from tileprof.cli.run_header import run_header
 from tileprof.cli.run_program import MODELS, run_program
@@ -36,7 +38,9 @@ PyTorch where it likes.
 
 def _prepare(parser: ArgumentParser) -> None:
     parser.usage = (
-        "tileprof run [options] POLICY [POLICY ...]\n       tileprof run [--models N] [--csv FILE] -- python infer.py …"
+        "tileprof run [options] POLICY [POLICY ...]\n"
+        "       tileprof run [--models N] [--csv FILE] [--timeline FOLDER] -- python infer.py …\n"
+        "       tileprof run --scheduler acs [--check] [--table FILE] -- python infer.py …"
     )
     add = parser.add_argument
     add(
@@ -64,8 +68,17 @@ def _prepare(parser: ArgumentParser) -> None:
         "--scheduler",
         default=AUTO,
         metavar="NAME",
-        help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for)",
+        help=f"on a GPU: how the stages run there (default {AUTO}: what the prediction speaks for); with a program "
+        f"behind --: {' or '.join(ACS)}, which run its kernels out of order",
     )
+    add(
+        "--check",
+        action="store_true",
+        help="with --scheduler acs: make launches in other orders as well, then in stream order, and compare memory",
+    )
+    add("--table", type=Path, metavar="FILE", help="with --scheduler acs: footprint table; made there where it is not")
+    add("--streams", type=int, metavar="N", help="with --scheduler acs: streams to issue on")
+    add("--window", type=int, metavar="N", help="with --scheduler acs: launches that a new one is compared with")
     add(
         "--compile",
         type=float,
@@ -82,7 +95,15 @@ def _prepare(parser: ArgumentParser) -> None:
         help=f"tiles held back as long as the policy allows, one at a time (default {DELAYED}; 0: all)",
     )
     add("--seed", type=int, help="seed of orders and inputs (default 0)")
+    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the recorded one)")
     add("--json", action="store_true", help="for programs")
+    add(
+        "--timeline",
+        type=Path,
+        metavar="FOLDER",
+        help="with a program: also write what each SM did in one replay, a trace per kernel that runs a model as a "
+        "whole, for `tileprof view`",
+    )
     add(
         "--models",
         type=int,
@@ -96,7 +117,13 @@ def _prepare(parser: ArgumentParser) -> None:
 
 def _run(options: Namespace) -> int:
     if getattr(options, "program", None) is not None:
+        if options.scheduler in ACS:
+            return run_acs(options)
+        _refuse_acs(options)
         return run_program(options)
+    _refuse_acs(options)
+    if options.timeline:
+        raise UserError("--timeline is for a program behind --: tileprof run --timeline FOLDER -- python infer.py")
     if not options.policy:
         raise UserError("give a policy file, or a program behind --: tileprof run -- python infer.py")
     if options.policy[0].endswith(".h"):
@@ -119,7 +146,7 @@ def _run(options: Namespace) -> int:
     check_scheduler(options.scheduler)
     with steps() as say:
         say("reading the policy")
-        policy = policies.load(options.policy[0])
+        policy = policies.load(options.policy[0], options.at)
         found = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
     if options.json:
         json.dump(found, sys.stdout, indent=1, allow_nan=False)
@@ -127,6 +154,12 @@ def _run(options: Namespace) -> int:
     else:
         _print(found)
     return 0 if found["clean"] else 1
+
+
+def _refuse_acs(options: Namespace) -> None:
+    for name in ("check", "table", "streams", "window"):
+        if getattr(options, name, None):
+            raise UserError(f"--{name} goes with --scheduler acs and a program behind --")
 
 
 def _settle_orders(options: Namespace) -> None:
@@ -149,7 +182,8 @@ def _compare(options: Namespace) -> int:
 
     if options.csv:
         check_file(options.csv, force=options.force)
-    found = compare([policies.load(path) for path in options.policy], options.compile)
+    with steps() as say:
+        found = compare([policies.load(path, options.at) for path in options.policy], options.compile, say)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)
@@ -292,7 +326,8 @@ def _print(found: dict[str, Any]) -> None:
             f"{number['output']} {shape} {number['dtype']}: {verdict} (relative error {error}, at most "
             f"{number['tolerance']:g}); {order}."
         )
-    print("Executed tile by tile on the CPU: nothing was measured.")
+    if not found.get("gpu"):
+        print("Executed tile by tile on the CPU: nothing was measured.")
     for line in sentences(found["gpu"]) if found.get("gpu") else ():
         print(line)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tileprof.policy.format import Policy
 
 AUTO: Final = "auto"
+
+TIMED: Final = {"persistent": ("persistent-stages", "persistent"), "others": ("graph", "cusync")}
+"""Schedulers that are timed beside PyTorch: stream order, and the policy's waits."""
 
 RUNS: Final = 20
 """Of the stages, on poisoned memory each: what comes out has to be the same to the bit."""
@@ -46,8 +50,10 @@ def run_on_gpu(
         return None
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports Triton
 
-    say("running on the GPU")
+    say("compiling the stages' kernels for the GPU")
     try:
+        prepare(policy, name)
+        say("running on the GPU")
         pipeline = GpuPipeline(policy, schedule=name, unchecked=True)  # what the kernels compute, right or wrong
         given = pipeline.example(seed)
         first = _outputs(pipeline, given)
@@ -70,6 +76,7 @@ def run_on_gpu(
         numbers.append(
             {"output": output, "relative_error": far if isfinite(far) else None, "agrees": far < tolerance[view.dtype]}
         )
+    clean = same and all(n["agrees"] for n in numbers)
     return {
         "scheduler": pipeline.scheduler.name,
         "reason": pipeline.reason,
@@ -77,8 +84,37 @@ def run_on_gpu(
         "runs": RUNS,
         "same_in_every_run": same,
         "numbers": numbers,
-        "clean": same and all(n["agrees"] for n in numbers),
+        "clean": clean,
+        "times": _times(policy, pipeline.scheduler.name, say) if clean else [],
     }
+
+
+def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED["persistent"]) -> None:
+    """Compile the persistent kernel for a policy, all that will be timed at once, where this GPU runs it."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
+    from tileprof.runtime.persistent.run import compile_for  # noqa: PLC0415 - likewise
+    from tileprof.runtime.schedulers import scheduler  # noqa: PLC0415 - likewise
+
+    if torch.cuda.get_device_capability() != (9, 0) or not (name == AUTO or scheduler(name).persistent):
+        return
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes PyTorch's context the current one
+    with suppress(UserError):  # the kernel does not take these stages: others run them
+        compile_for(policy, Chain.of_policy(policy), map(scheduler, schedulers), max_clusters)
+
+
+def _times(policy: Policy, name: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Rows of `tileprof.runtime.measure` for PyTorch, stream order and what the policy runs under."""
+    from tileprof.runtime.chain import Chain  # noqa: PLC0415 - imports PyTorch
+    from tileprof.runtime.measure import measure  # noqa: PLC0415 - likewise
+
+    say("timing it beside stream order and PyTorch")
+    schedulers: tuple[str, ...] = TIMED["persistent" if name.startswith("persistent") else "others"]
+    schedulers = (*schedulers, name) if name not in schedulers else schedulers
+    return measure(Chain.of_policy(policy), [policy], schedulers=schedulers)
 
 
 def _outputs(pipeline: Any, given: Mapping[str, Any]) -> list[Any]:
@@ -97,4 +133,26 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         far = "not finite" if number["relative_error"] is None else f"{number['relative_error']:.1e}"
         told.append(f"  {number['output']}: {verdict} (relative error {far})")
     bits = "the same bits" if found["same_in_every_run"] else "DIFFERENT BITS"
-    return [*told, f"  {found['runs']} runs, {bits} in each; times: tileprof run POLICY --compare"]
+    return [*told, f"  {found['runs']} runs, {bits} in each.", *_measured(found)]
+
+
+def _measured(found: Mapping[str, Any]) -> list[str]:
+    """The times, and in one sentence what they mean."""
+    rows = {row["row"]: row for row in found["times"]}
+    if not rows:
+        return []
+    told = ["Measured, median of replays of a CUDA graph, weights not in L2:"]
+    names = {"graph": "stream order", "persistent-stages": "stream order", "PyTorch in a graph": "PyTorch"}
+    mine = rows[found["scheduler"]]
+    for name, row in rows.items():
+        if row["correct"] and name != "PyTorch eager":
+            label = "this policy" if row is mine and name not in names else names.get(name, name)
+            change = f"{100 * (mine['us'] / row['us'] - 1):+8.1f}%" if row is not mine else " " * 9
+            told.append(f"  {label:14}{row['us']:9.1f} us{change}{'  (' + name + ')' if label != name else ''}")
+    best = min((row for row in rows.values() if row["correct"]), key=lambda row: row["us"])
+    if best is mine and found["scheduler"] not in names:
+        return [*told, "The policy is the fastest of these."]
+    if best is mine:
+        return [*told, "Stream order is the fastest of these: the policy is not used."]
+    label = names.get(best["row"], best["row"])
+    return [*told, f"{label[0].upper()}{label[1:]} is faster here: this policy does not pay on this GPU."]

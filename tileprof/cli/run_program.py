@@ -30,6 +30,7 @@ COLUMNS: Final = (
     "eager_us",
     "inductor_us",
     "tileprof_us",
+    "predicted_us",
     "weights_us",
     "kept",
     "not_taken",
@@ -101,10 +102,12 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
     for number, call in enumerate(chosen, start=1):
         _say(f"measuring model {number} of {len(chosen)}, {call.name}")
         try:
-            rows.append(compare(call))
+            rows.append(compare(call, timelines=options.timeline is not None))
         except RuntimeError as failure:  # memory, mostly: the others may fit
             _say(f"{call.name} cannot be measured: {(str(failure) or type(failure).__name__).splitlines()[0]}")
     print_table(rows, left_out=len(calls) - len(chosen))
+    if options.timeline:
+        write_timelines(rows, options.timeline, options.program, force=options.force)
     if options.csv:
         write_rows(rows, options.csv)
 
@@ -118,12 +121,23 @@ def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
 
     console = terminal(file=sys.stderr)
     table = Table(box=None, pad_edge=False)
-    for name in ("model", "calls", "eager", "Inductor", "tileprof", "weights alone", "Inductor / tileprof"):
+    for name in (
+        "model",
+        "calls",
+        "eager",
+        "Inductor",
+        "tileprof",
+        "predicted",
+        "weights alone",
+        "Inductor / tileprof",
+    ):
         table.add_column(name, justify="left" if name == "model" else "right")
     for row in rows:
         times = [_us(row.us.get(v)) for v in ("eager", "inductor", "tileprof")]
         gain = f"{row.us['inductor'] / row.us['tileprof']:.2f}x" if {"inductor", "tileprof"} <= set(row.us) else "-"
-        table.add_row(*map(Text, (plain(row.name), f"{row.count:,}", *times, _us(row.bound_us), gain)))
+        table.add_row(
+            *map(Text, (plain(row.name), f"{row.count:,}", *times, _us(row.expected_us), _us(row.bound_us), gain))
+        )
     console.print(table)
     for row in rows:
         for sentence in sentences(row):
@@ -132,6 +146,24 @@ def print_table(rows: list[Compared], *, left_out: int = 0) -> None:
         console.print(
             Text(f"{left_out} more models, or other shapes, were called less often; --models N measures more.")
         )
+
+
+def write_timelines(rows: list[Compared], folder: Path, command: list[str], *, force: bool) -> None:
+    """A trace per kernel with clocks that ran, under ``folder``."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    from tileprof.cli.timeline_trace import write_trace  # noqa: PLC0415 - imports pyarrow
+    from tileprof.devices import of_driver  # noqa: PLC0415 - likewise
+
+    device = of_driver(torch.cuda.get_device_name())
+    for number, row in enumerate(rows, start=1):
+        for part, timeline in enumerate(row.timelines, start=1):
+            path = write_trace(timeline, folder / f"model{number}-{part}.tileprof", device, command, force=force)
+            _say(
+                f"{row.name}: {timeline.name}, {timeline.span_ns / 1e3:.1f} us with clocks: {path}; next: tileprof view"
+            )
+        if not row.timelines:
+            _say(f"{row.name}: no kernel with clocks ran, so that there is no timeline")
 
 
 def _us(value: float | None) -> str:
@@ -170,6 +202,7 @@ def _flat(row: Compared) -> dict[str, Any]:
         "calls": row.count,
         "graph": row.graph,
         **{f"{v}_us": row.us.get(v) for v in ("eager", "inductor", "tileprof")},
+        "predicted_us": row.expected_us,
         "weights_us": row.bound_us,
         "kept": row.kept,
         "not_taken": "; ".join(f"{n} {c} {s:.4f}" for n, c, s in row.left),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tileprof.cli import simulate_fleet, spawning
 from tileprof.cli.epilogs import devices_and_schedulers
 from tileprof.cli.progress import first_time, steps
+from tileprof.cli.saying import say
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -199,7 +200,7 @@ def _schedules(
         except UserError as refused:
             if all_asked:
                 raise
-            print(f"tileprof: {name} is left out: {refused}", file=sys.stderr)
+            say(f"tileprof: {name} is left out: {refused}")
             continue
         if table is not None:
             table.row(schedules[-1])
@@ -225,7 +226,7 @@ def _export(target: Path, graph: TileGraph, schedules: list[Schedule]) -> None:
         target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"Could not write {target}: {error.strerror or error}") from error
-    print(f"{target}  ({len(text) / 1e6:.1f} MB; open it at https://ui.perfetto.dev)", file=sys.stderr)
+    say(f"{target}  ({len(text) / 1e6:.1f} MB; open it at https://ui.perfetto.dev)")
 
 
 def _print_json(
@@ -268,10 +269,7 @@ def _page(options: Namespace, path: str) -> str | None:
         return str(page) if page.is_file() else None
     if not Path(options.page).exists():
         command = shlex.join(["tileprof", "view", path, "-o", options.page])
-        print(
-            f"tileprof: {options.page}, which the advice links into, is not written yet; type: {command}",
-            file=sys.stderr,
-        )
+        say(f"tileprof: {options.page}, which the advice links into, is not written yet; type: {command}")
     return str(options.page)
 
 

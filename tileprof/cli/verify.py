@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from tileprof.cli import operators, policies
+from tileprof.cli.sizes import at_size
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -41,6 +42,7 @@ def _prepare(parser: ArgumentParser) -> None:
     add(
         "--rows", metavar="AXES", default="", help="for cuSync's: the row axes of producer and consumer, for example xy"
     )
+    add("--at", type=int, metavar="N", help="of a policy for a range of sizes: this one (default: the trace's)")
     add("--json", action="store_true", help="for programs: schema in tileprof.policy.assessment")
     add("--first", type=int, default=FIRST, metavar="N", help=f"missing dependencies to name (default {FIRST}; 0: all)")
 
@@ -55,11 +57,16 @@ def _run(options: Namespace) -> int:
     from tileprof.cli.choice import launches_of  # noqa: PLC0415 - likewise
     from tileprof.cli.trace_argument import load_trace  # noqa: PLC0415 - likewise
     from tileprof.policy.assessment import assess  # noqa: PLC0415 - likewise
+    from tileprof.policy.format.symbolic import load_symbolic  # noqa: PLC0415 - likewise
+    from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.epilogue_fusion import fuse, fused_for  # noqa: PLC0415 - likewise
 
     name = options.policy or options.kind
-    policy = _load(name)
+    symbolic = None if name.startswith(PREFIX) else load_symbolic(name)
+    policy = _load(name, options.at)
     graph = build_graph(load_trace(options.trace))
+    if symbolic is not None:
+        policy = at_size(symbolic, options.at, graph)
     if policy is not None and not (options.launches or options.pair):
         graph = operators.fitting(policy, graph)
     launches = launches_of(options, graph)
@@ -78,11 +85,11 @@ def _run(options: Namespace) -> int:
     return 0 if found.verdict.sound else 1
 
 
-def _load(name: str) -> Policy | None:
+def _load(name: str, size: int | None) -> Policy | None:
     """The policy in a file; None for one that cuSync ships, which takes a trace to make."""
     from tileprof.policy.synthesis.cusync_kinds import PREFIX  # noqa: PLC0415 - heavy, and not needed for --help
 
-    return None if name.startswith(PREFIX) else policies.load(name)
+    return None if name.startswith(PREFIX) else policies.load(name, size)
 
 
 def _shipped(

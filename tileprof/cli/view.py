@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tileprof.cli import policies
 from tileprof.cli.progress import first_time, steps
+from tileprof.cli.saying import say
 from tileprof.cli.target import check_file
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
@@ -81,11 +81,11 @@ def _run(options: Namespace) -> int:
         print(
             json.dumps({"page": str(target), "bytes": len(text.encode()), "policy_refused": policy and policy.refused})
         )
-    print(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)", file=sys.stderr)
+    say(f"{target}  ({len(text) / 1e6:.1f} MB; open it in any browser, it needs no network)")
     if options.open:
         webbrowser.open(target.resolve().as_uri())
     if policy is not None and policy.refused:
-        print(f"tileprof: {policy.name} is not of this trace, and the page says so: {policy.refused}", file=sys.stderr)
+        say(f"tileprof: {policy.name} is not of this trace, and the page says so: {policy.refused}")
         return 1
     return 0
 
@@ -106,12 +106,12 @@ def _serve(options: Namespace, answers: Answers) -> int:
         raise UserError(f"Could not serve on port {options.port}: {error.strerror or error}") from error
     with server:
         try:
-            print(f"{server.url}  (this machine only; Ctrl-C ends it)", file=sys.stderr, flush=True)
+            say(f"{server.url}  (this machine only; Ctrl-C ends it)")
             if options.open:
                 webbrowser.open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
-            print(file=sys.stderr)
+            say("")
     return 0
 
 

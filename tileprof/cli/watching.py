@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tileprof.cli.saying import say
 from tileprof.errors import TraceError
 from tileprof.trace import folder, load, manifest
 
@@ -45,10 +46,10 @@ def watch(path: str, show: Callable[[Trace], None], *, plain: bool) -> int:
                         f"recording: {trace.count('launches'):,} launches so far; Ctrl-C ends the watch, not the "
                         "recording"
                     )
-                    print(said, end="\r", file=sys.stderr, flush=True)
+                    say(said, end="\r")
             time.sleep(LOOK_AGAIN_S)
     except KeyboardInterrupt:
-        print(file=sys.stderr)
+        say("")
         return 0
 
 

@@ -5,6 +5,8 @@ A program's stdout is its own, recorded or not: the line with its checksum must 
 
 from __future__ import annotations
 
+import sys
+import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +20,23 @@ try:
 except ImportError as error:
     raise SystemExit("The examples need PyTorch: pip install 'tileprof[examples]'") from error
 
-__all__ = ["DTYPES", "building", "forward", "parser", "positive", "print_result", "torch", "transformers"]
+__all__ = [
+    "DTYPES",
+    "building",
+    "forward",
+    "parser",
+    "positive",
+    "print_result",
+    "stepped",
+    "stepping",
+    "torch",
+    "transformers",
+]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+WARM = 2
+"""Steps that are not timed."""
 
 
 def positive(text: str) -> int:
@@ -44,6 +60,19 @@ def parser(description: str | None, *, dtype: str = "float32", batch: int = 1) -
     return options
 
 
+def stepping(
+    description: str | None, *, dtype: str = "float32", batch: int = 1, capturable: bool = True
+) -> ArgumentParser:
+    """As `parser`, for programs that do the same several times (`stepped`)."""
+    options = parser(description, dtype=dtype, batch=batch)
+    options.add_argument(
+        "--steps", type=positive, default=1, help="how often; with several, the time of one goes to stderr"
+    )
+    if capturable:
+        options.add_argument("--graph", action="store_true", help="capture a step in a CUDA graph and replay it")
+    return options
+
+
 @contextmanager
 def building(options: Namespace) -> Iterator[None]:
     """Make tensors in the type, on the device and from the seed that ``options`` ask for."""
@@ -61,6 +90,50 @@ def forward(model: Any, *inputs: Any, **more: Any) -> Any:
     """Run ``model`` once without gradients: the part of the program that a recording keeps."""
     with torch.no_grad(), tileprof.capture():
         return model(*inputs, **more)
+
+
+def stepped(name: str, options: Namespace, step: Any) -> Any:
+    """Run ``step()`` ``options.steps`` times; the last result. With several steps, their mean time without the first
+    two goes to stderr, and with ``options.graph`` they are replays of a CUDA graph.
+    """
+    cuda = str(options.device).startswith("cuda")
+    with torch.no_grad(), tileprof.capture():
+        if getattr(options, "graph", False) and cuda:
+            step = _captured(step)
+        result, begin = None, 0.0
+        for number in range(options.steps):
+            if number == min(WARM, options.steps - 1):
+                _finish(cuda=cuda)
+                begin = time.perf_counter()
+            result = step()
+        _finish(cuda=cuda)
+    counted = max(1, options.steps - WARM)
+    if options.steps > 1:
+        sys.stderr.write(f"{name}: {(time.perf_counter() - begin) / counted * 1e6:.1f} us a step\n")
+    return result
+
+
+def _finish(*, cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def _captured(step: Any) -> Any:
+    """``step`` as the replay of a graph, after a run of it on another stream, as capturing needs."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def print_result(name: str, output: Any) -> None:

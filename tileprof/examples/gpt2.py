@@ -6,8 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-import tileprof
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch, transformers
+from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch, transformers
 
 # layers, heads, width of the published models (Radford et al., 2019, table 2).
 PRESETS = {"small": (12, 12, 768), "medium": (24, 16, 1024), "large": (36, 20, 1280), "xl": (48, 25, 1600)}
@@ -19,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with building(options):
         model = build(options)
         tokens = torch.randint(0, model.config.vocab_size, (options.batch, options.tokens))
-    print_result("gpt2", step(model, tokens) if options.train else forward(model, tokens).logits)
+    print_result("gpt2", _output(model, tokens, options))
 
 
 def build(options: Namespace) -> Any:
@@ -36,19 +35,26 @@ def build(options: Namespace) -> Any:
     return library.GPT2LMHeadModel(config).eval()
 
 
-def step(model: Any, tokens: Any) -> Any:
-    """One training step (forward, backward, AdamW) on next-token prediction; returns the loss."""
+def _output(model: Any, tokens: Any, options: Namespace) -> Any:
+    """The logits, or with ``--train`` the loss of next-token prediction before an optimiser step (AdamW)."""
+    if not options.train:
+        return stepped("gpt2", options, lambda: model(tokens).logits)
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    with tileprof.capture():
-        logits = model(tokens[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
+
+    def once() -> Any:
+        optimiser.zero_grad()
+        with torch.enable_grad():
+            logits = model(tokens[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
         optimiser.step()
-    return loss
+        return loss
+
+    return stepped("gpt2", options, once)
 
 
 def _options(argv: Sequence[str] | None) -> Namespace:
-    options = parser(__doc__)
+    options = stepping(__doc__)
     options.add_argument("--preset", choices=list(PRESETS), default="small", help="size of the model")
     options.add_argument("--layers", type=positive, help="layers, if not the preset's")
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each input")

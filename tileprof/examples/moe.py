@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from tileprof.examples.common import building, forward, parser, positive, print_result, torch
+from tileprof.examples.common import building, positive, print_result, stepped, stepping, torch
 
 nn = torch.nn
 
@@ -56,11 +56,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     with building(options):
         model = MixtureOfExperts(options)
         tokens = torch.randn(options.batch * options.tokens, options.width)
-    print_result("moe", forward(model, tokens))
+    print_result("moe", stepped("moe", options, lambda: model(tokens)))
 
 
 def _options(argv: Sequence[str] | None) -> Namespace:
-    options = parser(__doc__)
+    options = stepping(__doc__, capturable=False)
     options.add_argument("--experts", type=positive, default=8, help="experts")
     options.add_argument("--top", type=positive, default=2, help="experts a token is sent to")
     options.add_argument("--tokens", type=positive, default=128, help="tokens of each input")

@@ -12,11 +12,13 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
+from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.proof import first_wrong_stage, varies
 from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
+from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
 from tileprof.runtime.sync.tables import FLAG_BYTES, Tables
@@ -136,8 +138,13 @@ class GpuPipeline:
         ]
 
     @classmethod
-    def from_policy(cls, path: Path | str, **options: Any) -> GpuPipeline:
-        """The pipeline of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
+    def from_policy(cls, path: Path | str, **options: Any) -> GpuPipeline | SizedPipeline:
+        """The pipeline of a policy file, for a symbolic one that of every size, compiled when it first comes up; raises
+        `PolicyError` or `UserError` naming what is wrong with it.
+        """
+        symbolic = load_symbolic(path)
+        if symbolic is not None:
+            return SizedPipeline(symbolic, lambda policy: cls(policy, **options))
         return cls(load_policy(path), **options)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:

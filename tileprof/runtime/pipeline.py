@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
+from tileprof.policy.format.symbolic import load_symbolic
 from tileprof.policy.verification.verifier import Verification
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.executor import Execution, Memory, Order, Program, execute, stream
+from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
 
 try:
@@ -55,9 +57,12 @@ class Pipeline:
         return self.chain.verify(self.policy, self.memory)
 
     @classmethod
-    def from_policy(cls, path: Path | str) -> Pipeline:
-        """The pipeline of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
-        return cls(load_policy(path))
+    def from_policy(cls, path: Path | str) -> Pipeline | SizedPipeline:
+        """The pipeline of a policy file, for a symbolic one that of every size; raises `PolicyError` or `UserError` naming
+        what is wrong with it.
+        """
+        symbolic = load_symbolic(path)
+        return cls(load_policy(path)) if symbolic is None else SizedPipeline(symbolic, cls)
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         given = self._bound(tensors, named)
@@ -115,7 +120,7 @@ class Pipeline:
         return known
 
     def example(self, seed: int = 0, device: Any = _CPU) -> dict[str, Any]:
-        """Random inputs whose products stay near 1 in size. Another device has other random numbers."""
+        """Random inputs whose products stay near 1 in size; variances are positive. Another device has other random numbers."""
         generator = torch.Generator(device).manual_seed(seed)
         scales: dict[str, float] = {}
         for operator in self.chain.operators:
@@ -124,10 +129,12 @@ class Pipeline:
                     role, 1
                 )
                 scales[view.tensor] = min(scales.get(view.tensor, 1.0), fan_in**-0.5)
+        variances = {o.views()["var"].tensor for o in self.chain.operators if "var" in o.views()}
         made = {}
         for name, view in self.inputs.items():
             with room_for(view):
                 flat = torch.randn(view.elements, generator=generator, device=device).mul_(scales[name])
+            flat = flat.abs_().add_(0.5) if name in variances else flat
             made[name] = _strided(flat.to(_DTYPES[view.dtype]), View(name, view.shape, view.strides, view.dtype))
         return made
 

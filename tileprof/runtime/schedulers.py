@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tileprof.errors import UserError
@@ -16,6 +16,8 @@ class Scheduler:
     for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
     ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun. ``persistent``: by
     the kernel of `tileprof.runtime.persistent`, one launch a stage where it is stream order or blocks wait for the stage before, otherwise one for all.
+    ``dealt``: who hands its tiles out: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread of the CPU; ``speculates``: that one sends tiles ahead of
+    their inputs.
     """
 
     name: str
@@ -27,12 +29,16 @@ class Scheduler:
     forked: bool = False
     alternating: bool = False
     persistent: bool = False
+    dealt: str = "lists"
+    speculates: bool = False
 
     @property
     def correct(self) -> bool:
         """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing else."""
         return self.waits or self.grid_waits or not (self.overlapped or self.alternating)
 
+
+_PERSISTENT: Final = Scheduler("persistent", captured=True, posts=True, waits=True, overlapped=True, persistent=True)
 
 SCHEDULERS: Final = {
     s.name: s
@@ -43,7 +49,10 @@ SCHEDULERS: Final = {
         Scheduler("streams", captured=True, forked=True),
         Scheduler("cusync", captured=True, posts=True, waits=True, overlapped=True),
         Scheduler("cusync-streams", captured=True, posts=True, waits=True, alternating=True),
-        Scheduler("persistent", captured=True, posts=True, waits=True, overlapped=True, persistent=True),
+        _PERSISTENT,
+        replace(_PERSISTENT, name="persistent-dynamic", dealt="queue"),
+        replace(_PERSISTENT, name="ccks", dealt="pilot", speculates=True),
+        replace(_PERSISTENT, name="ccks-ready", dealt="pilot"),
         Scheduler("persistent-stages", captured=True, persistent=True),
         Scheduler("persistent-pdl", captured=True, overlapped=True, grid_waits=True, persistent=True),
         Scheduler("persistent-unsynchronised", captured=True, overlapped=True, persistent=True),
@@ -51,11 +60,20 @@ SCHEDULERS: Final = {
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync`` is that there. ``persistent-stages`` is stream order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose."""
+"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync``
+is that there. ``persistent`` takes tiles from static lists, ``persistent-dynamic`` from a queue on the GPU, ``ccks`` and
+``ccks-ready`` from a thread of the CPU, which sends the latter only tiles that are ready. ``persistent-stages`` is stream
+order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``.
+``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and
+``persistent-unsynchronised`` are wrong on purpose.
+"""
 
 INSTEAD: Final = {
-    "persistent": "cusync", "persistent-stages": "graph", "persistent-pdl": "pdl", "persistent-unsynchronised": "unsynchronised",
-}  # fmt: skip
+    **dict.fromkeys(("persistent", "persistent-dynamic", "ccks", "ccks-ready"), "cusync"),
+    "persistent-stages": "graph",
+    "persistent-pdl": "pdl",
+    "persistent-unsynchronised": "unsynchronised",
+}
 """What runs where the persistent kernel cannot."""
 
 

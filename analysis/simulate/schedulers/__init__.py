@@ -9,6 +9,7 @@ from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
 from tileprof.analysis.simulate.schedulers.ccks import Ccks
 from tileprof.analysis.simulate.schedulers.cusync import CuSync
 from tileprof.analysis.simulate.schedulers.dataflow import Dataflow
+from tileprof.analysis.simulate.schedulers.dynamic import PersistentDynamic
 from tileprof.analysis.simulate.schedulers.graph import Graph
 from tileprof.analysis.simulate.schedulers.inline import Inline
 from tileprof.analysis.simulate.schedulers.listing import Listing
@@ -30,6 +31,7 @@ SCHEDULERS: dict[str, Scheduler] = {
         AcsHardware(),
         CuSync(),
         Persistent(),
+        PersistentDynamic(),
         Inline(),
         Ccks(),
         BlockMaestro(),

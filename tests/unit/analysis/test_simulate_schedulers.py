@@ -87,6 +87,7 @@ def test_no_scheduler_that_launches_kernels_one_by_one_beats_the_host_issue_boun
 def test_every_scheduler_that_launches_kernels_is_held_to_the_host_issue_bound():
     whole = {
         "persistent",
+        "persistent-dynamic",
         "inline",
         "ccks",
         "wireframe",
@@ -108,7 +109,7 @@ def test_tasks_of_one_kernel_are_as_large_as_the_largest():
     # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
     g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [64, 256], [4, 1]
-    free = ("persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
+    free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
             "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
     assert {time_of(g, text) for text in free} == {30.0}
     assert time_of(g, "dataflow") == 20.0  # kernels of their own: four of the first on one SM
@@ -302,11 +303,21 @@ def test_a_chain_of_checked_launches_keeps_what_the_check_misses():
     assert "misses 1 of 1" in missed([{}, {0: {"RAW"}}], [set(), set()])[0]
 
 
+def test_static_lists_wait_inside_and_cost_a_signal():
+    g = with_trace(graph([2, 1], [(0, 1, one_to_one(1))]), [[10.0] * 2, [10.0]])
+    assert time_of(g, "persistent:signal_ns=0") == 20
+    assert time_of(g, "persistent:signal_ns=3,fetch_ns=1") == 11 + 3 + 11
+    wide = with_trace(graph([2], []), [[10.0] * 2])
+    assert time_of(wide, "persistent") == 10  # no SM is set apart
+
+
 def test_a_persistent_kernel_sets_sms_apart_and_pays_for_every_hop():
     g = with_trace(graph([1, 1], [(0, 1, one_to_one(1))]), [[10.0], [10.0]])
-    free = "persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0"
+    free = "persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0"
     assert time_of(g, free) == 20
-    assert time_of(g, "persistent:signal_ns=1,decide_ns=2,deliver_ns=4,fetch_ns=8") == (2 + 4 + 18) + (1 + 2 + 4 + 18)
+    assert time_of(g, "persistent-dynamic:signal_ns=1,decide_ns=2,deliver_ns=4,fetch_ns=8") == (2 + 4 + 18) + (
+        1 + 2 + 4 + 18
+    )
     wide = with_trace(graph([2], []), [[10.0] * 2])
     assert time_of(wide, free) == 20
     assert time_of(wide, f"{free},scheduler_sms=0") == 10
@@ -316,8 +327,8 @@ def test_a_persistent_kernel_sets_sms_apart_and_pays_for_every_hop():
 
 def test_schedulers_of_a_persistent_kernel_are_a_bottleneck():
     g = with_trace(graph([8], []), [[0.0] * 8])
-    assert time_of(g, "persistent:signal_ns=0,decide_ns=10,deliver_ns=0,fetch_ns=0") == 20  # four servers
-    schedule = Simulator(g).run(scheduler("persistent:decide_ns=10"))
+    assert time_of(g, "persistent-dynamic:signal_ns=0,decide_ns=10,deliver_ns=0,fetch_ns=0") == 20  # four servers
+    schedule = Simulator(g).run(scheduler("persistent-dynamic:decide_ns=10"))
     assert schedule.overheads_ns["decisions"] == 80
 
 
@@ -379,6 +390,7 @@ def test_hazards_of_recycled_memory_hold_back_all_but_those_who_rename():
         "acs-hw:gap_ns=0",
         "dataflow",
         "persistent",
+        "persistent-dynamic",
         "ccks",
         "wireframe",
         "blockmaestro:gap_ns=0",
@@ -397,7 +409,7 @@ CORNERS = (
     "streams:queues=4,hardware=2,quantum_ns=2,priority=2",
     "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,local_ns=0,fetch_ns=0",
     "ccks:speculate=0,bypass=3,batch=1",
-    "persistent:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0",
+    "persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0",
     "blockmaestro:window=3,counter=1,gap_ns=0,update_ns=0",
     "blockmaestro:counter=0,gap_ns=0",
     "wireframe:nodes=1,pending=0",
@@ -520,7 +532,7 @@ def test_a_foreign_device_has_its_own_occupancy():
         ("stream:gap_ns=inf", "expected at least 0"),
         ("stream:gap_ns=nan", "expected at least 0"),
         ("dataflow-bloom:hashes=0", "at least 1"),
-        ("persistent:scheduler_sms=0.5", "whole number"),
+        ("persistent-dynamic:scheduler_sms=0.5", "whole number"),
         ("strem", "did you mean stream?"),
         ("pdl:prolog=1", "did you mean prologue?"),
         ("pdl:prologue=2", "at most 1"),
@@ -579,7 +591,7 @@ def test_a_cluster_that_never_fits_is_refused_with_its_launch():
 def test_sms_set_apart_are_missing_for_a_cluster():
     g = with_trace(graph([1], []), [[1.0]], cluster_x=2, blocks_per_sm=1, grid_x=2)
     with pytest.raises(UserError, match="needs 2 SMs"):
-        Simulator(g).run(scheduler("persistent:scheduler_sms=1"))
+        Simulator(g).run(scheduler("persistent-dynamic:scheduler_sms=1"))
 
 
 def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():

@@ -41,6 +41,7 @@ def test_every_scheduler_is_compared_with_stream_order_and_the_bounds(mlp, capsy
         "acs-hw",
         "cusync",
         "persistent",
+        "persistent-dynamic",
         "ccks",
         "blockmaestro",
         "wireframe",

@@ -171,7 +171,7 @@ def test_stdout_and_exit_code_are_the_programs_and_the_table_goes_to_stderr(
 ) -> None:
     (tmp_path / "infer.py").write_text(PROGRAM.format(code=0))
     row = compare.Compared("Sequential(2x8 float32)", 3, us={"eager": 30.0, "inductor": 20.0, "tileprof": 10.0})
-    monkeypatch.setattr(compare, "compare", lambda _: row)
+    monkeypatch.setattr(compare, "compare", lambda _, **_options: row)
     with pytest.raises(SystemExit) as stop:
         main(["run", "--csv", str(tmp_path / "rows.csv"), "--", str(tmp_path / "infer.py")])
     assert stop.value.code == 0

@@ -46,6 +46,20 @@ def gated() -> Chain:
     return Chain(("fused", "plain", "gate"), (fused, plain, gate))
 
 
+def gated_apart() -> Chain:
+    """A gate as a stage of its own, by which the next product is multiplied in its epilogue."""
+    m, width, inner = 24, 32, 48
+    gate = Gemm(
+        matrix("x", m, width), weight("w1", width, inner), matrix("g", m, inner), tile=(16, 16), epilogue="silu"
+    )
+    up = Gemm(
+        matrix("x", m, width), weight("w2", width, inner), matrix("h", m, inner), residual=matrix("g", m, inner),
+        tile=(8, 32), combine="multiply",
+    )  # fmt: skip
+    down = Gemm(matrix("h", m, inner), weight("w3", inner, width), matrix("y", m, width), tile=(16, 16))
+    return Chain(("gate", "up", "down"), (gate, up, down))
+
+
 def split() -> Chain:
     m, k, n = 24, 320, 40
     product = Gemm(
@@ -114,7 +128,8 @@ def flash(*, causal: bool = True) -> Chain:
 
 
 CHAINS = {
-    "mlp": mlp(), "mlp in bfloat16": mlp("bfloat16"), "mlp in float32": mlp("float32"), "gated": gated(), "split": split(),
+    "mlp": mlp(), "mlp in bfloat16": mlp("bfloat16"), "mlp in float32": mlp("float32"), "gated": gated(),
+    "gated apart": gated_apart(), "split": split(),
     "convolutions": convolutions(), "convolutions of stride 2": convolutions(2), "rows": rows(), "attention": attention(),
     "attention with dropout": attention(0.25), "flash": flash(), "flash, not causal": flash(causal=False),
 }  # fmt: skip

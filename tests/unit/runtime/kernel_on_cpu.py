@@ -16,8 +16,10 @@ from unittest import mock
 import numpy as np
 import torch
 
+from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.build import SOURCES
+from tileprof.runtime.persistent.dealing import Dealer, flag_words
 from tileprof.runtime.persistent.driver import Arguments
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
@@ -77,10 +79,10 @@ Patch = Callable[[str, str], str]
 """From a source's name and text to the text that is compiled."""
 
 
-def compiled(plan: Plan, folder: Path, patch: Patch | None = None) -> Path:
+def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
     folder.mkdir(parents=True)
-    stages = _MULTIPLY.sub("", header(plan, Options())).replace("template <int> struct Multiply;\n", "")
+    stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
@@ -136,6 +138,8 @@ class HostKernel:
 
     plan: Plan
     library: Path
+    dealer: Dealer = Dealer.LISTS
+    pilot: Copilot | None = None
 
     def __post_init__(self) -> None:
         loaded = ctypes.CDLL(str(self.library))
@@ -147,14 +151,24 @@ class HostKernel:
     def begin_anew(self) -> None:
         """Semaphores and counts as they are before the first run."""
         plan = self.plan
-        flags = torch.zeros(plan.flag_words + 32, dtype=torch.int32)
-        self._flags = flags[-(flags.data_ptr() // 4) % 32 :][: plan.flag_words]
+        if self.pilot is not None:
+            self.pilot.zero_()
+            self.beside(self.pilot)
+        words = flag_words(plan, self.dealer)
+        flags = torch.zeros(words + 32, dtype=torch.int32)
+        self._flags = flags[-(flags.data_ptr() // 4) % 32 :][:words]
         self._shared = (
             torch.zeros(1, dtype=torch.int32),
             self._flags,
             torch.zeros(2, dtype=torch.int32),
             torch.zeros(8, dtype=torch.int32),
+            *((self.pilot,) if self.pilot is not None else ()),
         )
+
+    def beside(self, pilot: Copilot | None) -> None:
+        """Whose steps fall anywhere between those of the machine."""
+        step, given = pilot.stepping if pilot is not None else (None, 0)
+        ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
         """Semaphores and counts as so many runs leave them."""
@@ -197,7 +211,7 @@ class HostKernel:
             mock.patch.object(torch.Tensor, "to", lambda self, _device: self),
         ):
             self._launcher.device = torch.device("cpu")
-            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan)]
+            self._launcher._tables = [_aligned(table) for table in launch.tables_of(plan, self.dealer)]
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:

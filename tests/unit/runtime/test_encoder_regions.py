@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,15 +11,17 @@ import torch
 from encoder_programs import post_norm, pre_norm
 from torch import fx, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tileprof.errors import UserError
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
 from tileprof.runtime.encoder import reference
+from tileprof.runtime.encoder.constants import constant
 from tileprof.runtime.encoder.find import find
 from tileprof.runtime.encoder.plan import faults, plan_of, without_task
-from tileprof.runtime.encoder.program import Program
+from tileprof.runtime.encoder.program import Attention, Program
 
 
 class Block(nn.Module):
@@ -31,11 +34,11 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(hidden, 2 * hidden), nn.Linear(2 * hidden, hidden)
         self.heads, self.change = hidden // (32 if change == "heads of 32" else 64), change
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         batch, length, hidden = x.shape
         qkv = self.qkv(self.first(x)).view(batch, length, 3, self.heads, hidden // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(q, k, v)
+        mixed = functional.scaled_dot_product_attention(q, k, v, mask)
         if self.change == "scaled attention":
             mixed = mixed * 2
         x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
@@ -106,12 +109,17 @@ def test_gpt2_with_the_cache_that_it_returns(cache: bool) -> None:
     check(graph_of(model, torch.randint(0, 64, (1, 32))), 1)
 
 
+def bert_config() -> Any:
+    transformers = pytest.importorskip("transformers")
+    return transformers.BertConfig(
+        num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=256, vocab_size=64
+    )
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_bert_with_and_without_a_mask(masked: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=256, vocab_size=64
-    )
+    config = bert_config()
     ids = torch.randint(0, 64, (1, 32))
     mask = torch.ones_like(ids) if masked else None
     if masked:
@@ -120,6 +128,63 @@ def test_bert_with_and_without_a_mask(masked: bool) -> None:
         assert [program_of(region).stages[3].mask is not None for region in regions] == [True]
     else:
         check(graph_of(transformers.BertModel(config), ids), 1)
+
+
+def test_bert_whose_attention_pytorch_writes_out_is_taken_with_its_last_norm() -> None:
+    transformers = pytest.importorskip("transformers")
+    with sdpa_kernel(SDPBackend.MATH):
+        graph = graph_of(transformers.BertModel(bert_config()), torch.randint(0, 64, (2, 32)))
+    assert sum("softmax" in str(node.target) for node in graph.graph.nodes) == 2
+    check(graph, 1)
+    (region,) = find(graph.graph)
+    assert program_of(region).last is not None
+    assert {node.target for node in region.outputs} == {operator.getitem}
+
+
+class Masked(nn.Module):
+    """A block's attention behind its products, with a mask that is made in the graph."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.block, self.kind = Block(), kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(x.shape[1])
+        mask = {
+            "everything": (at >= 0).expand(1, 1, 40, 40),
+            "causal": (at[None, :] <= at[:, None])[None, None],
+            "every second key": (at % 2 == 0).expand(1, 1, 40, 40),
+            "of the input": (x[:, :, 0] > 0)[:, None, None].expand(1, 1, 40, 40),
+        }[self.kind]
+        return self.block(x, mask)
+
+
+@pytest.mark.parametrize("kind", ["everything", "causal", "every second key", "of the input"])
+@pytest.mark.parametrize("backend", [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION])
+def test_constant_masks_are_not_read(kind: str, backend: SDPBackend) -> None:
+    with sdpa_kernel(backend):
+        graph = graph_of(Masked(kind), torch.randn(1, 40, 128).half())
+    regions = list(find(graph.graph))
+    seen = [
+        (stage.mask is not None, stage.causal) for region in regions for stage in program_of(region).stages if isinstance(stage, Attention)
+    ]  # fmt: skip
+    assert seen == {"everything": [(False, False)], "causal": [(False, True)]}.get(kind, [(True, False)] * len(seen))
+    if kind in {"everything", "causal"}:
+        assert not any("le" in node.name or "ge" in node.name for region in regions for node in region.inputs)
+    check(graph, len(regions))
+
+
+def test_values_that_depend_on_an_input_or_are_random_are_no_constants() -> None:
+    class Made(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return torch.arange(4).cumsum(0) >= 3, torch.rand(4) > 0.5, x > 0
+
+    (graph,) = inference_graphs(Made(), torch.ones(4))
+    results = graph.graph.output_node().args[0]
+    values = [constant(node) for node in results]
+    assert values[0] is not None
+    assert values[0].tolist() == [False, False, True, True]
+    assert values[1:] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ OPERATORS = {
     "flash, not causal": replace(CHAINS["flash, not causal"].operators[1], rows=16, scale=0.3),
     "convolution": replace(CHAINS["convolutions"].operators[0], tile=(32, 16)),
     "convolution with residual": CHAINS["convolutions"].operators[1],
+    "convolution that is multiplied": replace(CHAINS["convolutions"].operators[1], combine="multiply"),
+    "product that is multiplied": replace(CHAINS["gated apart"].operators[1], tile=(16, 16)),
     "convolution of stride 2": replace(CHAINS["convolutions of stride 2"].operators[0], tile=(16, 16), rows_along="x"),
     "convolution of 1 x 1": replace(CHAINS["convolutions"].operators[2], tile=(32, 16)),
 } | {

@@ -20,6 +20,8 @@ RESULTS = ROOT / "tests/gpu/results/models.json"
 ROW = {
     "compile_seconds": {"eager": 0.5, "inductor": 20.0, "tileprof": 8.0},
     "error": {"eager": 3e-3, "inductor": 1e-3, "tileprof": 2e-3},
+    "predicted_us": 104.2,
+    "peak_mb": {"eager": 301.2, "inductor": 290.0, "tileprof": 299.6},
     "us": {"eager": [300.0, 290.0, 320.0], "inductor": [200.0, 199.0, 210.0], "tileprof": [100.0, 99.0, 110.0]},
     "log": ["taken: a decoder", "whole program: 100.0 us against Inductor's 200.0 us; kept ours (a decoder)"],
 }
@@ -27,7 +29,7 @@ ROW = {
 
 def test_a_row_tells_times_gain_errors_and_what_ran() -> None:
     (line,) = table({"rows": {"GPT-2, 128 tokens": ROW}})[2:]
-    assert line == "| GPT-2, 128 tokens | 300 | 200 | 100 | 2.00 | 2.0e-03, 1.0e-03 | a decoder |"
+    assert line == "| GPT-2, 128 tokens | 300 | 200 | 100 | 104 | 2.00 | 2.0e-03, 1.0e-03 | 300, 290 | a decoder |"
 
 
 @pytest.mark.parametrize(
@@ -62,6 +64,8 @@ def test_a_model_that_failed_says_why_and_takes_no_good_rows_place(tmp_path) -> 
         (True, False, None, 12),
         (False, True, None, 23),
         (False, True, ["T5", "VGG"], 2),
+        (False, False, ["LLaMA-1B, 1 token"], 1),
+        (False, False, ["LLaMA"], 4),
         (False, False, ["T5"], 0),
     ],
 )

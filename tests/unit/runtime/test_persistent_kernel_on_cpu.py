@@ -83,6 +83,32 @@ def residual_block() -> Chain:
     )
 
 
+def normed_block() -> Chain:
+    """A convolution with bias, batch norm and activation in its epilogue, then one that is multiplied."""
+    x, h, y = (matrix(n, 2, 8, 8, 64) for n in "xhy")
+    vectors = [matrix(name, 64) for name in ("mean", "var", "scale", "shift")]
+    first = Conv2d(
+        x, matrix("w1", 64, 3, 3, 64), h, matrix("b1", 64), None, *vectors, tile=(16, 64), padding=1, epilogue="relu",
+        epsilon=1e-5,
+    )  # fmt: skip
+    last = Conv2d(h, matrix("w2", 64, 3, 3, 64), y, residual=x, tile=(64, 32), padding=1, combine="multiply")
+    return Chain(("first", "second"), (first, last))
+
+
+def gated_apart() -> Chain:
+    """A gate as a stage of its own, by which the next product is multiplied in its epilogue."""
+    m, width, inner = 100, 192, 264
+    gate = Gemm(
+        matrix("x", m, width), weight("w1", width, inner), matrix("g", m, inner), tile=(64, 48), epilogue="silu"
+    )
+    up = Gemm(
+        matrix("x", m, width), weight("w2", width, inner), matrix("h", m, inner), residual=matrix("g", m, inner),
+        tile=(64, 96), combine="multiply",
+    )  # fmt: skip
+    down = Gemm(matrix("h", m, inner), weight("w3", inner, width), matrix("y", m, width), tile=(64, 64))
+    return Chain(("gate", "up", "down"), (gate, up, down))
+
+
 def wide_rows() -> Chain:
     """Tiles of a row of pixels so long that not all taps are loaded at once, but rows of them."""
     x, h, y = matrix("x", 1, 3, 112, 64), matrix("h", 1, 3, 112, 128), matrix("y", 1, 3, 112, 128)
@@ -125,6 +151,10 @@ CASES: dict[str, Case] = {
     "convolutions, taps of a row, by two": (wide_rows(), "tile", 2, 2, 227),
     "a convolution of stride 2": (narrowing(), "tile", 1, 3, 227),
     "a residual block": (residual_block(), "tile", 1, 3, 227),
+    "a batch norm and a product of results": (normed_block(), "tile", 1, 3, 227),
+    "a batch norm and a product of results, by two": (normed_block(), "tile", 2, 3, 227),
+    "a gate apart": (gated_apart(), "tile", 1, 3, 227),
+    "a gate apart, by two": (gated_apart(), "tile", 2, 3, 227),
 }
 
 

@@ -36,7 +36,7 @@ class Launcher:
 
     def launch(self, tensors, shared) -> None:
         self.launched.append(self.plan)
-        _, flags, state, _ = shared
+        _, flags, state, *_ = shared
         order = sorted(range(len(self.plan.tasks)), key=lambda t: self.plan.tasks[t, 0])
         for task in order:
             stage, _, _, tile = self.plan.tasks[task].tolist()
@@ -73,7 +73,15 @@ PAIR = convolution_pair(2, 6, 64, (12, 32))
 @pytest.mark.parametrize("chain", [PRODUCTS, PAIR], ids=["products", "convolutions"])
 @pytest.mark.parametrize(
     ("schedule", "launches"),
-    [("persistent", 1), ("persistent-stages", 2), ("persistent-pdl", 2), ("persistent-unsynchronised", 1)],
+    [
+        ("persistent", 1),
+        ("persistent-dynamic", 1),
+        ("ccks", 1),
+        ("ccks-ready", 1),
+        ("persistent-stages", 2),
+        ("persistent-pdl", 2),
+        ("persistent-unsynchronised", 1),
+    ],
 )
 def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -> None:
     pipeline = GpuPipeline(chain.policy(), schedule=schedule, device="cpu")
@@ -85,7 +93,7 @@ def test_every_stage_gets_its_tensors_run_after_run(chain, schedule, launches) -
         assert (out.float() - wanted.float()).norm() < 3e-3 * wanted.float().norm()
         pipeline.check()
     assert len(Launcher.launched) == 3 * launches
-    assert bool(len(Launcher.launched[0].waits)) == (schedule == "persistent")
+    assert bool(len(Launcher.launched[0].waits)) == (launches == 1 and schedule != "persistent-unsynchronised")
 
 
 def test_a_launch_starts_as_a_whole_where_it_is_asked_for_and_has_something_to_wait_for() -> None:

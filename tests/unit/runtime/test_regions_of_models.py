@@ -8,7 +8,7 @@ from region_builders import Played
 from torch import nn
 
 from tileprof.runtime.compile import entry
-from tileprof.runtime.compile.finders import FINDERS, UNTRIED
+from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.report import reports
 
 
@@ -56,7 +56,7 @@ def played_regions(monkeypatch):
 
     torch._dynamo.reset()
     torch.manual_seed(0)
-    monkeypatch.setattr(entry, "FINDERS", tuple(played(f) for f in (*FINDERS, *UNTRIED)))
+    monkeypatch.setattr(entry, "FINDERS", tuple(played(f) for f in FINDERS))
     monkeypatch.setattr(entry, "left_to_inductor", lambda *_: None)
     monkeypatch.setattr(entry.products, "finder", lambda *_: lambda _: iter(()))
     yield

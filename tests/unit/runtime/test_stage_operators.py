@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from chains import CHAINS, mlp
@@ -12,6 +14,7 @@ from tileprof.runtime.executor import randomly, reversed_, search, stream
 from tileprof.runtime.executor.program import Program
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages import View, operator_of
+from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}
@@ -140,3 +143,34 @@ def test_shapes_that_do_not_fit_are_refused_with_both() -> None:
     a, b = View.contiguous("a", (4, 6), "float16"), View.contiguous("b", (5, 8), "float16")
     with pytest.raises(UserError, match=r"a is \(4, 6\) and b is \(5, 8\)"):
         Gemm(a, b, View.contiguous("c", (4, 8), "float16"))
+
+
+def test_a_convolution_normalises_by_running_averages_and_says_what_it_lacks() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 16, 9, 9), torch.randn(32, 16, 3, 3) / 12
+    norm = torch.nn.BatchNorm2d(32).eval()
+    for vector in (norm.running_mean, norm.weight.data, norm.bias.data):
+        vector.normal_()
+    norm.running_var.uniform_(0.5, 2)
+    views = {
+        "x": View.contiguous("x", (2, 9, 9, 16), "float32"), "weight": View.contiguous("w", (32, 3, 3, 16), "float32"),
+        "out": View.contiguous("y", (2, 9, 9, 32), "float32"),
+    } | {role: View.contiguous(role, (32,), "float32") for role in ("bias", "mean", "var", "scale", "shift")}  # fmt: skip
+    operator = Conv2d(**views, padding=1, tile=(30, 16), epilogue="relu", epsilon=norm.eps)
+    bias = torch.randn(32)
+    tensors = {
+        "x": x.permute(0, 2, 3, 1).contiguous(), "weight": weight.permute(0, 2, 3, 1).contiguous(), "bias": bias,
+        "mean": norm.running_mean, "var": norm.running_var, "scale": norm.weight.data, "shift": norm.bias.data,
+        "out": torch.full((2, 9, 9, 32), float("nan")),
+    }  # fmt: skip
+    wanted = torch.relu(norm(torch.conv2d(x, weight, bias, padding=1))).permute(0, 2, 3, 1).detach()
+    for tile in range(operator.tiles):
+        operator.run_tile(*operator.place(tile), tensors)
+    torch.testing.assert_close(tensors["out"], wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(operator.reference(tensors), wanted, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="given together"):
+        replace(operator, var=None)
+    with pytest.raises(UserError, match=r"epsilon is 0\.0"):
+        replace(operator, epsilon=0.0)
+    with pytest.raises(UserError, match="combined by add or multiply, not by 'divide'"):
+        replace(operator, combine="divide")

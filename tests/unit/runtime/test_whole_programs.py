@@ -21,7 +21,7 @@ from tileprof.runtime.compile.inductor import rest_by_inductor
 from tileprof.runtime.compile.lanes import Lane, NotNowError
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.partition import digest, proposed
-from tileprof.runtime.compile.program import Program
+from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.race import difference, in_float32
 from tileprof.runtime.compile.region_op import region_call
 from tileprof.runtime.compile.report import Report, reports
@@ -115,8 +115,8 @@ def test_results_and_caches_are_the_same_over_several_calls(monkeypatch, said) -
     assert "addmm" in said().split("left to Inductor: ")[1]
 
 
-@pytest.mark.parametrize(("times", "ours"), [((97.0, 100.0), True), ((99.0, 100.0), False), ((120.0, 100.0), False)])
-def test_ours_is_kept_only_where_it_is_two_percent_faster(monkeypatch, said, times, ours) -> None:
+@pytest.mark.parametrize(("times", "ours"), [((95.0, 100.0), True), ((97.0, 100.0), False), ((120.0, 100.0), False)])
+def test_ours_is_kept_only_where_it_is_four_percent_faster(monkeypatch, said, times, ours) -> None:
     harness, (model, _) = Harness(monkeypatch, attention_part, times=times), two_decoders()
     compiled = harness.compile(model)
     with torch.no_grad(), reports() as found:
@@ -551,7 +551,7 @@ def test_captures_for_which_nothing_is_ready_run_inductors_program(said) -> None
         def __call__(self, *_):
             raise NotNowError("call the program once outside of a capture before each capture")
 
-    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), measured=True)
+    made = Program(None, None, [], lambda x: x + 1, CPU, Report(), Race(None))
     made._decided, made._way = True, NotReady()
     assert made(1) == 2
     assert made(1) == 2

@@ -188,6 +188,10 @@ def load_policy(path: Path | str) -> Policy:
 def from_dict(value: Any) -> Policy:
     """A policy from parsed JSON; raises `PolicyError` with the place that is wrong."""
     found = value.get("tileprof_policy") if isinstance(value, dict) else None
+    if isinstance(value, dict) and "tileprof_symbolic_policy" in value:
+        raise PolicyError(
+            "this is a policy for a range of sizes: say for which, for example --at 64, or load it as one"
+        )
     if isinstance(found, int) and found != POLICY_VERSION:
         raise PolicyError(f"policy format {found}; this tileprof ({__version__}) reads format {POLICY_VERSION}")
     error = jsonschema.exceptions.best_match(validator().iter_errors(value))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
 
 _WITH_EPILOGUE: Final = ("gemm", "conv2d", "reduce")
+NORM_ROLES: Final = ("mean", "var", "scale", "shift")
 _ACTIVATIONS: Final = ("relu", "gelu", "gelu_tanh", "silu")
 
 
@@ -30,7 +31,7 @@ def absorb(graph: TileGraph, launch: int, drafts: list[Draft | None], reasons: l
 
 def _taken(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
     """The last stage whose whole result a launch reads, and as what."""
-    if one.name != "pointwise":
+    if one.name not in {"pointwise", "batch_norm"}:
         raise UnknownStageError(f"{one.name} is no epilogue")
     for stage in reversed(range(len(drafts))):
         before = drafts[stage]
@@ -38,7 +39,17 @@ def _taken(one: Draft, drafts: list[Draft | None]) -> tuple[int, str]:
             given = one.operands.get(role)
             if before is not None and given is not None and _same(before.operands["out"], given):
                 return stage, role
-    raise UnknownStageError(f"{one.parameters['function']} takes the result of no stage")
+    raise UnknownStageError(f"{one.parameters.get('function', one.name)} takes the result of no stage")
+
+
+def _normalised(before: Draft, one: Draft) -> Draft:
+    if before.name != "conv2d" or {"residual", "mean"} & before.operands.keys() or "epilogue" in before.parameters:
+        raise UnknownStageError(f"{before.name} takes no batch norm as its epilogue here")
+    new, vectors = one.operands["out"], {role: one.operands[role] for role in NORM_ROLES}
+    out = replace(before.operands["out"], buffer=new.buffer, offset=new.offset, dtype=new.dtype)
+    return replace(
+        before, operands={**before.operands, **vectors, "out": out}, parameters={**before.parameters, **one.parameters}
+    )
 
 
 def _same(one: Slot, other: Slot) -> bool:
@@ -47,6 +58,8 @@ def _same(one: Slot, other: Slot) -> bool:
 
 def _with_epilogue(before: Draft | None, one: Draft, role: str) -> Draft:
     assert before is not None, "found by its result"
+    if one.name == "batch_norm":
+        return _normalised(before, one)
     function = one.parameters["function"]
     if before.name not in _WITH_EPILOGUE or before.parameters.get("split_k", 1) > 1 or "residual" in before.operands:
         raise UnknownStageError(f"{before.name} takes no {function} as its epilogue")
@@ -55,8 +68,9 @@ def _with_epilogue(before: Draft | None, one: Draft, role: str) -> Draft:
     operands = {**before.operands, "out": out}
     if function in _ACTIVATIONS and "epilogue" not in before.parameters:
         return replace(before, operands=operands, parameters={**before.parameters, "epilogue": function})
-    if function == "add":
+    if function == "add" or (function == "mul" and before.name != "reduce"):
         other = one.operands["y" if role == "x" else "x"]
         operands["residual"] = replace(out, buffer=other.buffer, offset=other.offset, dtype=other.dtype)
-        return replace(before, operands=operands)
+        combine = {"combine": "multiply"} if function == "mul" else {}
+        return replace(before, operands=operands, parameters={**before.parameters, **combine})
     raise UnknownStageError(f"{function} after {before.parameters.get('epilogue', before.name)} is no epilogue")

@@ -252,6 +252,19 @@ def softmax(called: RecordedCall) -> Draft:
     return Draft("softmax", {"x": x, "out": out}, {"rows": rows}, (-(-out.shape[0] // rows), 1, 1))
 
 
+def batch_norm(called: RecordedCall) -> Draft:
+    """In evaluation, by running averages: no stage by itself, but an epilogue of a convolution."""
+    called.only(training=False)
+    x, out = called.need("input"), called.need("out")
+    epsilon = called.arguments.get("eps", called.arguments.get("epsilon"))
+    vectors = {"mean": "running_mean", "var": "running_var", "scale": "weight", "shift": "bias"}
+    operands = {role: called.find(name) for role, name in vectors.items()}
+    if (x.shape, x.strides) != (out.shape, out.strides) or not isinstance(epsilon, float) or None in operands.values():
+        raise UnknownStageError(f"{called.op} without running averages, weight and bias, or into another layout")
+    known = {role: slot for role, slot in operands.items() if slot is not None}
+    return Draft("batch_norm", {"x": x, **known, "out": out}, {"epsilon": epsilon}, called.grid)
+
+
 _ONE: Final = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "clone": "copy", "copy": "copy", "_to_copy": "copy", "contiguous": "copy",
 }  # fmt: skip
@@ -264,5 +277,9 @@ _BY_OPERATOR: Final[dict[str, Callable[[RecordedCall], Draft]]] = {
     **dict.fromkeys(("convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"), convolution),
     **dict.fromkeys((*_ONE, *_TWO, *_BY_NUMBER), pointwise),
     **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), norm),
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm", "_batch_norm_no_update"),
+        batch_norm,
+    ),
     "_softmax": softmax,
 }

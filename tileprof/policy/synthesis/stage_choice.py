@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.gains import direct_and_known, fold, pair_gains
@@ -20,6 +20,10 @@ from tileprof.policy.verification.overtaken import overtaken_launches
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
+
+PRODUCTS: Final = frozenset({"gemm", "conv2d"})
+PASSED: Final = frozenset({"pointwise", "batch_norm"})
+"""Launches that can be epilogues of products."""
 
 
 def stage_of(graph: TileGraph, launch: int) -> Stage:
@@ -93,16 +97,49 @@ def around_epilogues(graph: TileGraph, pair: tuple[int, int]) -> tuple[int, int]
     return producer, consumer
 
 
+def product_sets(graph: TileGraph) -> Iterator[tuple[int, ...]]:
+    """Every product or convolution with those whose results it reads, directly or through pointwise launches; in issue order."""
+    links = graph.links[(graph.links["hazard"] == "RAW") & ~graph.links["reuse"]]
+    read: dict[int, list[int]] = {}
+    for producer, consumer in zip(links["producer"].tolist(), links["consumer"].tolist(), strict=True):
+        read.setdefault(consumer, []).append(producer)
+    names: dict[int, str] = {}
+    for launch in sorted(read):
+        if _cached_name(graph, launch, names) not in PRODUCTS:
+            continue
+        found, waiting = set(), list(read[launch])
+        while waiting:
+            producer = waiting.pop()
+            name = _cached_name(graph, producer, names)
+            if name in PRODUCTS:
+                found.add(producer)
+            elif name in PASSED:
+                waiting += read.get(producer, [])
+        if found:
+            yield (*sorted(found), launch)
+
+
+def _cached_name(graph: TileGraph, launch: int, names: dict[int, str]) -> str:
+    if launch not in names:
+        names[launch] = _operator_name(graph, launch)
+    return names[launch]
+
+
 def epilogues_between(graph: TileGraph, launches: Sequence[int]) -> list[int]:
     """The launches between ``launches`` where all of them can be epilogues of the stages before them, which then all have an operator;
     otherwise none.
     """
     between = overtaken_launches(graph, launches)
+    return between if stages_with(graph, launches, between) is not None else []
+
+
+def stages_with(graph: TileGraph, launches: Sequence[int], folded: Sequence[int]) -> Policy | None:
+    """The launches as stages with operators, without waits; ``folded`` are epilogues. None where one has no operator."""
     try:
-        stages = describe(graph, [stage_of(graph, launch) for launch in launches], between)
+        stages = describe(graph, [stage_of(graph, launch) for launch in launches], folded)
     except PolicyError:
-        return []
-    return between if all(stage.operator for stage in stages) else []
+        return None
+    return Policy(stages, (), ()) if all(stage.operator for stage in stages) else None
 
 
 def _through_memory(graph: TileGraph, known: str, wanted: str, launch: int) -> list[int]:

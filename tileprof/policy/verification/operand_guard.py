@@ -96,7 +96,7 @@ def _check_operand(place: str, expected: dict[str, Any], found: dict[str, Any], 
 def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str, ...]:
     """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
     guard, said = policy.guard, []
-    if "operands" not in guard:
+    if not {"operands", "symbolic_size"} & guard.keys():
         said.append("the policy does not say for which operands it is: only its grids are compared")
     for name, here in (("device", trace.device.name), ("architecture", trace.device.architecture)):
         if guard.get(name, here) != here:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from importlib import metadata
@@ -80,11 +79,8 @@ def cuda_include() -> Path:
 
 
 def host_compiler() -> Path:
-    """The C++ compiler: $CXX, g++, c++, clang++."""
-    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return Path(found)
-    raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")
+    """The C++ compiler; see `tileprof.building.host_compiler`."""
+    return building.host_compiler()
 
 
 def _sanitizer_folders() -> list[Path]:

@@ -15,16 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
 from tileprof.record.model.operator import Operator, describe
 from tileprof.record.model.tiles import load_all, overrides
-from tileprof.trace import Footprint, Launch, TraceWriter
+from tileprof.record.model.tiles.batch_norm import evaluated
+from tileprof.trace import Boxes, Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
     from tileprof.trace import Trace
@@ -34,6 +38,10 @@ NOTE: Final = (
     "the recorded one."
 )
 
+ROWS: Final = "rows"
+"""In the place of a tile: a pointwise launch in tiles of a row."""
+
+_FLAT: Final = ("vectorized_elementwise", "unrolled_elementwise")
 _SCRATCH_ALIGNMENT: Final = 512
 _ALIGNMENT: Final = 16
 
@@ -59,10 +67,14 @@ class _Group:
     key: str
 
 
-def recut(trace: Trace, output: Path) -> Recut:
-    """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it."""
+def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
+    """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it.
+
+    ``tiles``: by any launch of an operator, the tile that it gets (a word of `tiles.overrides`, or `ROWS`); others follow a
+    rule.
+    """
     load_all()
-    groups = _groups(trace)
+    groups = _groups(trace, tiles or {})
     _deal_out_durations(trace, groups)
     by_last = {group.launches[-1]: group for group in groups}
     replaced = {launch for group in groups for launch in group.launches}
@@ -77,19 +89,22 @@ def recut(trace: Trace, output: Path) -> Recut:
     return Recut(path, {**numbers, **launches}, len(groups))
 
 
-def _groups(trace: Trace) -> list[_Group]:
+def _groups(trace: Trace, tiles: Mapping[int, str]) -> list[_Group]:
     texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for launch, text in enumerate(trace.launches["call"].astype(str)):
         call = json.loads(text) if text else {}
         if "number" in call:
             texts[call["number"]].append((launch, call))
     planned: dict[str, list[plans.Planned]] = {}
-    made = (_group(trace, members, planned) for members in texts.values())
+    made = (_group(trace, members, planned, tiles) for members in texts.values())
     return [group for group in made if group is not None]
 
 
 def _group(
-    trace: Trace, members: list[tuple[int, dict[str, Any]]], planned: dict[str, list[plans.Planned]]
+    trace: Trace,
+    members: list[tuple[int, dict[str, Any]]],
+    planned: dict[str, list[plans.Planned]],
+    tiles: Mapping[int, str],
 ) -> _Group | None:
     """The group of these launches; None where no tile model cuts the call exactly, or a tensor's memory is not in the
     trace.
@@ -101,16 +116,61 @@ def _group(
         return None
     call = _call(name, operator, text)
     places = [(t["buffer"], t["offset"]) for t in text["tensors"]]
-    key = repr((name, call.arguments, call.outputs))
+    chosen = tuple(tiles[launch] for launch in launches if launch in tiles)
+    key = repr((name, call.arguments, call.outputs, chosen))
     if key not in planned:
-        with overrides.override(*_tiles(call, trace.device.sms)):
-            planned[key] = plans.plan(operator, call, trace.device, key, set())
+        words = [word for word in chosen if word != ROWS]
+        with overrides.override(*_tiles(call, trace.device.sms), *words):
+            planned[key] = plans.plan(_as_epilogue(operator, call), call, trace.device, key, set())
+        if ROWS in chosen:
+            planned[key] = _by_rows(planned[key], call)
     kernels = planned[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
     if any(not isinstance(slot, Scratch) and places[slot][0] < 0 for one in kernels for slot in one.slots):
         return None
     return _Group(launches, call, places, kernels, key)
+
+
+def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
+    """One pointwise launch over operands that lie alike, with a tile per row of the innermost dimension.
+
+    As an epilogue it then depends on no tile beyond the rows that it reads. Other launches stay as they are.
+    """
+    if len(planned) != 1 or any(isinstance(slot, Scratch) for slot in planned[0].slots):
+        return planned
+    one = planned[0]
+    operands = [call.tensors[slot] for slot in one.slots if not isinstance(slot, Scratch)]
+    first = operands[0]
+    size = next((n for n, stride in zip(first.shape, first.strides, strict=True) if stride == 1 and n > 1), 0)
+    alike = all((o.shape, o.strides, o.itemsize) == (first.shape, first.strides, first.itemsize) for o in operands)
+    boxes = one.kernel.footprint.boxes
+    elements = math.prod(first.shape)
+    whole = all(int(boxes.offset[boxes.operand == n].min(initial=1)) == 0 for n in range(len(operands)))
+    if not size or not alike or not whole or not one.kernel.name.startswith(_FLAT) or elements % size:
+        return planned
+    rows = elements // size
+    slots = np.unique(np.stack([boxes.operand, boxes.mode]), axis=1)
+    tile = np.repeat(np.arange(rows), slots.shape[1])
+    block = np.zeros((rows, 3), np.int32)
+    block[:, 0] = np.arange(rows)
+    made = Boxes.of(
+        tile=tile, operand=np.tile(slots[0], rows), mode=np.tile(slots[1], rows),
+        offset=tile * size * first.itemsize, length=size * first.itemsize,
+    )  # fmt: skip
+    tile_ns = np.full(rows, float(one.duration.tile_ns.sum()) / rows)
+    kernel = replace(one.kernel, footprint=Footprint(block, made, tile_ns), grid=(rows, 1, 1))
+    return [replace(one, kernel=kernel, tiles=rows, duration=replace(one.duration, tile_ns=tile_ns))]
+
+
+def _as_epilogue(operator: Operator, call: Call) -> Operator:
+    """A batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they are."""
+    names = ("input", "running_mean", "running_var")
+    evaluates = not call.arguments.get("training", "batch_norm_with_update" in call.op)
+    known = all(call.arguments.get(name) is not None for name in names) and call.outputs
+    if "batch_norm" in call.op and evaluates and known and operator.entry:
+        return replace(operator, entry=replace(operator.entry, model=evaluated))
+    return operator
 
 
 def _tiles(call: Call, sms: int) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -12,15 +13,19 @@ from torch import fx
 
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy, load_policy
-from tileprof.runtime.compile import aten, products
-from tileprof.runtime.compile.finders import FINDERS, UNTRIED
+from tileprof.runtime.compile import aten, products, verdicts
+from tileprof.runtime.compile.ahead import Ahead
+from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.inductor import inductor, own_copy, rest_by_inductor, rest_by_pytorch
+from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
+from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
-from tileprof.runtime.compile.program import Program
+from tileprof.runtime.compile.patches import patches_as_products
+from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
-from tileprof.runtime.compile.ways import Traced, Way
+from tileprof.runtime.compile.ways import Traced, Way, named
 from tileprof.runtime.persistent.build import nvcc
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
@@ -40,16 +45,25 @@ def backend(
     reason = left_to_inductor(inputs, chosen)
     if reason is None:
         device = _device(inputs)
+        asked = verdicts.question(module, inputs, chosen, device)
+        known = None if chosen.remeasure else verdicts.recall(asked)
+        if known is not None and not known.kept:
+            report.ours_us, report.inductor_us = known.ours_us, known.inductor_us
+            reason = f"measured before: {known.sentence}"
+    if reason is None:
         plain = own_copy(module)
         try:
-            graph = Traced(own_copy(module), inputs)
+            mine = own_copy(module)
+            write_out_masks(mine)
+            graph = Traced(mine, inputs)
             regions = _regions(graph, chosen, policies, report)
         except Exception:
             LOG.exception("looking for regions failed, which is a bug of tileprof")
             reason = "looking for regions failed"
         else:
             if regions:
-                return _program(module, inputs, plain, graph, regions, chosen, device, report)
+                race = Race(asked, known, chosen.later)
+                return _program(module, inputs, plain, graph, regions, chosen, device, report, race)
             reason = report.reason or "no region of the graph is one that a kernel of tileprof computes"
     report.reason = reason
     LOG.info("left to Inductor: %s", reason)
@@ -63,13 +77,14 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
     reason = _unraced(nodes)
     if reason is not None:
         report.reason = reason
-    regions = [] if reason else proposed(nodes, (*FINDERS, *UNTRIED) if options.untried else FINDERS)
+    regions = [] if reason else proposed(nodes, FINDERS)
     taken = {n for region in regions for n in region.nodes}
     if reason is None:
         regions = proposed(nodes, [products.finder(options, policies, taken)], regions)
     regions = _without_large_copies(regions, options)
     taken = {n for region in regions for n in region.nodes}
     report.taken.update(r.name for r in regions)
+    report.regions = regions
     report.left.update(_name(n) for n in nodes.nodes if n.op == "call_function" and n not in taken and _works(n))
     for name, count in report.taken.items():
         LOG.info("taken: %s%s", f"{count} times " if count > 1 else "", name)
@@ -79,13 +94,26 @@ def _regions(graph: Traced, options: Options, policies: Sequence[Policy], report
 
 
 def _program(
-    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device, report: Report
+    module: fx.GraphModule, inputs: Sequence[Any], plain: fx.GraphModule, graph: Traced, regions: list[Region], options: Options, device: torch.device, report: Report,
+    race: Race,
 ) -> Callable[..., Any]:  # fmt: skip
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
-    measured = options.use == "measured"
-    theirs = inductor(module, inputs) if measured else _Later(plain)
-    ways = [partial(Way, graph, each, device, compiler) for each in _selections(regions)]
-    program = Program(graph, plain, ways if measured else ways[:1], theirs, device, report, measured=measured)
+    assert graph.module is not None
+    held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
+    patches_as_products(graph.module.graph, held)
+    outer_products_as_multiplications(graph.module.graph, held)
+    selections = _selections(regions) if options.use == "measured" else [regions]
+    if race.known is not None:
+        selections = [each for each in selections if named(each) == race.known.kept]
+        if not selections:
+            race = replace(race, known=None)  # by another state of this package; measured again
+            selections = _selections(regions)
+    alone = [region for region in selections[0] if not _chain(region)]  # chains share what is not made for threads
+    ahead = Ahead(alone, device)
+    first = options.use == "measured" and race.known is None and not race.later
+    theirs = inductor(module, inputs) if first else _Later(plain)
+    ways = [partial(Way, graph, each, device, compiler, ahead) for each in selections]
+    program = Program(graph, plain, ways, theirs, device, report, race if options.use == "measured" else None)
     made: Callable[..., Any] = torch._dynamo.disable(program)  # noqa: SLF001 - its public name
     return made
 
@@ -167,7 +195,7 @@ def _without_large_copies(regions: list[Region], options: Options) -> list[Regio
 
 def _selections(regions: list[Region]) -> list[list[Region]]:
     """Which regions to try together: all; without chains of products, which win alone more often than inside of a model; each of a few alone."""
-    chains = [r for r in regions if r.name.startswith("a chain")]
+    chains = [r for r in regions if _chain(r)]
     others = [r for r in regions if r not in chains]
     found = [regions]
     if chains and others:
@@ -175,6 +203,10 @@ def _selections(regions: list[Region]) -> list[list[Region]]:
     if 1 < len(others) <= 3:
         found += [[region] for region in others]
     return found
+
+
+def _chain(region: Region) -> bool:
+    return region.name.startswith("a chain")
 
 
 def _works(node: fx.Node) -> bool:

@@ -31,10 +31,8 @@ def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
     yield from find(graph)
 
 
-FINDERS: Final[tuple[Finder, ...]] = (convolutional_networks,)
-"""One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`."""
+FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, convolutional_networks, transformer_blocks)
+"""One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`.
 
-UNTRIED: Final[tuple[Finder, ...]] = (whole_decoders, transformer_blocks)
-"""Families whose kernels have not run on a GPU as they are now; only ``options={"untried": True}`` takes them. A kernel moves up once
-its tests under tests/gpu have passed: a fault on the device would end the user's process, whatever the race compares.
+A family is registered once its tests under tests/gpu have passed: a fault on the device would end the user's process, whatever the race compares.
 """

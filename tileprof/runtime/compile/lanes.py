@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from tileprof.errors import UserError
+from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.region import Region, Runner
 from tileprof.runtime.persistent.driver import capture_id
 
@@ -36,13 +37,16 @@ class Lane:
         self._restrided: dict[str, list[int]] = {}
 
     @classmethod
-    def built(cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None) -> Lane:
+    def built(
+        cls, regions: Mapping[str, Region], device: torch.device, like: Lane | None = None, ahead: Ahead | None = None
+    ) -> Lane:
         """A lane with runners of its own; what a runner of ``like`` shares with its twins is shared. Raises `RegionError`."""
         runners, folded = {}, {}
         for key, region in regions.items():
             twin = getattr(like._runners[key], "twin", None) if like else None  # noqa: SLF001 - of its own class
             try:
-                runners[key] = twin() if twin is not None else region.build(device)
+                ready = ahead.take(region) if ahead and twin is None else None
+                runners[key] = ready or (twin() if twin is not None else region.build(device))
             except (UserError, RuntimeError, OSError) as error:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
             if twin is not None and like is not None and key in like._folded:  # noqa: SLF001 - likewise
@@ -75,15 +79,19 @@ class Lane:
 
     def call(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> Sequence[Any]:
         """Run one region on what it reads and updates."""
-        region = self._regions[key]
-        inputs = list(read)
-        for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
-            inputs.insert(number, tensor)
-        self._mend(key, region, inputs)
+        region, inputs = self._regions[key], self.inputs(key, read, updated)
         try:
             return self._runners[key](*inputs)
         except (UserError, RuntimeError) as error:
             raise RegionError(f"{region.name}: {_first_line(error)}") from error
+
+    def inputs(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> list[Any]:
+        """What a region's runner is given for what the region reads and updates."""
+        region, inputs = self._regions[key], list(read)
+        for number, tensor in sorted(zip(region.mutated, updated, strict=True), key=lambda pair: pair[0]):
+            inputs.insert(number, tensor)
+        self._mend(key, region, inputs)
+        return inputs
 
     def call_and_take_back(self, key: str, read: Sequence[Any], updated: Sequence[Any]) -> None:
         """Run one region for the sake of having run: what it updates is as it was."""
@@ -131,8 +139,8 @@ def _strides(tensor: Any) -> tuple[int, ...]:
 class Lanes:
     """The lanes of a program on one device, made as streams and captures come. Nothing can be built during a capture, so one lane is kept ready for the next."""
 
-    def __init__(self, regions: Mapping[str, Region], device: torch.device) -> None:
-        self._regions, self._device = regions, device
+    def __init__(self, regions: Mapping[str, Region], device: torch.device, ahead: Ahead | None = None) -> None:
+        self._regions, self._device, self._ahead = regions, device, ahead
         self._lock = threading.RLock()
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._spare: Lane | None = None
@@ -172,7 +180,7 @@ class Lanes:
         with self._lock:
             if place not in self._lanes:
                 like = next(iter(self._lanes.values()), None)
-                self._lanes[place] = Lane.built(self._regions, self._device, like)
+                self._lanes[place] = Lane.built(self._regions, self._device, like, self._ahead)
             return self._lanes[place]
 
 

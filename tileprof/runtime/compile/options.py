@@ -19,7 +19,8 @@ class Options:
     scheduler: str = "auto"
     policies: tuple[Path, ...] = ()
     frozen: bool = False
-    untried: bool = False
+    remeasure: bool = False
+    later: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> Options:
@@ -31,7 +32,7 @@ class Options:
         paths = [policies] if isinstance(policies, str | Path) else policies
         if not isinstance(paths, list | tuple) or not all(isinstance(path, str | Path) for path in paths):
             raise UserError(f"policies is {policies!r}; it is a list of policy files")
-        flags = {name: given.get(name, False) for name in ("frozen", "untried")}
+        flags = {name: given.get(name, False) for name in ("frozen", "remeasure", "later")}
         for name, value in flags.items():
             if not isinstance(value, bool):
                 raise UserError(f"{name} is {value!r}; it is True or False")

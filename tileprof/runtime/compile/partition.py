@@ -47,7 +47,8 @@ def unfit(graph: fx.Graph, region: Region) -> str | None:
         return "it holds inputs of the graph, or a node twice"
     if set(region.outputs) != set(aten.outputs_of(nodes)):
         return "its outputs are not what the rest of the graph reads"
-    if set(region.inputs) != set(aten.inputs_of(nodes)) or len(set(region.inputs)) != len(region.inputs):
+    read = (*region.inputs, *region.unread)
+    if set(read) != set(aten.inputs_of(nodes)) or len(set(read)) != len(read):
         return "its inputs are not what its nodes read"
     if any(aten.tensor(n) is None for n in (*region.inputs, *region.outputs)):
         return "an input or output is no tensor of sizes that are known"
@@ -88,12 +89,13 @@ def digest(region: Region) -> str:
     """What a region computes, as a hash: the same in every process, so that Inductor's cache may know the graph around it."""
     numbers: dict[fx.Node, int] = {}
     text: list[str] = []
-    for node in (*region.inputs, *sorted(region.nodes)):
+    outside = (*region.inputs, *region.unread)
+    for node in (*outside, *sorted(region.nodes)):
         numbers[node] = len(numbers)
         value = node.meta.get("val")
         values = value if isinstance(value, list | tuple) else (value,)
-        args = "" if node in region.inputs else fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: numbers[n])
-        text.append(f"{'' if node in region.inputs else node.target} {args} {[_text(v) for v in values]}")
+        args = "" if node in outside else fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: numbers[n])
+        text.append(f"{'' if node in outside else node.target} {args} {[_text(v) for v in values]}")
     text.append(str([[numbers[n] for n in region.outputs], region.mutated]))
     return sha256("\n".join(text).encode()).hexdigest()[:24]
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
+
+if TYPE_CHECKING:
+    from tileprof.runtime.programs.timeline import Timeline
 
 
 class Runner(Protocol):
@@ -51,6 +54,12 @@ class Region:
     """Compiles the kernel and makes a runner; raises `UserError` with one sentence where that cannot be. Needs no inputs."""
     folded: tuple[int, ...] = ()
     """Indices into ``inputs`` of the weights that a frozen runner copies or folds at its first call; placeholders of the graph."""
+    what: Any = None
+    """What the kernel computes, as its family describes it: what predictions are made from."""
+    timed: Callable[[torch.device, Sequence[Any]], Timeline] | None = None
+    """Runs the kernel, with clocks, on inputs of the region, and says what each block did. Inputs that are ``mutated`` are updated. None where a kernel has no clocks."""
+    unread: tuple[fx.Node, ...] = ()
+    """What ``nodes`` read beside ``inputs`` and the kernel does not need: a mask whose constant value it knows."""
 
 
 Finder = Callable[[fx.Graph], Iterator[Region]]

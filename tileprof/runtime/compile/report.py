@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tileprof.runtime.compile.region import Region
 
 
 @dataclass(slots=True)
@@ -22,6 +25,8 @@ class Report:
     inductor_us: float | None = None
     kept: str = ""
     """The regions of the program that was kept; empty where it is Inductor's."""
+    regions: Sequence[Region] = ()
+    """All that were found; before anything runs, what predictions are made from."""
 
 
 _LISTENING: Final[list[list[Report]]] = []

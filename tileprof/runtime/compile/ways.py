@@ -13,11 +13,13 @@ import torch
 from torch import fx
 
 from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.ahead import Ahead
 from tileprof.runtime.compile.lanes import Lane, Lanes
 from tileprof.runtime.compile.partition import partitioned
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.region_op import running
 from tileprof.runtime.compile.tracing import traced
+from tileprof.runtime.programs.timeline import observer
 
 _NOW: Final = threading.local()
 
@@ -88,18 +90,29 @@ class _Folded:
     at: tuple[int, ...]
 
 
+def named(regions: Sequence[Region]) -> str:
+    """Regions in words, equal ones counted."""
+    counted = Counter(region.name for region in regions)
+    return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in counted.items())
+
+
 class Way:
     """The graph with some regions by runners and the rest by ``compiler``."""
 
     def __init__(
-        self, graph: Traced, regions: Sequence[Region], device: torch.device, compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
-    ) -> None:  # fmt: skip
+        self,
+        graph: Traced,
+        regions: Sequence[Region],
+        device: torch.device,
+        compiler: Callable[[fx.GraphModule, list[Any]], Callable[..., Any]],
+        ahead: Ahead | None = None,
+    ) -> None:
         assert graph.module is not None
         self.regions = tuple(regions)
         self._graph, self._device = graph, device
         module, by_key = partitioned(graph.module, regions)
         self._compiled = compiler(module, [n.meta.get("val") for n in graph.placeholders])
-        self.lanes = Lanes(by_key, device)
+        self.lanes, self._by_key = Lanes(by_key, device, ahead), by_key
         at = {node: number for number, node in enumerate(graph.placeholders)}
         self._folded = [
             _Folded(key, tuple(at[region.inputs[n]] for n in region.folded)) for key, region in by_key.items()
@@ -108,8 +121,7 @@ class Way:
     @property
     def name(self) -> str:
         """The regions in words, equal ones counted."""
-        counted = Counter(region.name for region in self.regions)
-        return ", ".join(name if count == 1 else f"{count} times {name}" for name, count in counted.items())
+        return named(self.regions)
 
     def __call__(self, *args: Any) -> Any:
         """What the graph returns. Raises `NotNowError` and `RegionError`."""
@@ -133,7 +145,11 @@ class Way:
             if each is not None:
                 self._follow(each, values)
 
+        watch = observer()
+
         def call(key: str, read: list[Any], updated: list[Any]) -> Sequence[Any]:
+            if watch is not None:
+                watch(self._by_key[key], self._device, lane.inputs(key, read, updated))
             if cold is not None:
                 cold.call_and_take_back(key, read, updated)
             return lane.call(key, read, updated)

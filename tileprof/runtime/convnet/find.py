@@ -360,6 +360,7 @@ def _region(net: _Growing) -> Region:
         mutated=(),
         build=lambda device: NetworkRunner(network, device, size),
         folded=tuple(range(1, len(inputs))),
+        what=network,
     )
 
 

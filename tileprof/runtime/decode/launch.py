@@ -26,7 +26,7 @@ MODEL_ROLES: Final = ("tokens", "embedding", "cosine", "sine", "last", "mask", "
 STAGES: Final = ("qkv", "attention", "output", "gate", "down", "head")
 """Stages in the order of Stage of common.cuh."""
 
-_THREADS: Final = 288
+THREADS: Final = 288
 _STATE_WORDS: Final = 32
 _GAVE_UP, _RECORD = 2, 8  # of State of common.cuh
 _ABSENT: Final = -1
@@ -78,7 +78,7 @@ class Decoder:
         words[len(tensors)] = self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
         words[len(tensors) + 1] = mask.stride(0) if mask is not None and mask.shape[0] > 1 else 0
         stream = torch.cuda.current_stream(self.device).cuda_stream
-        self._function.launch(self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True)
+        self._function.launch(self.blocks, THREADS, stream, self._arguments, programmatic=False, cooperative=True)
 
     def check(self) -> None:
         """Synchronise; raise `RuntimeError` that says which wait gave up, after which the decoder may be used again."""

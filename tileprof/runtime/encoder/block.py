@@ -15,7 +15,9 @@ from torch import fx
 
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
+from tileprof.runtime.encoder.constants import constant
 from tileprof.runtime.encoder.program import HEAD, Attention, Dtype, Epilogue, Mask, Matrix, Norm, Product, Stage
+from tileprof.runtime.encoder.written_out import Attended
 
 MOST_ROWS: Final = 512
 LEAST_ROWS: Final = 16
@@ -23,6 +25,8 @@ _COPIES: Final = (ATEN.clone.default, ATEN.alias.default, ATEN.detach.default)
 _STEPS: Final = (*aten.RESHAPES, *_COPIES)
 _PRODUCTS: Final = (ATEN.addmm.default, ATEN.mm.default)
 _VIEWS: Final = (*aten.VIEWS, ATEN.split.Tensor, ATEN.unbind.int)
+_NEVER: Final = -65504.0
+"""What is added to a score that must not count, the least half: of keys that count, one has a score above it by far."""
 _DTYPES: Final[dict[torch.dtype | None, Dtype]] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -39,9 +43,13 @@ class Stack:
     nodes: set[fx.Node] = field(default_factory=set)
     parameters: set[fx.Node] = field(default_factory=set)
     activations: set[fx.Node] = field(default_factory=set)
+    unread: set[fx.Node] = field(default_factory=set)
+    """Constants that nodes read and the kernel does not."""
     kept: list[tuple[fx.Node, str]] = field(default_factory=list)
     """Copies of keys and values that are read outside, and their names."""
     end: fx.Node | None = None
+    last: tuple[Matrix, Norm] | None = None
+    """Rows whose norm is the result, if any."""
     rows: int = 0
     dtype: torch.dtype | None = None
     blocks: int = 0
@@ -49,7 +57,7 @@ class Stack:
     def copy(self) -> Stack:
         return replace(
             self, stages=[*self.stages], known={**self.known}, nodes={*self.nodes}, parameters={*self.parameters},
-            activations={*self.activations}, kept=[*self.kept],
+            activations={*self.activations}, unread={*self.unread}, kept=[*self.kept],
         )  # fmt: skip
 
     @property
@@ -66,14 +74,38 @@ class _Entry:
     depth: int
 
 
-def add_block(stack: Stack, attention: aten.Attention) -> Stack:
+def add_block(stack: Stack, attention: Attended) -> Stack:
     """The stack with the block around one more attention, which its last block must feed. Raises `Refused`."""
     return _Block(stack.copy(), attention).match()
 
 
+def with_last_norm(stack: Stack) -> Stack:
+    """The stack with the norm of its last rows, where one is the only reader of them; as it is elsewhere."""
+    found = stack.copy()
+    return found if _take_last_norm(found) else stack
+
+
+def _take_last_norm(stack: Stack) -> bool:
+    call = None if stack.end is None else aten.only_user(stack.end)
+    if stack.end is None or call is None or not aten.calls(call, ATEN.native_layer_norm.default):
+        return False
+    rows = aten.only_user(call)
+    columns = (aten.shape(stack.end) or (0,))[-1]
+    if rows is None or not aten.calls(rows, operator.getitem) or rows.args[1] != 0 or list(call.args[1]) != [columns]:
+        return False
+    parameters = call.args[2:4]
+    if not all(_is_parameter(node, (columns,), stack.dtype) for node in parameters):
+        return False
+    stack.parameters |= set(parameters)
+    stack.nodes |= {call, rows}
+    norm = Norm(parameters[0].name, parameters[1].name, float(call.args[4]), rows.name)
+    stack.last, stack.end = (stack.known[stack.end], norm), rows
+    return True
+
+
 class _Block:
-    def __init__(self, stack: Stack, attention: aten.Attention) -> None:
-        self._stack, self._call = stack, attention
+    def __init__(self, stack: Stack, attention: Attended) -> None:
+        self._stack, self._call, self._attended = stack, attention.call, attention.nodes
         self._kept_norms: dict[fx.Node, Matrix] = {}
 
     def match(self) -> Stack:
@@ -125,13 +157,14 @@ class _Block:
             raise Refused("keys and values have rows of different lengths")
         query, key, value = (Matrix(product.name, pitch, column) for product, pitch, column in places)
         out = Matrix(call.call.name, heads * HEAD)
+        mask, causal = self._mask(batch, heads, length)
         stack.stages.append(
             Attention(
-                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, call.scale, call.causal,
-                self._mask(batch, heads, length), self._copies_kept(),
+                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, call.scale, causal or call.causal,
+                mask, self._copies_kept(),
             )
         )  # fmt: skip
-        stack.nodes |= {call.call, call.out}
+        stack.nodes |= self._attended
         stack.known[call.out] = out
         return call.out
 
@@ -160,7 +193,7 @@ class _Block:
     def _copies_kept(self) -> tuple[str, str] | None:
         """Names of the outputs that get keys and values, where a cache takes them."""
         stack, copies = self._stack, (self._call.key, self._call.value)
-        outside = [any(u is not self._call.call for u in node.users) for node in copies]
+        outside = [any(u not in self._attended for u in node.users) for node in copies]
         if not any(outside):
             return None
         if not all(outside) or not all(_appends_to_nothing(n) and _dense(n) for n in copies):
@@ -168,10 +201,11 @@ class _Block:
         stack.kept += [(node, node.name) for node in copies]
         return copies[0].name, copies[1].name
 
-    def _mask(self, batch: int, heads: int, length: int) -> Mask | None:
+    def _mask(self, batch: int, heads: int, length: int) -> tuple[Mask | None, bool]:
+        """The mask that the kernel has to read, if any, and whether queries see the keys up to their own alone."""
         node = self._call.mask
         if node is None:
-            return None
+            return None, False
         false, source = float("-inf"), node
         if aten.calls(node, ATEN.where.self):
             source, kept, dropped = node.args
@@ -179,7 +213,13 @@ class _Block:
                 raise Refused(f"{node.name} chooses between other things than 0 and a constant")
             false = value
             self._stack.nodes |= {node, kept, dropped}
-        value, boolean = aten.tensor(source), aten.dtype(source) == torch.bool
+        boolean = aten.dtype(source) == torch.bool
+        if boolean and (known := constant(source)) is not None:
+            causal = false <= _NEVER and bool((known == torch.ones(length, length, dtype=torch.bool).tril()).all())
+            if causal or bool(known.all()):
+                self._stack.unread.add(source)
+                return None, causal
+        value = aten.tensor(source)
         if value is None or value.dim() != 4 or (not boolean and value.dtype != self._stack.dtype):
             raise Refused(f"its mask {source.name} is none that the kernel reads")
         wanted = (batch, heads, length, length)
@@ -189,7 +229,7 @@ class _Block:
             raise Refused(f"its mask {source.name} has sizes {tuple(value.shape)} and strides {tuple(value.stride())}")
         self._stack.activations.add(source)
         strides = tuple(0 if size == 1 else stride for size, stride in zip(value.shape, value.stride(), strict=True))
-        return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0)
+        return Mask(source.name, (strides[0], strides[1], strides[2]), boolean, false if boolean else 0.0), False
 
     def _behind_attention(self, heads: int) -> fx.Node:
         """The product of what attention gives, heads side by side again."""
@@ -277,12 +317,7 @@ class _Block:
         stack.known[stored] = out
 
     def _parameter(self, node: Any, shape: tuple[int, ...]) -> str:
-        if (
-            not aten.parameter(node)
-            or aten.shape(node) != shape
-            or aten.dtype(node) != self._stack.dtype
-            or not _dense(node)
-        ):
+        if not _is_parameter(node, shape, self._stack.dtype):
             raise Refused(f"{getattr(node, 'name', node)} is no dense parameter of {shape}")
         self._stack.parameters.add(node)
         return str(node.name)
@@ -425,6 +460,10 @@ def _tanh_chain(v: fx.Node) -> tuple[fx.Node, ...] | None:
             return None
         chain.append(user)
     return tuple(chain) if aten.only_user(half) is chain[-1] else None
+
+
+def _is_parameter(node: Any, shape: tuple[int, ...], dtype: torch.dtype | None) -> bool:
+    return aten.parameter(node) and aten.shape(node) == shape and aten.dtype(node) == dtype and _dense(node)
 
 
 def _scalar(node: fx.Node, target: Any, tensor: fx.Node, value: float) -> bool:

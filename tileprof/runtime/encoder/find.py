@@ -6,9 +6,9 @@ Blocks that feed each other become one region. What differs from a block in anyt
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
@@ -17,10 +17,14 @@ from tileprof.errors import UserError
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
 from tileprof.runtime.compile.region import Region, Runner
-from tileprof.runtime.encoder.block import Refused, Stack, add_block
+from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
+from tileprof.runtime.encoder.written_out import attended
+
+if TYPE_CHECKING:
+    from tileprof.runtime.programs.timeline import Timeline
 
 LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
@@ -29,7 +33,7 @@ def find(graph: fx.Graph) -> Iterator[Region]:
     """Stacks of transformer blocks; see the module."""
     stack: Stack | None = None
     for node in graph.nodes:
-        if (attention := aten.attention(node)) is None:
+        if (attention := attended(node)) is None:
             continue
         for before in (stack, Stack()):
             if before is None:
@@ -55,8 +59,11 @@ def _region(stack: Stack) -> Iterator[Region]:
 
 def _checked(stack: Stack) -> Region:
     """The stack as a region. Raises `Refused` or `UserError` where it is none."""
+    stack = with_last_norm(stack)
     nodes = _closed(stack)
-    outputs, inputs = aten.outputs_of(nodes), aten.inputs_of(nodes)
+    outputs, read = aten.outputs_of(nodes), aten.inputs_of(nodes)
+    unread = tuple(node for node in read if node in stack.unread - stack.activations)
+    inputs = tuple(node for node in read if node not in unread)
     if strange := set(outputs) - {stack.end, *(node for node, _ in stack.kept)}:
         raise Refused(f"{min(strange).name} is read outside")
     if missing := (stack.parameters | stack.activations) - set(inputs):
@@ -64,12 +71,24 @@ def _checked(stack: Stack) -> Region:
     sizes = tuple((node.name, *_rows_and_columns(node, stack)) for node in outputs)
     moving = frozenset(node.name for node in inputs if node not in stack.parameters)
     name = f"{stack.blocks} transformer blocks"
-    program = Program(name, stack.dtype_name, tuple(stack.stages), tuple(n.name for n in inputs), moving, sizes)
+    program = Program(
+        name, stack.dtype_name, tuple(stack.stages), tuple(n.name for n in inputs), moving, sizes, stack.last
+    )
     if len(moving) + len(sizes) > PARAMETERS:
         raise Refused(f"it has more than {PARAMETERS} activations and results")
     header(plan_of(program, blocks=32, cluster=2), Options())
     shapes = tuple(aten.shape(node) or () for node in outputs)
-    return Region(program.name, tuple(sorted(nodes)), inputs, outputs, (), partial(_built, program, shapes))
+    return Region(
+        program.name,
+        tuple(sorted(nodes)),
+        inputs,
+        outputs,
+        (),
+        partial(_built, program, shapes),
+        unread=unread,
+        what=program,
+        timed=partial(_timed, program),
+    )
 
 
 def _rows_and_columns(node: fx.Node, stack: Stack) -> tuple[int, int]:
@@ -94,3 +113,9 @@ def _built(program: Program, shapes: tuple[tuple[int, ...], ...], device: torch.
     from tileprof.runtime.encoder.launch import Runner as Launched  # noqa: PLC0415 - talks to the driver
 
     return Launched(program, shapes, device)
+
+
+def _timed(program: Program, device: torch.device, inputs: Sequence[Any]) -> Timeline:
+    from tileprof.runtime.encoder.launch import timed_run  # noqa: PLC0415 - talks to the driver
+
+    return timed_run(program, device, inputs)

@@ -187,6 +187,11 @@ def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
             raise UserError(f"{program.name}: {name} is normalised in two ways, or in part")
         kept = norm.kept or (known[0].kept if known else None)
         found[name] = replace(norm, kept=kept), kept or f"{name} normed"
+    if program.last is not None:
+        matrix, norm = program.last
+        if matrix.column or matrix.tensor in found or norm.kept is None:
+            raise UserError(f"{program.name}: {matrix.tensor} is normalised in two ways, or in part")
+        found[matrix.tensor] = norm, norm.kept
     return found
 
 

@@ -97,6 +97,8 @@ class Program:
     activations: frozenset[str]
     """Inputs whose address may differ from call to call; the others are parameters."""
     outputs: tuple[tuple[str, int, int], ...]
+    last: tuple[Matrix, Norm] | None = None
+    """Rows whose norm is a result, under the name by which it is kept."""
 
     def products(self) -> tuple[Product, ...]:
         """The stages that are products."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Product, Program
+from tileprof.runtime.encoder.program import HEAD, Attention, Epilogue, Matrix, Norm, Product, Program
 
 _EPILOGUES: Final[dict[Epilogue, Callable[[Tensor], Tensor]]] = {
     "none": lambda v: v,
@@ -34,6 +34,10 @@ def run(program: Program, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
             _product(stage, tensors)
         else:
             _attention(stage, tensors)
+    if program.last is not None:
+        matrix, norm = program.last
+        _, rows, columns = next(output for output in program.outputs if output[0] == norm.kept)
+        _normalise(_seen(tensors, matrix, rows, columns), norm, tensors)
     return tensors
 
 
@@ -44,12 +48,8 @@ def _seen(tensors: Mapping[str, Tensor], matrix: Matrix, rows: int, columns: int
 
 def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
     rows = _seen(tensors, stage.activations, stage.rows, stage.depth)
-    dtype = rows.dtype
-    if (norm := stage.norm) is not None:
-        gamma, beta = tensors[norm.gamma].float(), tensors[norm.beta].float()
-        rows = functional.layer_norm(rows.float(), (stage.depth,), gamma, beta, norm.epsilon).to(dtype)
-        if norm.kept is not None:
-            tensors[norm.kept] = rows
+    if stage.norm is not None:
+        rows = _normalise(rows, stage.norm, tensors)
     weight = tensors[stage.weight].float()
     result = rows.float() @ (weight.t() if stage.k_major else weight)
     if stage.bias is not None:
@@ -58,6 +58,14 @@ def _product(stage: Product, tensors: dict[str, Tensor]) -> None:
     if stage.residual is not None:
         result = result + _seen(tensors, stage.residual, stage.rows, stage.columns).float()
     _seen(tensors, stage.out, stage.rows, stage.columns).copy_(result)
+
+
+def _normalise(rows: Tensor, norm: Norm, tensors: dict[str, Tensor]) -> Tensor:
+    gamma, beta = tensors[norm.gamma].float(), tensors[norm.beta].float()
+    normed = functional.layer_norm(rows.float(), (rows.shape[1],), gamma, beta, norm.epsilon).to(rows.dtype)
+    if norm.kept is not None:
+        tensors[norm.kept] = normed
+    return normed
 
 
 def activated(epilogue: Epilogue, values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def conv_kernel(
     P: tl.constexpr, Q: tl.constexpr, CHANNELS: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     X_IMAGE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
     W_CHANNEL: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr, OUT_PIXEL: tl.constexpr, RESIDUAL_PIXEL: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, MULTIPLY: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr,
     STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
     TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
@@ -59,6 +59,7 @@ def conv_kernel(
     total = activate(total, EPILOGUE)
     if HAS_RESIDUAL:
         at = residual + m[:, None].to(tl.int64) * RESIDUAL_PIXEL + n[None, :]
-        total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        more = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        total = total * more if MULTIPLY else total + more
     tl.store(out + m[:, None].to(tl.int64) * OUT_PIXEL + n[None, :], total.to(out.dtype.element_ty), mask=inside)
     post(tile, posts, flags, TILES, POSTS, PDL)

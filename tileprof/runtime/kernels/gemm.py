@@ -18,7 +18,7 @@ def gemm_kernel(
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PART: tl.constexpr,
     A_Z: tl.constexpr, A_ROW: tl.constexpr, B_Z: tl.constexpr, B_INNER: tl.constexpr, B_COLUMN: tl.constexpr,
     OUT_Z: tl.constexpr, OUT_ROW: tl.constexpr, RESIDUAL_Z: tl.constexpr, RESIDUAL_ROW: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, EPILOGUE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, MULTIPLY: tl.constexpr, EPILOGUE: tl.constexpr,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr, DEPTH: tl.constexpr, ROWS_ALONG_X: tl.constexpr, AHEAD: tl.constexpr,
     STAGE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, POSTS: tl.constexpr, ORDERED: tl.constexpr, STARTED: tl.constexpr,
     TRIGGER: tl.constexpr, PDL: tl.constexpr, GRID_WAIT: tl.constexpr, DELAY_NS: tl.constexpr, TIMEOUT_NS: tl.constexpr,
@@ -84,7 +84,8 @@ def gemm_kernel(
         total = activate(total, EPILOGUE)
     if HAS_RESIDUAL:
         at = residual + far * RESIDUAL_Z + m[:, None].to(tl.int64) * RESIDUAL_ROW + n[None, :]
-        total += tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        more = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+        total = total * more if MULTIPLY else total + more
     at = out + far * OUT_Z + m[:, None].to(tl.int64) * OUT_ROW + n[None, :]
     tl.store(at, total.to(out.dtype.element_ty), mask=inside)
     post(tile, posts, flags, TILES, POSTS, PDL)

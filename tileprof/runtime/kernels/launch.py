@@ -114,7 +114,7 @@ def _gemm(operator: Gemm, *, ahead: bool) -> Kernel:
         "B_Z": b.strides[0] if batch else 0, "B_INNER": b.strides[-2], "B_COLUMN": b.strides[-1],
         "OUT_Z": out.strides[0] if len(out.shape) == 3 else 0, "OUT_ROW": out.strides[-2],
         "RESIDUAL_Z": residual.strides[0] if residual and batch else 0, "RESIDUAL_ROW": residual.strides[-2] if residual else 0,
-        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "EPILOGUE": operator.epilogue,
+        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "MULTIPLY": operator.combine == "multiply", "EPILOGUE": operator.epilogue,
         "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
         "DEPTH": max(2, min(6, (SHARED_BYTES - (stage_bytes if ahead else 0)) // stage_bytes)),
         "ROWS_ALONG_X": operator.rows_along == "x", "AHEAD": ahead,
@@ -124,6 +124,8 @@ def _gemm(operator: Gemm, *, ahead: bool) -> Kernel:
 
 
 def _conv(operator: Conv2d) -> Kernel:
+    if operator.mean is not None:
+        raise UserError("the Triton kernel of conv2d has no batch norm as its epilogue")
     x, weight, out, residual = operator.x, operator.weight, operator.out, operator.residual
     _check_rows("conv2d", x, weight, out, residual, operator.bias)
     _check_halves("conv2d", x, weight, out)
@@ -142,7 +144,7 @@ def _conv(operator: Conv2d) -> Kernel:
         "X_IMAGE": x.strides[0], "X_ROW": x.strides[1], "X_COLUMN": x.strides[2],
         "W_CHANNEL": weight.strides[0], "W_ROW": weight.strides[1], "W_COLUMN": weight.strides[2],
         "OUT_PIXEL": out.strides[2], "RESIDUAL_PIXEL": residual.strides[2] if residual else 0,
-        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "EPILOGUE": operator.epilogue,
+        "HAS_BIAS": operator.bias is not None, "HAS_RESIDUAL": residual is not None, "MULTIPLY": operator.combine == "multiply", "EPILOGUE": operator.epilogue,
         "TILE_M": height, "TILE_N": width, "TILE_K": depth_k,
         "DEPTH": max(2, min(6, SHARED_BYTES // (2 * depth_k * (height + width)))), "ROWS_ALONG_X": operator.rows_along == "x",
     }  # fmt: skip

@@ -13,6 +13,10 @@ constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are l
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
 constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
+// Who says which cluster takes which task: the plan's lists; a queue in global memory that whoever completes a task fills; a thread of the CPU.
+enum { LISTS, QUEUE, PILOT };
+constexpr bool DEALT = DEALER != LISTS;  // when the kernel runs
+constexpr int DEALT_SLOTS = 4;  // tasks that a block's roles may stand apart
 constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the policy
 
 struct StageTensors {
@@ -21,19 +25,20 @@ struct StageTensors {
     const void* bias;
     const void* residual;
     unsigned char* partials;  // where k is cut: a line for each block of each tile, then sums
-    u64 unused[4];
+    const void *mean, *var, *scale, *shift;  // of a batch norm
 };
 static_assert(sizeof(StageTensors) == 320);
 
 struct Arguments {
     StageTensors stage[STAGES];
-    const struct Head* heads;
+    const s32* dealt;  // LISTS: a Head for each cluster; otherwise what the tasks wait for, see dealing.cuh
     const struct Task* tasks;
     const s32 *waits, *posts;
     const s32* seed;
     s32 *flags, *state, *record;
+    unsigned char* link;  // PILOT: memory of the CPU, see dealing.cuh
 };
-static_assert(sizeof(Arguments) == 320 * STAGES + 64);  // 64 bytes of pointers
+static_assert(sizeof(Arguments) == 320 * STAGES + 128);  // 72 bytes of pointers, and tensor maps begin where 64 divides
 
 // Shared memory: rings, buffers, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
 constexpr u32 B_AT = A_SLOTS * A_BYTES;
@@ -46,7 +51,9 @@ constexpr u32 SUMS_FULL = B_FREE + 8 * B_SLOTS, SUMS_FREE = SUMS_FULL + 8 * BUFF
 constexpr u32 STORED = SUMS_FREE + 8 * BUFFERS, POSTED = STORED + 8 * POST_SLOTS;
 constexpr u32 AWAITED = POSTED + 8 * POST_SLOTS, LOADED = AWAITED + 4;  // a word each: see load_activations
 constexpr u32 BEGUN = LOADED + 4;  // the task whose activations are being loaded
-static_assert(BEGUN + 4 + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
+constexpr u32 RUN = BEGUN + 4;  // how many runs there were before, where tasks are dealt
+constexpr u32 DEALT_FULL = RUN + 4, DEALT_FREE = DEALT_FULL + 8 * DEALT_SLOTS, DEALT_WORDS = DEALT_FREE + 8 * DEALT_SLOTS;
+static_assert(DEALT_WORDS + 4 * DEALT_SLOTS + 1024 <= SHARED_BYTES, "rings, buffers and barriers fit");
 
 template <int SLOTS>
 struct Ring {
@@ -124,22 +131,70 @@ __device__ __forceinline__ void with_stage(int stage, Work&& work) {
         with_stage<FIRST + 1>(stage, work);
 }
 
-// The tasks of a cluster, as its blocks find them before the kernel in front has ended: the plan's tables never change.
+// The tasks of a cluster. In lists, its blocks find them before the kernel in front has ended: the plan's tables never change.
 struct Tasks : Head {
-    __device__ Tasks(const Arguments& arguments) : Head(arguments.heads[blockIdx.x / SPLIT]) {
-        if (HANDED && begin < end) prefetch_global_l1(arguments.tasks + begin);
+    u32 shared, rank;
+
+    __device__ Tasks(const Arguments& arguments, u32 shared, u32 rank) : Head(), shared(shared), rank(rank) {
+        if constexpr (!DEALT) {
+            static_cast<Head&>(*this) = reinterpret_cast<const Head*>(arguments.dealt)[blockIdx.x / SPLIT];
+            if (HANDED && begin < end) prefetch_global_l1(arguments.tasks + begin);
+        }
     }
 };
+
+// What stands in a slot of dealt tasks: a number, perhaps with the bit that says that the block has to await the semaphores itself; or the end.
+constexpr s32 AWAITS = 1 << 30, NO_MORE = -1;
+
+// A task that was dealt. What need not be awaited has no waits.
+struct DealtTask : Task {
+    s32 id;
+
+    __device__ DealtTask(const Arguments& arguments, s32 dealt) : Task(arguments.tasks[dealt & ~AWAITS]), id(dealt & ~AWAITS) {
+        if ((dealt & AWAITS) == 0) waits_end = wait;
+    }
+};
+
+// Slots are free once every role of every block of the cluster has read them: here the one that fetches, two or three warps, and those that multiply.
+constexpr int DEALT_READERS = SPLIT * (1 + (HANDED ? 2 : 3) + CONSUMER_WARPS);
+
+// Says that a slot has been read, to the block that fetches.
+__device__ __forceinline__ void free_dealt(const Tasks& tasks, u32 slot) {
+    const u32 barrier = tasks.shared + DEALT_FREE + 8 * slot;
+    if constexpr (SPLIT == 1)
+        mbarrier_arrive_release_cta(barrier);
+    else
+        mbarrier_arrive_relaxed_cluster(map_shared_rank(barrier, 0));
+}
+
+// All lanes: the next that was dealt.
+__device__ __forceinline__ s32 dealt_next(const Tasks& tasks, const Ring<DEALT_SLOTS>& ring) {
+    wait_blocks<SPLIT>(tasks.shared + DEALT_FULL + 8 * ring.slot, ring.turn);
+    const s32 dealt = load_shared_s32(tasks.shared + DEALT_WORDS + 4 * ring.slot);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) free_dealt(tasks, ring.slot);
+    return dealt;
+}
 
 // Calls work(Stage<stage>(), task, number) for each task; rows are read while the one before is worked on.
 template <class Work>
 __device__ __forceinline__ void for_tasks(const Arguments& arguments, const Tasks& tasks, Work&& work) {
-    Task next = tasks.first;
-    for (int number = tasks.begin; number < tasks.end; ++number) {
-        const Task task = HANDED ? arguments.tasks[number] : next;
-        if (HANDED && number + 1 < tasks.end) prefetch_global_l1(arguments.tasks + number + 1);  // in registers, the next row makes ptxas spill
-        if (!HANDED && number + 1 < tasks.end) next = arguments.tasks[number + 1];
-        with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
+    if constexpr (DEALT) {
+        Ring<DEALT_SLOTS> ring;
+        for (int number = 0;; ++number, ring.advance()) {
+            const s32 dealt = dealt_next(tasks, ring);
+            if (dealt == NO_MORE) return;
+            const DealtTask task(arguments, dealt);
+            with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
+        }
+    } else {
+        Task next = tasks.first;
+        for (int number = tasks.begin; number < tasks.end; ++number) {
+            const Task task = HANDED ? arguments.tasks[number] : next;
+            if (HANDED && number + 1 < tasks.end) prefetch_global_l1(arguments.tasks + number + 1);  // in registers, the next row makes ptxas spill
+            if (!HANDED && number + 1 < tasks.end) next = arguments.tasks[number + 1];
+            with_stage(task.stage, [&](auto stage) { work(stage, task, number); });
+        }
     }
 }
 

@@ -44,7 +44,18 @@ struct Two {
 
     // Two halves.
     __device__ void add(u32 more) { x += unpack(more), y += unpack(more >> 16); }
+
+    __device__ void multiply(u32 more) { x *= unpack(more), y *= unpack(more >> 16); }
 };
+
+// A batch norm by running averages, of two neighbouring columns.
+template <class S>
+__device__ __forceinline__ void normalise(const StageTensors& tensors, Two& value, int column) {
+    const u32 mean = load_two(tensors.mean, column), var = load_two(tensors.var, column);
+    const u32 scale = load_two(tensors.scale, column), shift = load_two(tensors.shift, column);
+    value.x = (value.x - unpack(mean)) * rsqrtf(unpack(var) + S::EPSILON) * unpack(scale) + unpack(shift);
+    value.y = (value.y - unpack(mean >> 16)) * rsqrtf(unpack(var >> 16) + S::EPSILON) * unpack(scale >> 16) + unpack(shift >> 16);
+}
 
 // A stage's bias of two neighbouring columns.
 template <class S>
@@ -57,8 +68,15 @@ __device__ __forceinline__ u32 bias_of_two(const StageTensors& tensors, u32 shar
 template <class S>
 __device__ __forceinline__ u32 activated(const StageTensors& tensors, Two value, Two factor, long long row, int column, bool stored) {
     constexpr int EPILOGUE = S::GATED ? SILU : S::EPILOGUE;
+    if constexpr (S::NORM) normalise<S>(tensors, value, column < S::N ? column : 0);
     value.x = activate(EPILOGUE, value.x) * (S::GATED ? factor.x : 1.0f), value.y = activate(EPILOGUE, value.y) * (S::GATED ? factor.y : 1.0f);
-    if constexpr (S::RESIDUAL) value.add(stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0);
+    if constexpr (S::RESIDUAL) {
+        const u32 more = stored && column < S::N ? load_two(tensors.residual, row * S::RESIDUAL_ROW + column) : 0;
+        if constexpr (S::MULTIPLIES)
+            value.multiply(more);
+        else
+            value.add(more);
+    }
     return pack(value.x, value.y);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "dealing.cuh"
 #include "ends.cuh"
 
 constexpr int HANDED_COLUMNS = 64;  // of a buffer, whose 64 rows of 128 bytes are swizzled as TMA would: chunk c of row r lies at c ^ (r % 8)
@@ -114,7 +115,7 @@ __device__ __forceinline__ void store_handed(void* out, u32 from, long long firs
 __device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32;
     Ring<HANDED_BUFFERS> ring;
-    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int) {
+    for_tasks(arguments, tasks, [&](auto stage, const auto& task, int) {
         using S = decltype(stage);
         if (S::CUT > 0 && task.early()) return;
         const int first = first_row<S>(task, rank), left = S::M - first, rows = left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;
@@ -130,7 +131,11 @@ __device__ __forceinline__ void store_and_post(const Arguments& arguments, u32 s
             }
         }
         const int posts = task.posts_end - task.post;
-        if (posts > 0) {
+        if constexpr (DEALT) {
+            fence_proxy_async_global();
+            __syncwarp();
+            post_dealt(arguments, shared, task);
+        } else if (posts > 0) {
             fence_proxy_async_global();
             __syncwarp();
 #pragma unroll 1

@@ -18,6 +18,7 @@
 //
 // "stages.h" is made by build.py: the constants below and, for every stage, Stage<n>; Multiply<columns> for every width of wgmma.
 #include "common.cuh"
+#include "dealing.cuh"
 #include "ends.cuh"
 #include "handover.cuh"
 #include "loads.cuh"
@@ -145,7 +146,7 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
     Handing handing = {arguments, shared, thread};
     for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
-        const int posts = HANDED ? 0 : task.posts_end - task.post;  // warp 3 knows itself
+        const int posts = HANDED ? 0 : DEALER == PILOT ? 1 : task.posts_end - task.post;  // warp 3 knows itself
         const int rows = product_rows<S>(S::M - first_row<S>(task, rank));
         float sums[S::WIDTH / 2] = {};  // a product that begins without them would leave them undefined, and ptxas spill them
         multiply<S>(sums, reader, blocks_of<S>(task, rank), shared, rank, thread);
@@ -175,14 +176,18 @@ __device__ __forceinline__ void consume(const Arguments& arguments, u32 shared, 
 __device__ __forceinline__ void post_tasks(const Arguments& arguments, u32 shared, const Tasks& tasks) {
     const u32 lane = threadIdx.x % 32;
     Ring<POST_SLOTS> ring;
-    for_tasks(arguments, tasks, [&](auto, const Task& task, int) {
-        if (task.post == task.posts_end) return;
-        s32 semaphore = task.post + lane < task.posts_end ? arguments.posts[task.post + lane] : 0;
+    for_tasks(arguments, tasks, [&](auto, const auto& task, int) {
+        if (DEALER != PILOT && task.post == task.posts_end) return;
+        s32 semaphore = !DEALT && task.post + lane < task.posts_end ? arguments.posts[task.post + lane] : 0;
         wait_cta(shared + STORED + 8 * ring.slot, ring.turn);
         fence_proxy_async_global();
-        for (int post = task.post + lane; post < task.posts_end; post += 32) {
-            if (post != task.post + lane) semaphore = arguments.posts[post];
-            add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+        if constexpr (DEALT) {
+            post_dealt(arguments, shared, task);
+        } else {
+            for (int post = task.post + lane; post < task.posts_end; post += 32) {
+                if (post != task.post + lane) semaphore = arguments.posts[post];
+                add_release_gpu_s32(arguments.flags + semaphore * FLAG_WORDS, 1);
+            }
         }
         __syncwarp();
         if (lane == 0) mbarrier_arrive_release_cta(shared + POSTED + 8 * ring.slot);
@@ -216,6 +221,10 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
             mbarrier_init(shared + STORED + 8 * slot, CONSUMER_WARPS);
             mbarrier_init(shared + POSTED + 8 * slot, 1);
         }
+        for (int slot = 0; DEALT && slot < DEALT_SLOTS; ++slot) {
+            mbarrier_init(shared + DEALT_FULL + 8 * slot, 1);
+            mbarrier_init(shared + DEALT_FREE + 8 * slot, DEALT_READERS);
+        }
         store_release_cta_shared_u32(shared + AWAITED, 0);
         store_release_cta_shared_u32(shared + LOADED, 0);
         store_shared_s32(shared + BEGUN, -1);
@@ -225,7 +234,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         const StageTensors& tensors = arguments.stage[threadIdx.x / 2];
         prefetch_tensormap(threadIdx.x % 2 ? &tensors.activations : &tensors.weights);
     }
-    const Tasks tasks(arguments);
+    const Tasks tasks(arguments, shared, number);
     cluster_barrier();
     grid_wait();
     if (threadIdx.x < 128) {
@@ -239,7 +248,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(128 +
         registers_take<HANDED ? 208 : 224>();
         consume(arguments, shared, rank, tasks);
     }
-    if constexpr (PAIRED) {  // no block ends while the other may still say that a slot is free
+    if constexpr (PAIRED || (DEALT && SPLIT > 1)) {  // no block ends while another may still say that a slot is free
         __syncwarp();
         cluster_barrier();
     }

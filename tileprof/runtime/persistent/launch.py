@@ -13,10 +13,11 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.build import CUBIN, ENTRY, RESIDENT, SOURCES, build, compiled
+from tileprof.runtime.persistent.dealing import Dealer, TaskGraph
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments, Function
 from tileprof.runtime.persistent.plan import I32, K_BLOCK, Box, Halo, Plan, StagePlan
 from tileprof.runtime.persistent.source import SHARED_BYTES, Options, paired
-from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 THREADS: Final = 384
@@ -30,10 +31,11 @@ _MOST_KNOWN: Final = 256
 
 _STAGE_WORDS: Final = 40  # StageTensors of kernel.cu
 _PARTIALS: Final = 2 * MAP_WORDS + 3  # behind out, bias and residual
-_TAIL_WORDS: Final = 8  # pointers behind the stages
+_NORM: Final = _PARTIALS + 1
+_TAIL_WORDS: Final = 16  # nine pointers behind the stages, and what makes the size one that 64 divides
 
-Shared = tuple[Any, Any, Any, Any]
-"""seed [1], flags [`Plan.flag_words`], state [2] and record [8], int32 on the device and zero at first."""
+Shared = tuple[Any, ...]
+"""seed [1], flags [`dealing.flag_words`], state [2] and record [8], int32 on the device and zero at first; where the CPU deals, its memory."""
 
 
 class Launcher:
@@ -56,7 +58,9 @@ class Launcher:
         with torch.cuda.device(self.device):
             torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
             self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
-        self._tables = [torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan)]
+        self._tables = [
+            torch.from_numpy(table.reshape(-1).copy()).to(self.device) for table in tables_of(plan, self.options.dealer)
+        ]
         self._known: dict[tuple[int, ...], Arguments] = {}
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], shared: Shared) -> None:
@@ -86,11 +90,12 @@ class Launcher:
         return arguments
 
 
-def tables_of(plan: Plan) -> tuple[I32, ...]:
-    """Heads, tasks, waits and posts, as the kernel reads them."""
+def tables_of(plan: Plan, dealer: Dealer = Dealer.LISTS) -> tuple[I32, ...]:
+    """Heads, or what is dealt from, tasks, waits and posts, as the kernel reads them."""
     posts_end = np.where(plan.early, -1, plan.post_ptr[1:])  # as the kernel knows an early task
     tasks = np.column_stack([plan.tasks, plan.wait_ptr[:-1], plan.wait_ptr[1:], plan.post_ptr[:-1], posts_end])
-    return _heads(plan, tasks), tasks, plan.waits, plan.posts
+    dealt = _heads(plan, tasks) if dealer is Dealer.LISTS else TaskGraph.of(plan).table
+    return dealt, tasks, plan.waits, plan.posts
 
 
 def _heads(plan: Plan, tasks: I32) -> I32:
@@ -113,6 +118,8 @@ def _put_stage(arguments: Arguments, at: int, stage: StagePlan, given: Mapping[s
             _put_conv(arguments, at, operator, given, stage.halo(plan.split))
     for offset, role in enumerate(("out", "bias", "residual")):
         arguments.words[at + 2 * MAP_WORDS + offset] = given[role].data_ptr() if role in given else 0
+    for offset, role in enumerate(NORM_ROLES):
+        arguments.words[at + _NORM + offset] = given[role].data_ptr() if role in given else 0
 
 
 def _put_gemm(

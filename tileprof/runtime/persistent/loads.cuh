@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.cuh"
+#include "dealing.cuh"
 
 // Weights: the rows of a tile, twice with a gate, as many blocks of 64 along k as fit a slot.
 template <class S>
@@ -35,7 +36,7 @@ __device__ __forceinline__ void wait_for_share(u32 shared, int slot, int task) {
 __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared, Rank rank, const Tasks& tasks) {
     Ring<B_SLOTS> ring;
     int slot = 0;
-    for_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
+    for_fetched_tasks(arguments, tasks, [&](auto stage, const Task& task, int number) {
         using S = decltype(stage);
         const TensorMap* map = &arguments.stage[S::INDEX].weights;
         const auto [begin, end] = blocks_of<S>(task, rank);
@@ -190,6 +191,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         if constexpr (HANDED) {
             Waits waits(arguments, task, lane, epoch, begin);
             delay(arguments, number, rank, 0);
+            if (DEALT) fence_proxy_async_global();  // what is ready need not be awaited
             for (int k = begin; k < end; ++k, ring.advance()) {
                 if (waits.before(k)) fence_proxy_async_global();
                 if (lane == 0) load(k);
@@ -198,6 +200,7 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         } else if (lane == 0) {
             store_release_cta_shared_u32(shared + LOADED, number - tasks.begin);
             delay(arguments, number, rank, 0);
+            if (DEALT) fence_proxy_async_global();
             for (int k = begin, next; k < end; k = next, ring.advance()) {
                 next = slot_end<S>(k, end);
                 const u32 wanted = ordinal(tasks, number, next - 1);

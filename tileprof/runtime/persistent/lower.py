@@ -31,11 +31,12 @@ def plan_of(
     clusters: Callable[[int], int] | int,
     split: int | None = None,
     abreast: Sequence[bool] | None = None,
+    cuts: bool = True,
 ) -> Plan:
     """The tasks of every cluster for a policy. ``clusters``: how many fit the device, given the blocks of each.
 
     ``split``: blocks of a cluster; None: what the model of `cost` likes best. ``abreast``: with a split, the stages in which they share no k; None: those whose tiles are too wide
-    for one block. A cluster takes its tasks in stage order and a tile waits for earlier stages only, so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
+    for one block. ``cuts``: k may be cut in two tasks. A cluster takes its tasks in stage order and a tile waits for earlier stages only, so that no order of stages or tiles can deadlock while all clusters are resident. Raises `UserError` where the kernel cannot run the chain.
     """
     stages = stage_plans(chain)
     fitting = clusters if callable(clusters) else (lambda _: clusters)
@@ -51,7 +52,7 @@ def plan_of(
     if made is None:
         widths = ", ".join(str(stage.operator.tile[1]) for stage in stages)
         raise UserError(f"the {chosen} blocks of a cluster cannot take tiles of {widths} columns abreast")
-    stages = with_cuts(made, fitting(chosen))
+    stages = with_cuts(made, fitting(chosen)) if cuts else tuple(replace(stage, cut=0) for stage in made)
     orders = [
         _order(plan) if stage.order is None else np.asarray(stage.order, np.int64)
         for stage, plan in zip(policy.stages, stages, strict=True)

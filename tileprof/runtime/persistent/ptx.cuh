@@ -45,6 +45,16 @@ __device__ __forceinline__ s32 fetch_add_acq_rel_gpu_s32(s32* address, s32 value
     return before;
 }
 
+__device__ __forceinline__ s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) {
+    s32 before;
+    asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
+    return before;
+}
+
+__device__ __forceinline__ void store_release_gpu_s32(s32* address, s32 value) {
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
 __device__ __forceinline__ s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
     s32 before;
     asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
@@ -52,6 +62,18 @@ __device__ __forceinline__ s32 compare_and_swap_relaxed_gpu_s32(s32* address, s3
                  : "l"(address), "r"(expected), "r"(value)
                  : "memory");
     return before;
+}
+
+// Memory of the CPU, which a thread of it reads and writes at the same time.
+
+__device__ __forceinline__ u64 load_acquire_sys_u64(const u64* address) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
 // Between ordinary accesses of global memory and TMA's, in the thread that made the first or makes the second.
@@ -186,6 +208,11 @@ __device__ __forceinline__ s32 load_shared_s32(u32 address) {
     return value;
 }
 
+// A word of a block of the cluster, as map_shared_rank names it, which a barrier's release is to follow.
+__device__ __forceinline__ void store_shared_cluster_s32(u32 address, s32 value) {
+    asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // Barriers in shared memory.
 
 __device__ __forceinline__ void mbarrier_init(u32 barrier, u32 arrivals) {
@@ -204,6 +231,10 @@ __device__ __forceinline__ void mbarrier_arrive_release_cta(u32 barrier) {
 // contents have been used. (A release for the cluster costs a microsecond: it waits for the thread's stores to global memory too.)
 __device__ __forceinline__ void mbarrier_arrive_relaxed_cluster(u32 barrier) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive_release_cluster(u32 barrier) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void mbarrier_arrive_expect_release_cta(u32 barrier, u32 bytes) {

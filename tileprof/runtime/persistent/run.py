@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -10,7 +12,11 @@ import torch
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.copilot.build import compiled as compiled_pilot
+from tileprof.runtime.copilot.choices import Choices
+from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent.build import compiled
+from tileprof.runtime.persistent.dealing import Dealer, flag_words
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage, without_waits
 from tileprof.runtime.persistent.plan import Plan
 from tileprof.runtime.persistent.source import Options, header
@@ -50,9 +56,13 @@ class PersistentKernel:
             )
         self._device = device
         with torch.cuda.device(device):
-            plan = plan_of(policy, chain, clusters=max_clusters)
+            self._dealer = Dealer[chosen.dealt.upper()]
+            plan = plan_of(policy, chain, clusters=max_clusters, cuts=self._dealer is Dealer.LISTS)
             self.plans = _plans(plan, chosen, max_clusters(plan.split))
-            options = Options(programmatic=chosen.overlapped)
+            options = Options(programmatic=chosen.overlapped, dealer=self._dealer)
+            self._pilot = (
+                compiled_pilot(plan, Choices(speculate=chosen.speculates)) if self._dealer is Dealer.PILOT else None
+            )
             self._launchers = [
                 Launcher(
                     p, device, delay_ns=delay_ns, timeout_ns=timeout_ns, options=options, whole=whole and chosen.waits
@@ -61,15 +71,21 @@ class PersistentKernel:
             ]
 
     def counts(self) -> list[Any]:
-        """New memory for what tiles count: semaphores, then a state a launch. Zeros make it new again."""
-        words = [max(plan.flag_words for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
-        return [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
+        """New memory for what tiles count: semaphores, then a state a launch, then the co-pilot where there is one. Zeros make it new again."""
+        words = [max(flag_words(plan, self._dealer) for plan in self.plans), *(_STATE_WORDS for _ in self.plans)]
+        counts: list[Any] = [torch.zeros(n, dtype=torch.int32, device=self._device) for n in words]
+        return (
+            counts
+            if self._pilot is None
+            else [*counts, Copilot(self.plans[0], self._pilot, pinned=torch.device(self._device).type == "cuda")]
+        )
 
     def launch(self, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any) -> None:
         """Put the stages, given their tensors by role, on the current stream."""
         flags, *states = counts
+        link = [] if self._pilot is None else [states.pop()]
         for launcher, state in zip(self._launchers, states, strict=True):
-            launcher.launch(tensors, (seed, flags, state, record))
+            launcher.launch(tensors, (seed, flags, state, record, *link))
 
     def launch_stage(
         self, number: int, tensors: Sequence[Mapping[str, Any]], seed: Any, counts: Sequence[Any], record: Any
@@ -80,11 +96,15 @@ class PersistentKernel:
 
 
 def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
-    """Compile what `PersistentKernel` takes under some schedulers, without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
+    """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
     plan = plan_of(policy, chain, clusters=clusters)
-    plans = [part for each in chosen for part in _plans(plan, each, clusters(plan.split))]
-    for part in {header(part, Options()): part for part in plans}.values():
-        compiled(part, Options())
+    parts: dict[str, tuple[Plan, Options]] = {}
+    for each in chosen:
+        options = Options(programmatic=each.overlapped)
+        parts |= {header(part, options): (part, options) for part in _plans(plan, each, clusters(plan.split))}
+    with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
+        for done in [pool.submit(compiled, part, options) for part, options in parts.values()]:
+            done.result()
 
 
 def _plans(plan: Plan, chosen: Scheduler, clusters: int) -> list[Plan]:

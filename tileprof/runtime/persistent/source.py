@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tileprof.errors import UserError
+from tileprof.runtime.persistent.dealing import Dealer, constants
 from tileprof.runtime.persistent.plan import K_BLOCK, Box, Plan, StagePlan, taps_of
 from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.epilogues import GATE
@@ -46,7 +47,7 @@ class Options:
     Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit, so many columns at a time as fit. ``a_slots``: activation
     slots, 0 for what keeps most under way; the other memory holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a
     time, 0 for no limit; ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest. ``programmatic``: blocks may start where
-    those of the kernel in front have ended, and wait there. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
+    those of the kernel in front have ended, and wait there. ``dealer``: who says which cluster takes which task. ``delay_ns``: tasks sleep up to so long; ``timeout_ns``: a wait that lasts longer gives up.
     """
 
     buffers: int = 2
@@ -56,6 +57,7 @@ class Options:
     under_way_bytes: int = 9_000_000
     ahead_bytes: int = 4_000_000
     programmatic: bool = True
+    dealer: Dealer = Dealer.LISTS
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
 
@@ -219,15 +221,15 @@ def header(plan: Plan, options: Options) -> str:
     """The text of stages.h."""
     layout = Layout.of(plan, options)
     dtype = plan.stages[0].operator.out.dtype
-    constants = {
+    values = {
         "SPLIT": plan.split, "ROWS": plan.stages[0].rows, "STAGES": len(plan.stages), "SHARED_BYTES": SHARED_BYTES,
         "A_SLOTS": layout.a_slots, "A_BYTES": layout.a_bytes, "B_SLOTS": layout.b_slots, "B_BYTES": layout.b_bytes,
         "PAIRED": int(paired(plan)), "ALONE": int(alone(plan)), "BUFFERS": layout.buffers, "BUFFER_BYTES": layout.buffer_bytes, "DELAY_NS": options.delay_ns, "LAG": options.lag,
         "BIAS_BYTES": _bias_bytes(plan), "MOST_K_BLOCKS": max(stage.k_blocks for stage in plan.stages),
-    }  # fmt: skip
+    } | constants(plan, options.dealer)  # fmt: skip
     lines = [
         f"#define BFLOAT16 {int(dtype == 'bfloat16')}",
-        *(f"constexpr int {name} = {value};" for name, value in constants.items()),
+        *(f"constexpr int {name} = {value};" for name, value in values.items()),
         f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns};",
         f"enum {{ {', '.join(name.upper() for name in _EPILOGUES)} }};",
         "template <int> struct Stage;",
@@ -287,7 +289,7 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
         "GROUPS": passes.segment // 8, "OWN": passes.own, "PASS_GROUPS": passes.columns // 8, "WARPS": passes.warps,
         "OUT_ROW": operator.out.strides[-2], "RESIDUAL_ROW": operator.residual.strides[-2] if operator.residual else 0,
         "EPILOGUE": "NONE" if gated else operator.epilogue.upper(), "GATED": int(gated), "BIAS": int(operator.bias is not None), "BIAS_AT": sum(_bias_of(s) for s in plan.stages[:number]),
-        "RESIDUAL": int(operator.residual is not None), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
+        "RESIDUAL": int(operator.residual is not None), "NORM": int(isinstance(operator, Conv2d) and operator.mean is not None), "MULTIPLIES": int(operator.combine == "multiply"), "ONE_ROW": int(m <= operator.tile[0]), "CONVOLUTION": int(isinstance(operator, Conv2d)),
     }  # fmt: skip
     if isinstance(operator, Conv2d):
         values |= {
@@ -303,6 +305,8 @@ def _stage(number: int, stage: StagePlan, plan: Plan, options: Options, layout: 
             if halo.images > 1:
                 values |= {"IMAGES": halo.images, "GROUP_STEP": halo.columns * halo.rows}
     members = "".join(f"    static constexpr int {name} = {value};\n" for name, value in values.items())
+    if isinstance(operator, Conv2d) and operator.mean is not None:
+        members += f"    static constexpr float EPSILON = {operator.epsilon:.9e}f;\n"
     return f"template <> struct Stage<{number}> {{\n{members}}};"
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from tileprof.errors import UserError
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.persistent.plan import K_BLOCK, MOST_COLUMNS, SPLITS, Box, StagePlan
-from tileprof.runtime.stages.conv import Conv2d
+from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 from tileprof.runtime.stages.view import View
@@ -19,7 +19,7 @@ MOST_STAGES: Final = 8
 MOST_ROWS: Final = 128
 """Rows that a block multiplies."""
 
-_EARLY: Final = {"b", "weight", "bias"}
+_EARLY: Final = {"b", "weight", "bias", *NORM_ROLES}
 """Roles of operands that the kernel loads without waiting for anything."""
 
 _BOX: Final = 256
@@ -100,8 +100,10 @@ def _refusals(operator: Gemm | Conv2d) -> Iterator[str]:
         yield f"its tiles have {width} columns; it takes multiples of {_ITEMS}"
     if operator.out.shape[-1] % _ITEMS:
         yield f"its result has {operator.out.shape[-1]} columns; a multiple of {_ITEMS} is stored"
-    if operator.bias is not None and (operator.bias.strides != (1,) or operator.bias.offset % _ITEMS):
-        yield f"{operator.bias.tensor} is not contiguous, or begins where 16 bytes do not"
+    for role in ("bias", *NORM_ROLES):
+        view = operator.views().get(role)
+        if view is not None and (view.strides != (1,) or view.offset % _ITEMS):
+            yield f"{view.tensor} is not contiguous, or begins where 16 bytes do not"
 
 
 def _gemm(operator: Gemm) -> Iterator[str]:

@@ -46,19 +46,25 @@ def preferred(us: float, split: int) -> float:
 
 def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
     """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage is neither product nor convolution."""
+    _, split, made = min(tilings(chain, clusters), key=lambda f: f[:2])
+    return made, split
+
+
+def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
+    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in these tiles."""
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         if not isinstance(operator, Gemm | Conv2d):
             raise UserError(f"stage {name} is {operator.NAME}; there are tiles for products and convolutions")
         operators.append(operator)
     most = min(k_blocks(operator) for operator in operators)
-    found: list[tuple[float, int, list[StagePlan]]] = []
+    found: list[tuple[float, int, Chain]] = []
     for split, height in product(SPLITS, (64, MOST_ROWS, 2 * MOST_ROWS)):
         if split <= most and _worth_a_look(operators, split, height):
             us, stages = _best(operators, height, split, clusters(split))
-            found.append((preferred(us, split), split, stages))
-    _, split, chosen = min(found, key=lambda f: f[:2])
-    return Chain(chain.names, tuple(stage.operator for stage in chosen)), split
+            made = Chain(chain.names, tuple(stage.operator for stage in stages))
+            found.append((preferred(us, split), split, made))
+    return found
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:

@@ -14,6 +14,8 @@ from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.runtime.compile.report import Report, reports
 from tileprof.runtime.programs.calls import Call, tensors_in
+from tileprof.runtime.programs.expected import expected_us
+from tileprof.runtime.programs.timeline import Timeline, observing
 
 VARIANTS: Final = ("eager", "inductor", "tileprof")
 
@@ -33,9 +35,13 @@ class Compared:
     us: dict[str, float] = field(default_factory=dict)
     graph: bool = True
     bound_us: float | None = None
+    expected_us: float | None = None
+    """Of the program with kernels of this package, predicted from their plans before it ran."""
     failures: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
+    timelines: list[Timeline] = field(default_factory=list)
+    """Of one run of each kernel that has clocks, if they were asked for."""
 
     @property
     def kept(self) -> str:
@@ -51,8 +57,11 @@ class Compared:
         return sorted(((n, c, self.shares.get(n, 0.0)) for n, c in counts.items()), key=lambda row: -row[2])
 
 
-def compare(call: Call, clock: Callable[..., Any] | None = None) -> Compared:
-    """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told otherwise."""
+def compare(call: Call, clock: Callable[..., Any] | None = None, *, timelines: bool = False) -> Compared:
+    """Measure a call; what fails of it is said in ``failures``. ``clock`` measures: `time_calls`, unless told otherwise.
+
+    ``timelines``: also run kernels that have clocks once with these.
+    """
     found = Compared(call.name, call.count)
     state = _State(call)
     works: dict[str, Callable[[], Any]] = {}
@@ -72,9 +81,40 @@ def compare(call: Call, clock: Callable[..., Any] | None = None) -> Compared:
         state.restore()
         found.shares = _shares(works["eager"]) if "eager" in works else {}
         state.restore()
+        if timelines and "tileprof" in works:
+            with observing(partial(_time_region, found)):
+                works["tileprof"]()
+            state.restore()
     found.reports = made
     found.bound_us = _bound(call)
+    found.expected_us = expected(made)
     return found
+
+
+def expected(reports: list[Report]) -> float | None:
+    """Microseconds predicted for programs with kernels of this package, on the current GPU. None where none is a program of these, or no model of it is there."""
+    if not torch.cuda.is_available():
+        return None
+    try:
+        device = of_driver(torch.cuda.get_device_name())
+    except UserError:
+        return None
+    each = [expected_us(report.regions, report.left, device) for report in reports]
+    return sum(us for us in each if us is not None) if each and None not in each else None
+
+
+def _time_region(found: Compared, region: Any, device: Any, inputs: list[Any]) -> None:
+    """Run a region once more, with clocks; what it updates is put back."""
+    if region.timed is None:
+        return
+    updated = [inputs[number] for number in region.mutated]
+    before = [tensor.clone() for tensor in updated]
+    try:
+        found.timelines.append(region.timed(device, inputs))
+    except (UserError, RuntimeError) as error:
+        found.failures[f"timeline of {region.name}"] = _sentence(error)
+    for tensor, saved in zip(updated, before, strict=True):
+        tensor.copy_(saved)
 
 
 def _compiled(model: Any, variant: str) -> Any:

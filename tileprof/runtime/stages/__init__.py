@@ -17,10 +17,11 @@ shapes and its tile must be the stage's.
 name         operands (``out`` is written, ``?`` optional)      parameters
 ===========  =================================================  ============================================================
 gemm         a [(batch,) m, k], b [(batch,) k, n], out,         tile [rows, columns], epilogue (`epilogues.ACTIVATIONS`),
-             bias? [n], residual? as out                        split_k (then out is float32 [split_k, m, n])
+             bias? [n], residual? as out                        split_k (then out is float32 [split_k, m, n]), combine (add, multiply)
 reduce       x [split, m, n], out [m, n], bias?, residual?      tile, epilogue
-conv2d       x [n, h, w, c], weight [k, r, s, c],               tile [pixels, channels], stride, padding, epilogue
-             out [n, p, q, k], bias? [k], residual? as out
+conv2d       x [n, h, w, c], weight [k, r, s, c],               tile [pixels, channels], stride, padding, epilogue, combine
+             out [n, p, q, k], bias? [k], residual? as out,     epsilon (of a batch norm)
+             mean?, var?, scale? and shift? [k]
 pointwise    x [m, n], y? as x, out as x                        tile, function: copy relu gelu gelu_tanh silu add mul silu_mul
 elementwise  x, y? as x, out as x, of any dimensions            run (elements a tile), function as pointwise's, number (times x);
                                                                 on the CPU only

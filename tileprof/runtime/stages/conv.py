@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from torch.nn import functional
 
@@ -14,13 +14,15 @@ from tileprof.runtime.stages.operator import Grid, Operator, Region, cut, writte
 from tileprof.runtime.stages.tiling import Span, Tiling
 from tileprof.runtime.stages.view import View
 
+NORM_ROLES: Final = ("mean", "var", "scale", "shift")
+
 
 @dataclass(frozen=True, slots=True)
 class Conv2d(Operator):
-    """``out = epilogue(conv(x, weight) + bias) + residual``.
+    """``out = epilogue(norm(conv(x, weight) + bias)) + residual``, or ``* residual`` with ``combine`` "multiply".
 
     Shapes: x [n, h, w, c], weight [k, r, s, c], out [n, p, q, k]. Pixels are numbered ``(n*P + p)*Q + q``; a tile takes ``tile[0]`` of them and
-    ``tile[1]`` channels.
+    ``tile[1]`` channels. ``mean``, ``var``, ``scale`` and ``shift`` [k], all or none, are a batch norm by running averages with ``epsilon``.
     """
 
     NAME: ClassVar[str] = "conv2d"
@@ -30,14 +32,20 @@ class Conv2d(Operator):
     out: View
     bias: View | None = None
     residual: View | None = None
+    mean: View | None = None
+    var: View | None = None
+    scale: View | None = None
+    shift: View | None = None
     tile: tuple[int, int] = (128, 64)
     stride: int = 1
     padding: int = 0
     epilogue: str = "none"
     rows_along: str = "y"
+    combine: str = "add"
+    epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        epilogues.check(self.epilogue)
+        epilogues.check(self.epilogue, self.combine)
         if self.epilogue == epilogues.GATE or self.stride < 1 or self.padding < 0:
             raise UserError(
                 f"conv2d: stride {self.stride}, padding {self.padding}, epilogue {self.epilogue}: there is no such convolution"
@@ -58,6 +66,11 @@ class Conv2d(Operator):
             )
         if self.bias is not None and self.bias.shape != (k,):
             raise UserError(f"conv2d: bias is {self.bias.shape}; there are {k} channels")
+        norm = [getattr(self, role) for role in NORM_ROLES]
+        if any(norm) and not all(view is not None and view.shape == (k,) for view in norm):
+            raise UserError(f"conv2d: {', '.join(NORM_ROLES)} are given together, each with {k} channels")
+        if not isinstance(self.epsilon, float) or not 0 <= self.epsilon < 1 or (any(norm) and not self.epsilon):
+            raise UserError(f"conv2d: epsilon is {self.epsilon!r:.40}; a batch norm has one above 0 and below 1")
         if self.residual is not None and self.residual.shape != self.out.shape:
             raise UserError(f"conv2d: residual is {self.residual.shape}; out is {self.out.shape}")
         _ = self._tiling
@@ -81,8 +94,9 @@ class Conv2d(Operator):
                 yield Region("residual", part)
             yield written(part)
         yield Region("weight", (channels, *self.weight.whole()[1:]))
-        if self.bias is not None:
-            yield Region("bias", (channels,))
+        for role in ("bias", *NORM_ROLES):
+            if getattr(self, role) is not None:
+                yield Region(role, (channels,))
 
     def run_tile(self, x: int, y: int, z: int, tensors: Mapping[str, Any]) -> None:  # noqa: ARG002 - pixels hold the batch
         pixels, channels = self._tiling.spans(x, y)
@@ -93,12 +107,21 @@ class Conv2d(Operator):
             residual = None if self.residual is None else cut(tensors["residual"], part).float()
             patch = self._patch(tensors["x"][image], p, columns)
             value = functional.conv2d(patch, weight, stride=self.stride).permute(0, 2, 3, 1)
-            cut(tensors["out"], part).copy_(epilogues.finish(value, self.epilogue, bias, residual))
+            if self.mean is not None:
+                value = value if bias is None else value + bias
+                norm = {role: cut(tensors[role], (channels,)).float() for role in NORM_ROLES}
+                value = epilogues.normalised(value, **norm, epsilon=self.epsilon)
+            bias_left = bias if self.mean is None else None
+            cut(tensors["out"], part).copy_(epilogues.finish(value, self.epilogue, bias_left, residual, self.combine))
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
         x, weight = (tensors[role].permute(0, 3, 1, 2) for role in ("x", "weight"))
-        value = functional.conv2d(x, weight, stride=self.stride, padding=self.padding).permute(0, 2, 3, 1)
-        return epilogues.finish(value, self.epilogue, tensors.get("bias"), tensors.get("residual"))
+        value = functional.conv2d(x, weight, tensors.get("bias"), stride=self.stride, padding=self.padding)
+        if self.mean is not None:
+            mean, var, scale, shift = (tensors[role] for role in NORM_ROLES)
+            value = functional.batch_norm(value, mean, var, scale, shift, training=False, eps=self.epsilon)
+        value = value.permute(0, 2, 3, 1)
+        return epilogues.finish(value, self.epilogue, None, tensors.get("residual"), self.combine)
 
     def _rows(self, pixels: Span) -> Iterator[tuple[int, int, Span]]:
         """Image, row and columns of each piece of a run of pixels."""

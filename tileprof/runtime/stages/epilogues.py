@@ -1,4 +1,4 @@
-"""What happens to a sum before it is stored: bias, activation or gate, residual."""
+"""What happens to a sum before it is stored: bias, activation or gate, and a residual that is added or multiplied."""
 
 from __future__ import annotations
 
@@ -28,9 +28,21 @@ GATE: Final = "silu_gate"
 """silu of the left half of the columns times the right half; the result is half as wide."""
 
 
-def check(epilogue: str) -> None:
+COMBINATIONS: Final = ("add", "multiply")
+"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has computed."""
+
+
+def check(epilogue: str, combine: str = "add") -> None:
+    """Raise `UserError` for an epilogue or a combination that no kernel has."""
+    if combine not in COMBINATIONS:
+        raise UserError(f"a residual is combined by {' or '.join(COMBINATIONS)}, not by {combine!r:.40}")
     if epilogue not in {*ACTIVATIONS, GATE}:
         raise UserError(f"there is no epilogue {epilogue!r}; known: {', '.join([*ACTIVATIONS, GATE])}")
+
+
+def normalised(value: Any, mean: Any, var: Any, scale: Any, shift: Any, epsilon: float) -> Any:
+    """Batch norm by running averages of the last dimension's channels."""
+    return (value - mean) * (var + epsilon).rsqrt() * scale + shift
 
 
 def apply(epilogue: str, value: Any) -> Any:
@@ -41,8 +53,10 @@ def apply(epilogue: str, value: Any) -> Any:
     return ACTIVATIONS[epilogue](value)
 
 
-def finish(value: Any, epilogue: str, bias: Any, residual: Any) -> Any:
+def finish(value: Any, epilogue: str, bias: Any, residual: Any, combine: str = "add") -> Any:
     """Bias, activation, residual, in this order."""
     value = value if bias is None else value + bias
     value = apply(epilogue, value)
-    return value if residual is None else value + residual
+    if residual is None:
+        return value
+    return value * residual if combine == "multiply" else value + residual

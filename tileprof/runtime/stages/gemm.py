@@ -17,7 +17,7 @@ from tileprof.runtime.stages.view import View
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Operator):
-    """``out = epilogue(a @ b + bias) + residual``.
+    """``out = epilogue(a @ b + bias) + residual``, or ``* residual`` with ``combine`` "multiply".
 
     Shapes: a [m, k], b [k, n], or both with a leading batch, as out has then. With ``split_k`` above 1 tile z sums over the z-th part of k, rounded up to
     ``split_multiple``, and out holds the float32 partial sums [split_k, m, n] for a `reduce` stage. With `epilogues.GATE` b has 2n columns.
@@ -35,9 +35,10 @@ class Gemm(Operator):
     split_k: int = 1
     split_multiple: int = 64
     rows_along: str = "y"
+    combine: str = "add"
 
     def __post_init__(self) -> None:
-        epilogues.check(self.epilogue)
+        epilogues.check(self.epilogue, self.combine)
         *batch, m, k = self.a.shape
         *same, inner, n = self.b.shape
         if k != inner or batch != same or len(batch) > 1:
@@ -97,14 +98,19 @@ class Gemm(Operator):
         bias = None if self.bias is None else torch.cat([cut(tensors["bias"], (span,)) for span in spans]).float()
         first = ((z, z + 1),) if len(self.out.shape) == 3 else ()
         residual = None if self.residual is None else cut(tensors["residual"], (*first, rows, columns)).float()
-        cut(tensors["out"], (*first, rows, columns)).copy_(epilogues.finish(a @ b, self.epilogue, bias, residual))
+        cut(tensors["out"], (*first, rows, columns)).copy_(
+            epilogues.finish(a @ b, self.epilogue, bias, residual, self.combine)
+        )
 
     def reference(self, tensors: Mapping[str, Any]) -> Any:
         a, b = tensors["a"], tensors["b"]
         if self.split_k > 1:
             spans = [self._depth(z)[1] for z in range(self.split_k)]
             return torch.stack([a[:, low:high].float() @ b[low:high].float() for low, high in spans])
-        return epilogues.finish(a @ b, self.epilogue, tensors.get("bias"), tensors.get("residual"))
+        bias, residual = tensors.get("bias"), tensors.get("residual")
+        if bias is not None and a.dim() == 2:  # in the product, as nn.Linear has it
+            return epilogues.finish(torch.addmm(bias, a, b), self.epilogue, None, residual, self.combine)
+        return epilogues.finish(a @ b, self.epilogue, bias, residual, self.combine)
 
     def _depth(self, z: int) -> tuple[tuple[Span, ...], Span]:
         """The batch of tile z, if there are any, and its part of k."""

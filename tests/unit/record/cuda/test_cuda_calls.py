@@ -189,7 +189,13 @@ def test_a_policy_made_from_a_recording_names_operators_and_verifies_against_it(
 def test_the_pair_by_default_has_operators(recorded, tmp_path, capsys):
     pytest.importorskip("torch")
     out = tmp_path / "out"
-    assert main(["export", "--format", "json", "-o", str(out), str(recorded.path)]) == 0
-    assert "that the runtime computes" in capsys.readouterr().err
+    assert main(["export", "-o", str(out), str(recorded.path)]) == 0
+    said = capsys.readouterr().err
+    assert "Launches 0 (up), 2 (down): of the products that need each other" in said
+    assert "Launch 1 becomes an epilogue" in said
     policy = json.loads((out / "policy.json").read_text())
-    assert all(stage["operator"] for stage in policy["stages"])
+    assert [stage["operator"]["parameters"].get("epilogue") for stage in policy["stages"]] == ["gelu", None]
+    tiles = [stage["operator"]["parameters"]["tile"] for stage in policy["stages"]]
+    assert tiles != [[64, 64], [64, 64]], "the runtime's model has chosen"
+    assert main(["verify", str(out / "policy.json"), str(recorded.path)]) == 0, "cut into the policy's own tiles"
+    assert main(["run", "--delayed", "4", str(out / "policy.json")]) == 0

@@ -13,7 +13,7 @@ from torch import fx
 
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.compile.finders import UNTRIED
+from tileprof.runtime.compile.finders import FINDERS
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.tracing import inference_graphs
@@ -102,7 +102,7 @@ def test_a_mask_of_the_users_is_known_and_not_taken(caplog):
 def test_the_backend_looks_for_decoders():
     graph = graph_of("LLaMA")
     assert any(
-        isinstance(region, Region) and "decoder" in region.name for finder in UNTRIED for region in finder(graph)
+        isinstance(region, Region) and "decoder" in region.name for finder in FINDERS for region in finder(graph)
     )
 
 

@@ -47,14 +47,14 @@ struct alignas(16) uint4 {
 
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// Of lane 0's value, as it is called.
-inline unsigned __shfl_sync(unsigned, unsigned mine, int) { return machine::first(mine); }
+inline unsigned __shfl_sync(unsigned, unsigned mine, int lane) { return machine::from_lane(mine, lane); }
 inline void __syncwarp() { machine::sync_warp(); }
 inline bool __any_sync(unsigned, bool mine) { return machine::any(mine); }
 inline int __reduce_min_sync(unsigned, int mine) { return machine::least(mine); }
 inline void __trap() { machine::fail("__trap"); }
 
 inline float __fdividef(float a, float b) { return a / b; }
+inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 inline float __expf(float x) { return expf(x); }
 inline float __uint_as_float(unsigned bits) {
     float value;

@@ -44,9 +44,9 @@ int least(int mine) {
     return warp_of(*now).result;
 }
 
-u32 first(u32 mine) {
+u32 from_lane(u32 mine, u32 lane) {
     now->mine = static_cast<int>(mine);
-    collective("__shfl_sync", [](Warp& warp) { warp.result = lane_of(*now, 0).mine; });
+    collective("__shfl_sync", [lane](Warp& warp) { warp.result = lane_of(*now, lane).mine; });
     return static_cast<u32>(warp_of(*now).result);
 }
 
@@ -177,6 +177,8 @@ void store_word(u32 address, u32 value) {
     if (one_in(options.yield_odds)) yield();
 }
 
+void learn_of_others() { now->acquired = true; }
+
 void barrier_init(u32 barrier, u32 arrivals) {
     shared(barrier, 8);
     const auto [place, made] = block_of(*now).barriers.try_emplace(barrier);
@@ -241,6 +243,34 @@ int add_release(int* address, int value) {
     changed(address);
     if (one_in(options.yield_odds)) yield();
     return before;
+}
+
+int add_relaxed(int* address, int value) {
+    const int before = *address;
+    *address += value;
+    changed(address);
+    if (one_in(options.yield_odds)) yield();
+    return before;
+}
+
+void store_release(int* address, int value) {
+    release_stores(now->block, now->clock);
+    *address = value;
+    changed(address);
+    if (one_in(options.yield_odds)) yield();
+}
+
+u64 load_acquire_outside(const u64* address) {
+    load_acquire(reinterpret_cast<const int*>(address) + 1);
+    return *address;
+}
+
+void store_release_outside(u64* address, u64 value) {
+    if (now->wrote) report("tells the CPU of what TMA will read without a proxy fence before");
+    release_stores(now->block, now->clock);
+    *address = value;
+    progress = true;
+    if (one_in(options.yield_odds)) yield();
 }
 
 void nap() {
@@ -324,6 +354,9 @@ u16 to_half(float value) {
 }
 
 float from_half(u16 half) { return values_of_halves[half]; }
+
+// What runs on the CPU meanwhile, a step at a time; it returns whether it has done something.
+extern "C" __attribute__((visibility("default"))) void run_beside(int (*work)(void*), void* given) { beside = work, beside_given = given; }
 
 extern "C" __attribute__((visibility("default"))) const char* run_kernel(
     const void* arguments, u32 number_of_blocks, u32 blocks_of_a_cluster, const Options* how, const void* flags, u64 flag_bytes) {

@@ -36,7 +36,7 @@ u64 clock();
 void sync_warp();
 bool any(bool mine);
 int least(int mine);
-u32 first(u32 mine);  // lane 0's
+u32 from_lane(u32 mine, u32 lane);
 void store_matrices(u32 address, const u32* squares);
 float exchange(float value, u32 mask);
 void load_matrices(u32 address, bool transposed, u32* squares);
@@ -52,6 +52,7 @@ u32 map_rank(u32 address, u32 rank);
 void store_async(u32 address, Chunk value, u32 barrier);
 u32 load_word(u32 address);
 void store_word(u32 address, u32 value);
+void learn_of_others();  // what the thread reads may tell it of their stores
 
 void barrier_init(u32 barrier, u32 arrivals);
 void barrier_arrive(u32 barrier, u32 bytes, bool release);
@@ -62,6 +63,10 @@ bool is_global(const void* address);
 void hold(void* to, const void* value, u32 bytes);
 int load_acquire(const int* address);
 int add_release(int* address, int value);
+int add_relaxed(int* address, int value);
+void store_release(int* address, int value);
+u64 load_acquire_outside(const u64* address);  // memory that a thread of the CPU shares
+void store_release_outside(u64* address, u64 value);
 void nap();
 void fence_proxy();
 

@@ -30,6 +30,10 @@ inline s32 load_acquire_gpu_s32(const s32* address) { return machine::load_acqui
 inline s32 load_relaxed_gpu_s32(const s32* address) { return *address; }
 inline void add_release_gpu_s32(s32* address, s32 value) { machine::add_release(address, value); }
 inline s32 fetch_add_acq_rel_gpu_s32(s32* address, s32 value) { return machine::add_release(address, value); }
+inline s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) { return machine::add_relaxed(address, value); }
+inline void store_release_gpu_s32(s32* address, s32 value) { machine::store_release(address, value); }
+inline u64 load_acquire_sys_u64(const u64* address) { return machine::load_acquire_outside(reinterpret_cast<const machine::u64*>(address)); }
+inline void store_release_sys_u64(u64* address, u64 value) { machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value); }
 inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
     const s32 before = *address;
     if (before == expected) *address = value;
@@ -69,7 +73,10 @@ inline float4 load_shared_f32x4(u32 address) { return load_shared<float4>(addres
 inline void store_shared_u32x4(u32 address, const uint4& v) { store_shared(address, v); }
 inline uint4 load_shared_u32x4(u32 address) { return load_shared<uint4>(address); }
 inline void store_shared_s32(u32 address, s32 value) { store_shared(address, value); }
-inline s32 load_shared_s32(u32 address) { return load_shared<s32>(address); }
+inline s32 load_shared_s32(u32 address) {
+    machine::learn_of_others();
+    return load_shared<s32>(address);
+}
 inline float4 load_global_f32x4(const void* address) {
     float4 v;
     std::memcpy(&v, address, sizeof v);
@@ -102,6 +109,8 @@ inline void store_release_cta_shared_u32(u32 address, u32 value) { machine::stor
 
 inline void mbarrier_init(u32 barrier, u32 arrivals) { machine::barrier_init(barrier, arrivals); }
 inline void mbarrier_arrive_release_cta(u32 barrier) { machine::barrier_arrive(barrier, 0, true); }
+inline void store_shared_cluster_s32(u32 address, s32 value) { store_shared(address, value); }
+inline void mbarrier_arrive_release_cluster(u32 barrier) { machine::barrier_arrive(barrier, 0, true); }
 inline void mbarrier_arrive_relaxed_cluster(u32 barrier) { machine::barrier_arrive(barrier, 0, false); }
 inline void mbarrier_arrive_expect_release_cta(u32 barrier, u32 bytes) { machine::barrier_arrive(barrier, bytes, true); }
 inline bool mbarrier_try_wait_acquire_cta(u32 barrier, u32 parity) { return machine::barrier_wait(barrier, parity); }

@@ -72,7 +72,12 @@ std::string stuck() {
     return all;
 }
 
+void step_beside() {
+    if (beside != nullptr && beside(beside_given)) progress = true;
+}
+
 void step() {
+    if (beside != nullptr && one_in(64)) step_beside();
     if (one_in(options.drain_odds)) let_go_of_one();
     const bool eventful = !events.empty() && (options.events == 1 || (options.events == 0 && one_in(options.event_odds)));
     const int place = eventful || ready.empty() ? -1 : choose();
@@ -88,6 +93,7 @@ void schedule() {
             alive = 0;
             for (const Block& block : blocks) alive += block.running > 0;
             if (alive == 0) break;
+            step_beside();
             idle = progress ? 0 : idle + 1;
             progress = false;
             if (pollers.empty() || idle > MOST_IDLE) return report(stuck());

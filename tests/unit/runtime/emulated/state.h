@@ -145,6 +145,8 @@ u32 split;
 u64 time_ns;
 bool progress, failed;
 std::string failure;
+int (*beside)(void*);
+void* beside_given;
 const unsigned char* flags_begin;
 const unsigned char* flags_end;
 unsigned char* stacks;

@@ -60,6 +60,12 @@ def batch_norm(call: Call, device: Device) -> list[Kernel]:
     return kernels + _transform(source, [*saved, *vectors], out)
 
 
+def evaluated(call: Call, device: Device) -> list[Kernel]:  # noqa: ARG001 - the signature of a model
+    """Evaluation in one launch that takes the running averages as they are: for a stage that has it as its epilogue."""
+    vectors = [call.arguments.get(name) for name in ("running_mean", "running_var", "weight", "bias")]
+    return _transform(call["input"], [o for o in vectors if o is not None], call.outputs[0])
+
+
 @models("aten::native_batch_norm_backward", "aten::cudnn_batch_norm_backward", "aten::batch_norm_backward")
 def batch_norm_backward(call: Call, device: Device) -> list[Kernel]:
     """Gradients of the input, weight and bias; without training the saved statistics are the running ones."""

@@ -1,0 +1,65 @@
+"""Policies of whole models: seconds to verify GPT-2's and LLaMA-1B's, and what becomes of mutants.
+
+python tests/benchmarks/bench_whole_policies.py [MUTANTS OF GPT-2, default 400] [OF TWO LAYERS OF LLAMA-1B, default 80]
+"""
+
+import sys
+import time
+
+from measuring import ROOT, header
+
+from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.decode.handover import Handover
+from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.encoder.plan import plan_of
+from tileprof.runtime.programs.whole_policy import of_blocks, of_decoder, of_network
+
+sys.path[:0] = [str(ROOT / "tests/unit/runtime")]
+
+from encoder_programs import pre_norm  # noqa: E402 (the tests' folder is on the path from here on)
+from networks import small  # noqa: E402 (likewise)
+from whole_mutants import Tally  # noqa: E402 (likewise)
+
+BLOCKS = 132
+LLAMA = DecoderShape(
+    "bfloat16", batch=1, layers=16, hidden=2048, intermediate=8192, heads=32, kv_heads=8, head_dim=64, vocabulary=128256, cache=1024, epsilon=1e-5, scale=0.125
+)  # fmt: skip
+
+
+def gpt2():
+    return of_blocks(plan_of(pre_norm(128, 768, 12), BLOCKS, 2))
+
+
+def llama(layers=16):
+    return of_decoder(Handover(LLAMA, BLOCKS, 512), layers)
+
+
+def timed(name, make):
+    begin = time.perf_counter()
+    plan = make()
+    planned_at = time.perf_counter()
+    verdict = plan.verified()
+    end = time.perf_counter()
+    print(
+        f"{name}: {len(plan.names)} stages, {sum(plan.tiles):,} tiles, {verdict.needed:,} dependencies, {verdict.covered:,} covered, "
+        f"{'sound' if verdict.sound else 'NOT SOUND'}; {planned_at - begin:.1f} s to lay out, {end - planned_at:.1f} s to verify",
+        flush=True,
+    )
+    return plan
+
+
+def main():
+    counts = [int(a) for a in sys.argv[1:]] or [400, 80]
+    print(header("Policies of whole models"))
+    blocks = timed("GPT-2, 128 tokens", gpt2)
+    timed("LLaMA-1B, one token", llama)
+    few = timed("LLaMA-1B, two layers", lambda: llama(2))
+    network = timed("a small residual network", lambda: of_network(planned(small(2), BLOCKS)))
+    for name, plan, count in (("GPT-2", blocks, counts[0]), ("LLaMA-1B, two layers", few, counts[1]), ("residual network", network, 400)):  # fmt: skip
+        tally = Tally()
+        tally.add(plan, count)
+        print(f"{name}: {tally}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+// A random program: it finds the driver as the CUDA runtime does, launches kernels over views of buffers on several streams, copies,
+// fills, records events, reads results and branches on them, frees and allocates, captures and replays graphs. It prints the
+// checksum of all its memory; whatever the order in which launches really ran, it is to be that of stream order.
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+using GetProcAddress = int (*)(const char*, void**, int, uint64_t, int*);
+GetProcAddress get_proc_address;
+
+template <class F>
+F found(const char* name) {
+    void* function = nullptr;
+    int status = 0;
+    if (get_proc_address(name, &function, 13000, 0, &status) != 0 || function == nullptr) fprintf(stderr, "no %s\n", name), exit(3);
+    return reinterpret_cast<F>(function);
+}
+
+#define CHECK(call)                                                                          \
+    do {                                                                                     \
+        if (int failed = (call)) fprintf(stderr, "%s: error %d\n", #call, failed), exit(4); \
+    } while (0)
+
+struct Config {
+    unsigned grid[3], block[3], shared;
+    void* stream;
+    void* attributes;
+    unsigned count;
+};
+
+int main(int argc, char** argv) {
+    const uint64_t seed = strtoull(argv[1], nullptr, 10);
+    const int steps = atoi(argv[2]);
+    const std::string what = argc > 3 ? argv[3] : "all";  // or "plain": kernels alone; "loop": the same over and over; "foreign"
+    void* library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == nullptr) return fprintf(stderr, "%s\n", dlerror()), 3;
+    get_proc_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    auto alloc = found<int (*)(uint64_t*, size_t)>("cuMemAlloc");
+    auto release = found<int (*)(uint64_t)>("cuMemFree");
+    auto to_device = found<int (*)(uint64_t, const void*, size_t)>("cuMemcpyHtoD");
+    auto to_host = found<int (*)(void*, uint64_t, size_t)>("cuMemcpyDtoH");
+    auto on_device = found<int (*)(uint64_t, uint64_t, size_t, void*)>("cuMemcpyDtoDAsync");
+    auto fill = found<int (*)(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
+    auto launch = found<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**)>("cuLaunchKernel");
+    auto launch_ex = found<int (*)(const Config*, void*, void**, void**)>("cuLaunchKernelEx");
+    auto get_function = found<int (*)(void**, void*, const char*)>("cuModuleGetFunction");
+    auto get_kernel = found<int (*)(void**, void*, const char*)>("cuLibraryGetKernel");
+    auto stream_create = found<int (*)(void**, unsigned)>("cuStreamCreate");
+    auto stream_wait = found<int (*)(void*, void*, unsigned)>("cuStreamWaitEvent");
+    auto synchronize = found<int (*)(void*)>("cuStreamSynchronize");
+    auto event_create = found<int (*)(void**, unsigned)>("cuEventCreate");
+    auto event_record = found<int (*)(void*, void*)>("cuEventRecord");
+    auto event_synchronize = found<int (*)(void*)>("cuEventSynchronize");
+    auto begin_capture = found<int (*)(void*, int)>("cuStreamBeginCapture");
+    auto end_capture = found<int (*)(void*, void**)>("cuStreamEndCapture");
+    auto instantiate = found<int (*)(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+    auto graph_launch = found<int (*)(void*, void*)>("cuGraphLaunch");
+
+    std::mt19937_64 random(seed);
+    constexpr int kBuffers = 8;
+    constexpr uint32_t kWords = 1024;
+    uint64_t buffers[kBuffers];
+    std::vector<uint32_t> host(kWords);
+    for (uint64_t& buffer : buffers) {
+        CHECK(alloc(&buffer, kWords * 4));
+        for (uint32_t& word : host) word = static_cast<uint32_t>(random());
+        CHECK(to_device(buffer, host.data(), kWords * 4));
+    }
+    void *functions[4], *streams[3] = {nullptr, nullptr, nullptr}, *event = nullptr;
+    const char* names[] = {"combine", "scale", "copy", "gather"};
+    for (int i = 0; i < 4; ++i) CHECK(i % 2 == 0 ? get_function(&functions[i], nullptr, names[i]) : get_kernel(&functions[i], nullptr, names[i]));
+    CHECK(stream_create(&streams[1], 1));
+    CHECK(stream_create(&streams[2], 0));
+    CHECK(event_create(&event, 2));
+    void* stream = streams[0];
+
+    auto view = [&](uint32_t* words) {
+        *words = 128u << random() % 4;
+        return buffers[random() % kBuffers] + 512 * (random() % (8 - *words / 128 + 1));
+    };
+    auto kernel = [&] {
+        uint32_t n = 128u << random() % 4, scalar = static_cast<uint32_t>(random() % 5), ignored = 0;
+        auto place = [&] {
+            uint64_t at = view(&ignored);
+            uint64_t base = at;
+            for (uint64_t buffer : buffers)
+                if (at >= buffer && at < buffer + kWords * 4) base = buffer;
+            return base + 512 * (random() % (8 - n / 128 + 1));
+        };
+        uint64_t out = place(), a = place(), b = place();
+        int kind = static_cast<int>(random() % (what == "all" ? 13 : 12)) / 4;
+        void* combine[] = {&out, &a, &b, &n, &scalar};
+        void* scale[] = {&out, &n, &scalar};
+        void* copy[] = {&out, &a, &n};
+        void* gather[] = {&out, &a, &b, &n};
+        void** parameters = kind == 0 ? combine : kind == 1 ? scale : kind == 2 ? copy : gather;
+        const unsigned grid = n / 128;
+        if (random() % 2 == 0) {
+            CHECK(launch(functions[kind], grid, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
+        } else {
+            Config config{{grid, 1, 1}, {128, 1, 1}, 0, stream, nullptr, 0};
+            CHECK(launch_ex(&config, functions[kind], parameters, nullptr));
+        }
+        out = a = b = n = 0xdead;  // parameters are copied by then
+    };
+    auto other_stream = [&] {  // in order with the one before, as programs do it
+        void* next = streams[random() % 3];
+        CHECK(event_record(event, stream));
+        CHECK(stream_wait(next, event, 0));
+        stream = next;
+    };
+
+    if (what == "loop") {
+        const std::mt19937_64 again = random;
+        for (int round = 0; round < 6; ++round) {
+            random = again;
+            if (round == 3) std::swap(buffers[0], buffers[1]);  // other addresses, the same program
+            for (int step = 0; step < steps; ++step) kernel();
+            CHECK(synchronize(stream));
+        }
+    } else {
+        for (int step = 0; step < steps; ++step) {
+            uint64_t choice = what == "all" ? random() % 40 : 0;
+            uint32_t words = 0;
+            if (choice < 30) {
+                kernel();
+            } else if (choice == 30) {
+                uint64_t to = view(&words), from = view(&words);
+                if (to + words * 4 <= from || from + words * 4 <= to) CHECK(on_device(to / 512 * 512, from, 512, stream));
+            } else if (choice == 31) {
+                CHECK(fill(view(&words), 7, 512, stream));
+            } else if (choice == 32) {
+                CHECK(synchronize(stream));
+                CHECK(to_host(host.data(), view(&words), 4));
+                random.discard(host[0] % 7);  // a branch on data
+            } else if (choice == 33) {
+                CHECK(event_record(event, stream));
+                CHECK(event_synchronize(event));
+            } else if (choice == 34 || choice == 35) {
+                other_stream();
+            } else if (choice == 36) {
+                uint64_t& gone = buffers[random() % kBuffers];
+                CHECK(synchronize(stream));
+                CHECK(release(gone));
+                CHECK(alloc(&gone, kWords * 4));
+            } else if (stream == streams[1]) {
+                void *graph = nullptr, *executable = nullptr;
+                CHECK(begin_capture(stream, 0));
+                for (int i = 0; i < 12; ++i) kernel();
+                CHECK(end_capture(stream, &graph));
+                CHECK(instantiate(&executable, graph, 0));
+                for (int i = 0; i < 3; ++i) {
+                    CHECK(graph_launch(executable, stream));
+                    kernel();
+                }
+            }
+        }
+    }
+    CHECK(synchronize(stream));
+    uint64_t checksum = 1;
+    for (uint64_t buffer : buffers) {
+        CHECK(to_host(host.data(), buffer, kWords * 4));
+        for (uint32_t word : host) checksum = checksum * 0x100000001b3ull + word;
+    }
+    printf("%016llx\n", static_cast<unsigned long long>(checksum));
+    fflush(stdout);
+    exit(0);
+}

@@ -1,0 +1,87 @@
+"""Programs of the fake driver (`fake/`), and tables made from what its kernels are known to touch."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tileprof.runtime import acs
+from tileprof.runtime.acs.instances import Logged
+from tileprof.runtime.acs.table import Instance, Range, Table, tabulate
+
+SOURCES = Path(__file__).parent / "fake"
+PATIENCE_S = 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A compiled fake driver and program; ``library`` is the one under test."""
+
+    folder: Path
+    library: Path
+
+    def run(self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30) -> str:
+        """The program's checksum."""
+        return self.outcome(*words, settings=settings, seed=seed, delay_us=delay_us).stdout.strip()
+
+    def outcome(
+        self, *words: str, settings: acs.Settings | None = None, seed: int = 1, delay_us: int = 30
+    ) -> subprocess.CompletedProcess[str]:
+        """The program run to its end, or until `PATIENCE_S` has passed, which fails the test."""
+        variables = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.folder),
+            "FAKE_SEED": str(seed),
+            "FAKE_DELAY": str(delay_us),
+        }
+        if settings is not None:
+            settings.folder.mkdir(parents=True, exist_ok=True)
+            variables |= acs.environment(self.library, settings)
+        command = [str(self.folder / "program"), *words]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+
+    def logged(self, *words: str, folder: Path) -> list[Logged]:
+        """The launches that a program makes."""
+        self.run(*words, settings=acs.Settings("log", folder), delay_us=0)
+        (path,) = folder.glob("launches-*")
+        return acs.read_log(path)
+
+    def table(self, *words: str, folder: Path) -> tuple[Table, Path]:
+        """The table of a program, and its file."""
+        table = tabulate(filter(None, map(instance, self.logged(*words, folder=folder))), " ".join(words))
+        path = folder / "table"
+        table.write(path)
+        return table, path
+
+
+def compiled(folder: Path) -> Machine:
+    """The fake driver and its program, compiled into ``folder``."""
+    flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+    driver = ["-fPIC", "-shared", "-pthread", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
+    for command in (
+        ["g++", *flags, *driver, str(SOURCES / "libcuda.cpp"), "-ldl", "-o", str(folder / "libcuda.so.1")],
+        ["g++", *flags, str(SOURCES / "program.cpp"), "-ldl", "-o", str(folder / "program")],
+    ):
+        subprocess.run(command, check=True)
+    return Machine(folder, acs.build())
+
+
+def instance(call: Logged) -> Instance | None:
+    """What the kernels of fake/libcuda.cpp touch; None for the one that no table is to hold."""
+    if call.symbol == "gather":
+        return None
+    words = struct.unpack_from("<I", call.parameters, {"combine": 24, "scale": 8, "copy": 16}[call.symbol])[0]
+    whole = 4 * words
+    slots, reads, writes = {
+        "combine": ((0, 8, 16), (0, 1, 2), (0,)),
+        "scale": ((0,), (0,), (0,)),
+        "copy": ((0, 8), (1,), (0,)),
+    }[call.symbol]
+
+    def as_ranges(of: tuple[int, ...]) -> tuple[Range, ...]:
+        return tuple((slot, 0, whole) for slot in of)
+
+    return Instance(call.symbol, call.shape, call.parameters, slots, as_ranges(reads), as_ranges(writes))

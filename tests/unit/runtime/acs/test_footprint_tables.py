@@ -1,0 +1,91 @@
+"""Tables from recorded launches: which words decide, what is united, and how a trace and a log are joined."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from tileprof.devices import get
+from tileprof.runtime.acs.instances import Logged, instances, read_log
+from tileprof.runtime.acs.table import Instance, tabulate, united
+from tileprof.trace import READ, WRITE, Boxes, Footprint, Launch, TraceWriter, load
+
+SHAPE = (4, 1, 1, 128, 1, 1, 0)
+
+
+def instance(pointer: int, size: int, scalar: int, high: int) -> Instance:
+    """A kernel that writes ``high`` bytes through its only pointer."""
+    return Instance("k", SHAPE, struct.pack("<QII", pointer, size, scalar), (0,), (), ((0, 0, high),))
+
+
+def test_words_that_change_nothing_are_not_compared():
+    table = tabulate([instance(4096, 8, 1, 32), instance(8192, 8, 2, 32), instance(4096, 16, 3, 64)], "p")
+    entries = table.entries["k"]
+    assert sorted(entry.writes for entry in entries) == [((0, 0, 32),), ((0, 0, 64),)]
+    assert {entry.mask for entry in entries} == {bytes(8) + b"\xff" * 4 + bytes(4)}
+
+
+def test_footprints_that_no_argument_tells_apart_are_united():
+    table = tabulate([instance(4096, 8, 1, 32), instance(4096, 8, 2, 32), instance(4096, 8, 3, 96)], "p")
+    (entry,) = table.entries["k"]
+    assert entry.writes == ((0, 0, 96),)
+    assert entry.count == 3
+
+
+def test_a_launch_that_was_recorded_once_speaks_for_its_arguments_alone():
+    (entry,) = tabulate([instance(4096, 8, 1, 32)], "p").entries["k"]
+    assert entry.mask == bytes(8) + b"\xff" * 8
+
+
+def test_many_ranges_become_the_one_around_them():
+    assert united([(0, 0, 4), (0, 4, 8), (1, 5, 6)]) == ((0, 0, 8), (1, 5, 6))
+    assert united([(0, 16 * i, 16 * i + 4) for i in range(20)]) == ((0, 0, 16 * 19 + 4),)
+
+
+def a_trace(folder: Path) -> Path:
+    """Two launches that read x and write the halves of y; then one that reaches memory of no parameter."""
+    writer = TraceWriter(folder / "t.tileprof", recorder="test", command=["t"], device=get("H200"))
+    boxes = Boxes.of(tile=0, operand=[0, 1], mode=[READ, WRITE], offset=0, length=[64, 32])
+    footprint = writer.add_footprint(Footprint(np.zeros((1, 3), np.int32), boxes))
+    x = writer.add_buffer(base=4096, bytes=128, kind="input", name="x", before_start=True)
+    y = writer.add_buffer(base=8192, bytes=64, kind="activation", name="y")
+    made = {"grid": (4, 1, 1), "block": (128, 1, 1), "duration_ns": 10, "timing": "modelled", "coverage": "exact"}
+    for offset in (0, 32, 0):
+        writer.add_launch(Launch(footprint, ((x, 0), (y, offset)), kernel="k", **made))
+    return writer.close()
+
+
+def an_event(t: int) -> dict[str, object]:
+    return {"e": "launch", "t": t, "grid": [4, 1, 1], "block": [128, 1, 1], "graph": -1}
+
+
+def test_a_trace_and_a_log_are_joined_by_time_and_relative_to_pointers(tmp_path: Path):
+    calls = [
+        Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 8192, 4096, 7)),
+        Logged(130, 131, "other", (9, *SHAPE[1:]), whole=True, parameters=b""),  # of a tool: no event says it
+        Logged(200, 220, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 8192 + 32, 4096, 7)),
+        Logged(300, 320, "k", SHAPE, whole=True, parameters=struct.pack("<QQQ", 5, 4096, 7)),
+    ]
+    joined = instances(load(a_trace(tmp_path)), [an_event(110), an_event(210), an_event(310)], calls)
+    first, second = joined.instances
+    assert first.slots == second.slots == (0, 8)
+    assert first.reads == second.reads == ((1, 0, 128),)  # a read stands for its whole buffer
+    assert first.writes == second.writes == ((0, 0, 32),)
+    assert sum(joined.without.values()) == 1
+    (entry,) = tabulate(joined.instances, "p").entries["k"]
+    assert entry.count == 2
+
+
+def test_pointers_into_one_buffer_keep_their_distance(tmp_path: Path):
+    call = Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<QQQQ", 8192, 4096, 4096 + 64, 1))
+    (made,) = instances(load(a_trace(tmp_path)), [an_event(110)], [call]).instances
+    assert made.apart == ((1, 2, 64),)
+
+
+def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path):
+    path = tmp_path / "launches-1"
+    path.write_text("100 120 k 4 1 1 128 1 1 0 1 8 0010000000000000.\n130 140 k 4 1 1 128 1 1 0 1 8 00")
+    (call,) = read_log(path)
+    assert call == Logged(100, 120, "k", SHAPE, whole=True, parameters=struct.pack("<Q", 4096))

@@ -1,0 +1,118 @@
+"""Programs of the fake driver give the results of stream order, whatever the order in which their launches really ran."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_driver import Machine, compiled
+
+from tileprof.runtime import acs
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """The fake driver and its program."""
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("kind", "steps"), KINDS)
+def test_every_mode_gives_the_bits_of_stream_order(
+    machine: Machine, tmp_path: Path, kind: str, steps: int, seed: int
+) -> None:
+    words = (str(seed), str(steps), kind)
+    expected = machine.run(*words, delay_us=0)
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    for mode in ("streams", "graph", "check"):
+        settings = acs.Settings(mode, tmp_path / mode, table, lanes=4, window=16)
+        assert machine.run(*words, settings=settings, seed=seed) == expected, mode
+        (counts,) = acs.results(tmp_path / mode)
+        assert counts["differing"] == 0
+        assert counts["spread"] > 10 or kind == "loop" or mode == "check"
+
+
+def test_a_region_that_repeats_becomes_a_graph_whose_parameters_follow_the_buffers(
+    machine: Machine, tmp_path: Path
+) -> None:
+    _, table = machine.table("4", "25", "loop", folder=tmp_path / "log")
+    settings = acs.Settings("graph", tmp_path / "graph", table)
+    assert machine.run("4", "25", "loop", settings=settings) == machine.run("4", "25", "loop", delay_us=0)
+    (counts,) = acs.results(tmp_path / "graph")
+    assert counts["graphs"] == 1
+    assert counts["graph_kernels"] == 5 * 25
+    assert counts["updated"] > 0
+
+
+def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: Machine, tmp_path: Path) -> None:
+    _, table = machine.table("2", "150", "all", folder=tmp_path / "log")
+    machine.run("2", "150", "all", settings=acs.Settings("streams", tmp_path / "run", table))
+    (counts,) = acs.results(tmp_path / "run")
+    assert counts["captured"] > 0
+
+
+@pytest.mark.parametrize("window", [1, 2, 64])
+@pytest.mark.parametrize("lanes", [1, 2, 32])
+def test_windows_and_streams_of_every_size_give_the_same_bits(
+    machine: Machine, tmp_path: Path, window: int, lanes: int
+) -> None:
+    _, table = machine.table("5", "80", "all", folder=tmp_path / "log")
+    settings = acs.Settings("streams", tmp_path / "run", table, lanes=lanes, window=window)
+    assert machine.run("5", "80", "all", settings=settings) == machine.run("5", "80", "all", delay_us=0)
+    (counts,) = acs.results(tmp_path / "run")
+    assert (counts["spread"] > 0) == (lanes > 1)
+
+
+def ranges_of(table: Path) -> list[tuple[int, str]]:
+    """Lines of a table that say what is touched, but for reads of what a kernel writes, too, which change no order."""
+    found, writes = [], ""
+    for number, line in enumerate(table.read_text().splitlines()):
+        if line.startswith("write") or (line.startswith("read") and not line.startswith("read 0")):
+            found.append((number, writes + line))
+    return found
+
+
+def test_check_notices_a_range_that_was_deleted(machine: Machine, tmp_path: Path) -> None:
+    words = ("3", "120", "plain")
+    _, table = machine.table(*words, folder=tmp_path / "log")
+    expected = machine.run(*words, delay_us=0)
+    lines = table.read_text().splitlines()
+    missed = []
+    for number, line in ranges_of(table):
+        mutant = tmp_path / f"table-{number}"
+        mutant.write_text("\n".join(lines[:number] + lines[number + 1 :]) + "\n")
+        settings = acs.Settings("check", tmp_path / f"run-{number}", mutant, orders=12)
+        outcome = machine.outcome(*words, settings=settings, delay_us=0)
+        assert outcome.stdout.strip() == expected  # the program goes on with what stream order gives
+        (counts,) = acs.results(settings.folder)
+        if not counts["differing"]:
+            missed.append(line)
+    assert missed == []
+
+
+def test_a_table_of_another_program_means_stream_order_and_a_sentence(machine: Machine, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.write_text("tileprof-acs 1\nprogram python other.py\nkernel another\nentry 1 1 1 1 1 1 0 0\n")
+    settings = acs.Settings("streams", tmp_path / "run", table)
+    outcome = machine.outcome("1", "600", "plain", settings=settings, delay_us=0)
+    assert outcome.stdout.strip() == machine.run("1", "600", "plain", delay_us=0)
+    assert "python other.py" in outcome.stderr
+    assert "stream order" in outcome.stderr
+    (counts,) = acs.results(tmp_path / "run")
+    assert counts["spread"] == counts["placed"] == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tileprof-acs 2\n", "tileprof-acs 1\nread 0 0 4\n", "tileprof-acs 1\nkernel a\nentry 1 1\n", "x"]
+)
+def test_a_broken_table_means_stream_order_and_a_sentence(machine: Machine, tmp_path: Path, text: str) -> None:
+    table = tmp_path / "table"
+    table.write_text(text)
+    outcome = machine.outcome("1", "40", "plain", settings=acs.Settings("streams", tmp_path / "run", table), delay_us=0)
+    assert outcome.stdout.strip() == machine.run("1", "40", "plain", delay_us=0)
+    assert "stream order" in outcome.stderr

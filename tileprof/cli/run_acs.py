@@ -1,0 +1,146 @@
+"""``tileprof run --scheduler acs -- python infer.py``: the program's kernels out of order, on several streams.
+
+First the program is recorded, which makes the footprint table (`tileprof.runtime.acs`); then it runs with the library
+that issues what the table knows as soon as nothing under way conflicts with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tileprof.errors import UserError
+
+if TYPE_CHECKING:
+    from tileprof.runtime.acs import Mode, Table
+
+SCHEDULERS: Final[dict[str, Mode]] = {"acs": "streams", "acs-graph": "graph"}
+"""What ``--scheduler`` takes with a program, and how the library is told."""
+
+STREAMS: Final = 8
+WINDOW: Final = 128
+
+_SHOWN: Final = 5
+"""Reasons and calls that are named."""
+
+
+def run_acs(options: Namespace) -> int:
+    """Run ``options.program`` under ACS; the exit code is the program's own, or 1 where ``--check`` finds a difference.
+
+    Raises `UserError` before the program starts where something is missing, and where a table cannot be read.
+    """
+    from tileprof.record.cuda.program import command_of  # noqa: PLC0415 - not needed for --help
+    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
+
+    if not options.program:
+        raise UserError("give a program behind --: tileprof run --scheduler acs -- python infer.py")
+    command = command_of(tuple(options.program))
+    library = acs.build()
+    with tempfile.TemporaryDirectory(prefix="tileprof-acs-") as name:
+        folder = Path(name)
+        path = options.table or folder / "table"
+        if not path.exists():
+            table = record_table(tuple(options.program), folder, library)
+            table.write(path)
+            _say_table(table, options.table)
+        mode: Mode = "check" if options.check else SCHEDULERS[options.scheduler]
+        settings = acs.Settings(
+            mode, folder, path.resolve(), lanes=options.streams or STREAMS, window=options.window or WINDOW
+        )
+        environment = {**os.environ, **acs.environment(library, settings)}
+        code = subprocess.run(command, env=environment, check=False).returncode
+        found = acs.results(folder)
+        for counts in found:
+            _say_counts(counts, checked=options.check)
+        if not found:
+            _say("no launch of the program came by: it used no CUDA, or its environment was cleaned")
+        code = code if code >= 0 else 128 - code
+        return code or int(any(counts["differing"] for counts in found))
+
+
+def record_table(program: tuple[str, ...], folder: Path, library: Path) -> Table:
+    """Record the program once, with the log of its launches beside, and tabulate what they touched."""
+    from tileprof.record import Options, cuda  # noqa: PLC0415 - heavy
+    from tileprof.record.cuda import raw  # noqa: PLC0415 - likewise
+    from tileprof.record.cuda.settings import Settings  # noqa: PLC0415 - likewise
+    from tileprof.runtime import acs  # noqa: PLC0415 - likewise
+    from tileprof.trace import load  # noqa: PLC0415 - likewise
+
+    trace, records = folder / "recorded.tileprof", folder / "raw"
+    with _variables(acs.environment(library, acs.Settings("log", folder))):
+        code = cuda.record(Options(program, trace), Settings(passes=("accesses",), raw=records))
+    if code != 0:
+        raise UserError(f"the program ended with exit code {code} while it was recorded: there is no table")
+    processes = raw.processes(records / "accesses")
+    process = max(processes, key=lambda p: sum(event["e"] == "launch" for event in p.events))
+    log = folder / f"launches-{process.folder.name.rpartition('-')[2]}"
+    if not log.exists():
+        raise UserError(
+            "the program's launches were recorded, but their parameters were not seen: nothing was preloaded"
+        )
+    joined = acs.instances(load(trace), process.events, acs.read_log(log))
+    table = acs.tabulate(joined.instances, " ".join(program))
+    table.without = joined.without
+    return table
+
+
+@contextmanager
+def _variables(added: dict[str, str]) -> Iterator[None]:
+    """For programs that are started meanwhile."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _say_table(table: Table, kept: Path | None) -> None:
+    lost = sum(table.without.values())
+    _say(
+        f"the footprint table has {table.count:,} entries for {table.launches:,} of {table.launches + lost:,} recorded "
+        "launches" + (f"; it is kept in {kept}" if kept else "; --table FILE keeps it")
+    )
+    for why, count in sorted(table.without.items(), key=lambda item: -item[1])[:_SHOWN]:
+        _say(f"  {count:,} launches stand for all memory: {why}")
+
+
+def _say_counts(counts: dict[str, Any], *, checked: bool) -> None:
+    launches = int(counts["launches"])
+    if checked:
+        said = (
+            f"{counts['checked']:,} of {launches:,} launches were made in other orders as well, then in stream order: "
+        )
+        differing = int(counts["differing"])
+        _say(
+            said
+            + (f"memory DIFFERED after {differing:,} segments" if differing else "memory was the same, bit for bit")
+        )
+        for symbol, count in sorted(counts["differences"].items(), key=lambda item: -item[1])[:_SHOWN]:
+            _say(f"  {count:,} times where {symbol} writes")
+    else:
+        known = (launches - int(counts["unknown"])) / max(1, launches)
+        _say(
+            f"the table knew {known:.0%} of {launches:,} launches; {counts['spread']:,} went to other streams, with "
+            f"{counts['waits']:,} waits; {counts['graph_kernels']:,} ran in {counts['graph_launches']:,} launches of "
+            f"{counts['graphs']:,} graphs; everything was ordered around {counts['barriers']:,} calls"
+        )
+    for name, what in (("reasons", "launches stood for all memory:"), ("calls", "calls of")):
+        for text, count in sorted(counts[name].items(), key=lambda item: -item[1])[:_SHOWN]:
+            _say(f"  {count:,} {what} {text}")
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"tileprof: {sentence}\n")
+    sys.stderr.flush()

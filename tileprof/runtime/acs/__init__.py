@@ -1,0 +1,26 @@
+"""Kernels of an unmodified program out of order, on several streams (Durvasula et al., arXiv:2401.12377, "ACS").
+
+`build` compiles the library that is preloaded into the program; `table` makes the footprint table that it reads from what a
+recording and a log of launches say (`instances`); `session` runs programs with it.
+"""
+
+from __future__ import annotations
+
+from tileprof.runtime.acs.build import build
+from tileprof.runtime.acs.instances import Logged, instances, read_log
+from tileprof.runtime.acs.session import Mode, Settings, environment, results
+from tileprof.runtime.acs.table import Instance, Table, tabulate
+
+__all__ = [
+    "Instance",
+    "Logged",
+    "Mode",
+    "Settings",
+    "Table",
+    "build",
+    "environment",
+    "instances",
+    "read_log",
+    "results",
+    "tabulate",
+]

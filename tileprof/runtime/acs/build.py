@@ -1,0 +1,56 @@
+"""Compiling the library that takes over a program's launches, once a machine, into a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+from pathlib import Path
+from typing import Final
+
+from tileprof import building
+from tileprof.errors import UserError
+
+SOURCES: Final = Path(__file__).parent / "native"
+FLAGS: Final = (
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-pthread",
+    "-fvisibility=hidden",
+    "-fno-toplevel-reorder",
+    f"-Wl,--version-script={SOURCES / 'exports.map'}",
+    "-Wl,-z,nodelete",
+)
+LIBRARY: Final = "libtileprof-acs.so"
+WHAT: Final = "the library that issues launches out of order"
+
+
+def build() -> Path:
+    """The library, compiled now if no build of it is in the cache.
+
+    Raises `UserError` with the compiler's own words when it fails, and on machines other than x86-64.
+    """
+    if platform.machine() != "x86_64":
+        raise UserError(f"{WHAT} is written for x86-64; this machine is {platform.machine()}")
+    compiler = _compiler()
+    version = building.run([compiler, "--version"], WHAT)
+    digest = hashlib.sha256(repr((version, FLAGS)).encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+
+    def make(work: Path) -> None:
+        units = [str(path) for path in sorted(SOURCES.glob("*.cpp"))]
+        building.run([compiler, *FLAGS, *units, "-ldl", "-o", str(work / LIBRARY)], WHAT)
+
+    folder = building.kept(building.cache_folder("acs") / digest.hexdigest()[:24], (LIBRARY,), make, WHAT)
+    return folder / LIBRARY
+
+
+def _compiler() -> str:
+    for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise UserError("No C++ compiler was found. Set CXX, or install g++ with the system's package manager.")

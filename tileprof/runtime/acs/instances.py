@@ -1,0 +1,218 @@
+"""Recorded launches joined with their parameters: what was touched, relative to the pointers among them.
+
+A trace says what launches touched, in buffers; the log that the preloaded library made in the same process says with which
+parameters they were made. A launch of the recorder's event log was announced while the logged call was under way, which joins
+the two. A word of the parameters is a pointer where it is an address in a buffer that was live.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.runtime.acs.table import Instance, Range, united
+from tileprof.trace.footprint import ATOMIC, READ, WRITE
+
+if TYPE_CHECKING:
+    from tileprof.trace import Trace
+
+BY_DATA: Final = re.compile(
+    r"index|gather|scatter|embedding|take|masked|nonzero|unique|sort|topk|select|bucket|histogram|put_|where_scan|cub",
+    re.IGNORECASE,
+)
+"""Kernels that may write where their data says: they stand for the whole buffer that they wrote into."""
+
+_POINTER_BYTES: Final = 8
+_SINGLES: Final = ("memcpy", "memset", "stream write value", "stream wait value")
+_OPAQUE: Final = frozenset({"child graph", "batch memory operations", "conditional node"})
+"""Rows of a trace that are no launches of kernels begin with, or are, these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A launch as the program made it: when the call began and returned (ns), the kernel, grid, block and shared memory."""
+
+    begin: int
+    end: int
+    symbol: str
+    shape: tuple[int, ...]
+    whole: bool
+    """Its parameters were read, and it may be made in another stream."""
+    parameters: bytes
+
+
+def read_log(path: Path) -> list[Logged]:
+    """The launches of a process, in order; a line that a killed process left unfinished is left out."""
+    out = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        words = line.split(" ")
+        if len(words) != 13 or not line.endswith("."):  # as engine.cpp writes them
+            continue
+        numbers = tuple(map(int, words[3:10]))
+        block = bytes.fromhex(words[12][:-1])[: int(words[11])]
+        out.append(Logged(int(words[0]), int(words[1]), words[2], numbers, words[10] == "1", block))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What came of a recording: instances, and how many launches stand for all memory, by why."""
+
+    instances: list[Instance]
+    without: dict[str, int]
+
+
+def instances(trace: Trace, events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]) -> Joined:
+    """An instance for each launch of the trace whose parameters are in the log and explain what it touched.
+
+    ``events``: the recorder's log of the process.
+    """
+    without: dict[str, int] = {}
+    out: list[Instance] = []
+    columns = trace.columns("launches")
+    reader = _Footprints(trace)
+    for row, call in _pairs(columns, events, logged):
+        why = "its call was not logged" if call is None else "" if call.whole else "its call may not be moved"
+        if not why and str(columns["coverage"][row]) == "conservative":
+            why = "the recorder does not know what it touches"
+        found = reader.instance(row, call) if not why and call is not None else None
+        if found is None:
+            why = why or "it reaches memory that none of its parameters points to"
+        if isinstance(found, str):
+            why = found
+        if why:
+            key = f"{why}: {columns['kernel'][row]}"
+            without[key] = without.get(key, 0) + 1
+        elif isinstance(found, Instance):
+            out.append(found)
+    return Joined(out, without)
+
+
+def _pairs(
+    columns: Mapping[str, Any], events: Iterable[Mapping[str, Any]], logged: Sequence[Logged]
+) -> Iterator[tuple[int, Logged | None]]:
+    """Rows of kernels in the trace, each with the call that made it."""
+    launches = _kept(list(events))
+    rows = [row for row, name in enumerate(columns["kernel"]) if not _is_single(str(name))]
+    calls = sorted(logged, key=lambda call: call.begin)
+    begins = [call.begin for call in calls]
+    for row, event in zip(rows, launches, strict=False):
+        at = bisect.bisect_right(begins, event["t"]) - 1
+        while at >= 0 and calls[at].end < event["t"] and at > bisect.bisect_right(begins, event["t"]) - 4:
+            at -= 1
+        call = calls[at] if at >= 0 and calls[at].begin <= event["t"] <= calls[at].end else None
+        same = call is not None and list(call.shape[:6]) == [*event["grid"], *event["block"]]
+        yield row, call if same and event["graph"] < 0 else None
+
+
+def _is_single(name: str) -> bool:
+    return name.startswith(_SINGLES) or name in _OPAQUE
+
+
+def _kept(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Launches that are in the trace: all, or those of marked regions where there are any."""
+    keeping = not any(event["e"] == "capture" for event in events)
+    out = []
+    for event in events:
+        if event["e"] == "capture":
+            keeping = bool(event["on"])
+        elif event["e"] == "launch" and keeping:
+            out.append(event)
+    return out
+
+
+class _Footprints:
+    """What launches of a trace touched, by buffer, at absolute addresses."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        buffers = trace.columns("buffers")
+        self._base = np.asarray(buffers["base"], np.int64)
+        self._end = self._base + np.asarray(buffers["bytes"], np.int64)
+        self._born = np.asarray(buffers["allocated_at"], np.int64)
+        freed = np.asarray(buffers["freed_at"], np.int64)
+        self._died = np.where(freed < 0, np.iinfo(np.int64).max, freed)
+        self._footprint = np.asarray(trace.columns("launches")["footprint"], np.int64)
+        self._hulls: dict[int, list[tuple[int, int, int, int]]] = {}
+
+    def instance(self, row: int, call: Logged) -> Instance | str:
+        """The launch relative to the pointers among its parameters, or why it is not to be had."""
+        touched = self._touched(row)
+        found = self._pointers(row, call.parameters)
+        used = {buffer for buffer, *_ in touched}
+        slots = tuple(offset for offset, (_, buffer) in found.items() if buffer in used)
+        if used - {found[offset][1] for offset in slots}:
+            return "it reaches memory that none of its parameters points to"
+        unused = tuple(offset for offset in found if offset not in slots)
+        address = [found[offset][0] for offset in slots]
+        of_buffer: dict[int, list[int]] = {}
+        for slot, offset in enumerate(slots):
+            of_buffer.setdefault(found[offset][1], []).append(slot)
+        reads: list[Range] = []
+        writes: list[Range] = []
+        by_data = BY_DATA.search(call.symbol) is not None
+        for buffer, mode, first, last in touched:
+            base, end = int(self._base[buffer]), int(self._end[buffer])
+            low, high = max(first, base), min(last, end)
+            # The nearest pointer below what was touched, else the nearest above: slots of a buffer keep their distances.
+            slot = max(of_buffer[buffer], key=lambda s: (address[s] <= low, -abs(address[s] - low)))
+            if mode in {READ, ATOMIC}:
+                reads.append((slot, base - address[slot], end - address[slot]))
+            if mode in {WRITE, ATOMIC}:
+                begin, stop = (base, end) if by_data else (low, high)
+                writes.append((slot, begin - address[slot], stop - address[slot]))
+        apart = tuple(
+            (group[0], other, address[other] - address[group[0]]) for group in of_buffer.values() for other in group[1:]
+        )
+        return Instance(call.symbol, call.shape, call.parameters, slots, united(reads), united(writes), apart, unused)
+
+    def _touched(self, row: int) -> list[tuple[int, int, int, int]]:
+        """Buffer, mode, first address and end, a row for each buffer and mode."""
+        buffers, offsets = self._trace.operands_of(row)
+        return [
+            (
+                int(buffers[slot]),
+                mode,
+                int(self._base[buffers[slot]] + offsets[slot]) + low,
+                int(self._base[buffers[slot]] + offsets[slot]) + high,
+            )
+            for slot, mode, low, high in self._hull(int(self._footprint[row]))
+        ]
+
+    def _hull(self, footprint: int) -> list[tuple[int, int, int, int]]:
+        """Slot, mode, first byte and end of what a footprint touches."""
+        if footprint not in self._hulls:
+            boxes = self._trace.footprint(footprint).boxes
+            reach = [
+                (count.astype(np.int64) - 1) * stride
+                for count, stride in ((boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1))
+            ]
+            low = boxes.offset + sum(np.minimum(r, 0) for r in reach)
+            high = boxes.offset + boxes.length + sum(np.maximum(r, 0) for r in reach)
+            rows = []
+            for slot in np.unique(boxes.operand):
+                for mode in (READ, WRITE, ATOMIC):
+                    here = (boxes.operand == slot) & (boxes.mode == mode)
+                    if here.any():
+                        rows.append((int(slot), mode, int(low[here].min()), int(high[here].max())))
+            self._hulls[footprint] = rows
+        return self._hulls[footprint]
+
+    def _pointers(self, row: int, parameters: bytes) -> dict[int, tuple[int, int]]:
+        """Offset in the parameters to address and buffer, of the words that are addresses in live buffers."""
+        whole = len(parameters) // _POINTER_BYTES * _POINTER_BYTES
+        words = np.frombuffer(parameters[:whole], "<i8")
+        live = np.flatnonzero((self._born <= row) & (row < self._died))
+        order = live[np.argsort(self._base[live])]
+        at = np.searchsorted(self._base[order], words, side="right") - 1
+        out: dict[int, tuple[int, int]] = {}
+        for number, (word, place) in enumerate(zip(words.tolist(), at.tolist(), strict=True)):
+            if place >= 0 and word < self._end[order[place]] and word > 0:
+                out[number * _POINTER_BYTES] = (word, int(order[place]))
+        return out

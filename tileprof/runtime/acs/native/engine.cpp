@@ -1,0 +1,263 @@
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace tileprof::acs {
+
+namespace {
+
+constexpr size_t kMostGroups = 8;  // streams of the program whose launches are spread
+constexpr uint64_t kForeign = 512;  // launches, none of which the table knows, after which it is another program's
+
+// Beginnings of names of calls that change no order. What is in neither list is taken to: a new driver's calls, too.
+constexpr const char* kHarmless[] = {
+    "cuArray",          "cuCoredump",        "cuCtxGet",        "cuCtxPush",         "cuCtxPop",          "cuCtxSet",
+    "cuCtxCreate",      "cuCtxEnable",       "cuCtxAttach",     "cuDeviceGet",       "cuDeviceCan",       "cuDeviceComputeCapability",
+    "cuDevicePrimaryCtxGetState",            "cuDevicePrimaryCtxRetain",             "cuDevicePrimaryCtxSetFlags",
+    "cuDeviceTotalMem", "cuDriverGet",       "cuEventCreate",   "cuEventDestroy",    "cuEventElapsedTime", "cuEventQuery",
+    "cuEventSynchronize", "cuFlush",         "cuFuncGet",       "cuFuncSet",         "cuFuncIsLoaded",    "cuFuncLoad",
+    "cuGetErrorName",   "cuGetErrorString",  "cuGetExportTable", "cuGetProcAddress", "cuGraphAdd",        "cuGraphClone",
+    "cuGraphCreate",    "cuGraphDebug",      "cuGraphDestroy",  "cuGraphExecDestroy", "cuGraphExecGet",   "cuGraphExecKernel",
+    "cuGraphExecUpdate", "cuGraphGet",       "cuGraphInstantiate", "cuGraphKernelNode", "cuGraphNode",    "cuGraphRetain",
+    "cuGraphRelease",   "cuInit",            "cuIpcGet",        "cuKernelGet",       "cuKernelSet",       "cuLibraryGet",
+    "cuLibraryLoad",    "cuLibraryEnumerate", "cuLinkAdd",      "cuLinkComplete",    "cuLinkCreate",      "cuLinkDestroy",
+    "cuLogs",           "cuMemAddressReserve", "cuMemAlloc_v2", "cuMemAlloc",        "cuMemAllocHost",    "cuMemAllocManaged",
+    "cuMemAllocPitch",  "cuMemCreate",       "cuMemGetAccess",  "cuMemGetAddressRange", "cuMemGetAllocation", "cuMemGetHandle",
+    "cuMemGetInfo",     "cuMemHostAlloc",    "cuMemHostGet",    "cuMemHostRegister", "cuMemMap",          "cuMemPoolGet",
+    "cuMemPoolCreate",  "cuMemPoolSet",      "cuMemSetAccess",  "cuMemRetain",       "cuModuleEnumerate", "cuModuleGet",
+    "cuModuleLoad",     "cuOccupancy",       "cuPointerGet",    "cuProfiler",        "cuStreamBeginCaptureToGraphQuery",
+    "cuStreamCreate",   "cuStreamGet",       "cuStreamIsCapturing", "cuStreamSetAttribute", "cuTensorMap", "cuThreadExchange",
+    "cuUserObject",     "cuCtxResetPersistingL2Cache", "cuDeviceRegisterAsync", "cuCtxRecord", "cuCtxDetach", "cuMulticastGet",
+};
+// Of those, what does order: longer names that begin alike.
+constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy", "cuGraphicsMap"};
+
+// Set while this thread is in the engine: calls that the driver makes to itself, or from there, go through.
+thread_local bool inside = false;
+
+struct Inside {
+    Inside() { inside = true; }
+    ~Inside() { inside = false; }
+};
+
+bool begins(const char* name, const char* with) { return strncmp(name, with, strlen(with)) == 0; }
+
+uint64_t hash_of(const char* text) {
+    uint64_t hash = 0xcbf29ce484222325ull;
+    for (; *text != 0; ++text) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3ull;
+    return hash;
+}
+
+uint64_t now_ns() {
+    timespec t{};
+    clock_gettime(CLOCK_REALTIME, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1000000000ull + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void put_hex(std::string* out, const void* bytes, size_t count) {
+    static const char digits[] = "0123456789abcdef";
+    const auto* from = static_cast<const unsigned char*>(bytes);
+    for (size_t i = 0; i < count; ++i) {
+        *out += digits[from[i] >> 4];
+        *out += digits[from[i] & 15];
+    }
+}
+
+}  // namespace
+
+Meaning meaning_of(const char* symbol) {
+    if (begins(symbol, "cuStreamBeginCapture")) return Meaning::kCaptureBegins;
+    if (begins(symbol, "cuStreamEndCapture")) return Meaning::kCaptureEnds;
+    if (begins(symbol, "cuModuleUnload") || begins(symbol, "cuLibraryUnload")) return Meaning::kUnloads;
+    for (const char* name : kOrderedYet)
+        if (begins(symbol, name)) return Meaning::kOrdered;
+    for (const char* name : kHarmless)
+        if (begins(symbol, name)) return Meaning::kHarmless;
+    return Meaning::kOrdered;
+}
+
+Engine& engine() {
+    static Engine* made = new Engine;
+    return *made;
+}
+
+std::string Engine::start() {
+    const char* path = getenv("TILEPROF_ACS");
+    if (path == nullptr) return "";
+    std::string wrong = options_.read(path);
+    if (!wrong.empty()) return wrong;
+    if (options_.lanes < 1 || options_.lanes > kMostLanes || options_.window < 1 || options_.segment < 1)
+        return "lanes, window or segment out of range";
+    if (options_.mode == Mode::kLog) {
+        log_ = fopen((options_.folder + "/launches-" + std::to_string(getpid())).c_str(), "w");
+        if (log_ == nullptr) return "cannot write to " + options_.folder;
+    } else if (!(wrong = table_.read(options_.table)).empty()) {
+        return wrong;
+    }
+    graphs_ = std::make_unique<Graphs>(&counts_);
+    on_ = true;
+    return "";
+}
+
+// The group of a stream, which is the active one from now on; nullptr where its launches stay as they are.
+Group* Engine::group_of(CUstream stream) {
+    if (stream == per_thread_stream()) return nullptr;
+    CUcontext context = nullptr;
+    if (Driver::get().cuCtxGetCurrent(&context) != kSuccess) return nullptr;
+    if (active_ != nullptr && active_->stream() == stream && active_->context() == context) return active_;
+    Group* found = nullptr;
+    for (const auto& group : groups_)
+        if (group->stream() == stream && group->context() == context) found = group.get();
+    if (found == nullptr && groups_.size() < kMostGroups) {
+        groups_.push_back(std::make_unique<Group>(context, stream, options_, &counts_));
+        found = groups_.back().get();
+    }
+    return found != nullptr && found->usable() ? found : nullptr;
+}
+
+// Everything that was placed is ordered before what its streams get next; `group`: that this may be ordered after it.
+CUresult Engine::barrier(Group* group, uint64_t id) {
+    CUresult failed = flush();
+    for (const auto& other : groups_)
+        if (dirty_ || other.get() == group)
+            if (CUresult result = other->join(id)) failed = result;
+    dirty_ = false;
+    return failed;
+}
+
+CUresult Engine::flush() {
+    if (held_.empty()) return kSuccess;
+    std::vector<Held> segment = std::move(held_);
+    held_.clear();
+    CUresult result = kSuccess;
+    if (options_.mode == Mode::kCheck) {
+        if ((result = active_->join(1))) return result;
+        return check(segment, active_->stream(), options_, &counts_);
+    }
+    ++counts_.segments;
+    if ((result = active_->join(1))) return result;
+    if (graphs_->launch(segment, active_->stream(), &result)) {
+        CUresult joined = active_->join(2);
+        return result != kSuccess ? result : joined;
+    }
+    for (Held& held : segment) {
+        held.launch.parameters = held.pointers.data();
+        held.launch.extra = nullptr;
+        if ((result = active_->place(held.launch, std::move(held.access), held.id, false))) return result;
+    }
+    dirty_ = true;
+    return kSuccess;
+}
+
+CUresult Engine::launched(const Launch& launch) {
+    if (inside) return issue(launch, launch.stream, launch.parameters, launch.extra);
+    Inside now;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (log_ != nullptr) return logged(launch);
+    if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
+    if (failure_ != kSuccess) {  // of a launch that was held back: said once, as the driver says it at a later call
+        CUresult failed = failure_;
+        failure_ = kSuccess;
+        return failed;
+    }
+    ++counts_.launches;
+    if (active_ != nullptr && launch.stream != active_->stream())
+        if (CUresult failed = barrier(nullptr, 3)) return failed;
+    Group* group = group_of(launch.stream);
+    bool capturing = false;
+    if (capturing_ > 0) {
+        int status = kCaptureNone;
+        capturing = Driver::get().cuStreamIsCapturing(launch.stream, &status) == kSuccess && status != kCaptureNone;
+    }
+    const Function& function = functions_.of(launch.function, table_);
+    const Entry* entry = nullptr;
+    const char* reason = group == nullptr ? "its stream or context" : !function.known ? "the driver does not name it" : immovable(launch);
+    if (reason == nullptr && function.entries != nullptr && parameters_.read(function, launch.parameters, launch.extra))
+        entry = function.entries->find(launch.shape, parameters_.words.data(), parameters_.words.size());
+    if (reason == nullptr && entry == nullptr)
+        reason = function.entries == nullptr ? "another kernel than any recorded" : "other parameters than any recorded";
+    if (group != active_ && group != nullptr) {
+        // It may wait for what other streams were given, as the default stream does: its lanes do so by waiting for it.
+        if (CUresult failed = barrier(group, 4)) return failed;
+        active_ = group;
+    }
+    if (entry == nullptr) {
+        ++counts_.unknown;
+        ++counts_.reasons[std::string(reason) + ": " + (function.known ? function.symbol : std::string("?"))];
+        say_foreign();
+        if (CUresult failed = barrier(group, hash_of(reason))) return failed;
+        return issue(launch, launch.stream, launch.parameters, launch.extra);
+    }
+    counts_.captured += capturing;
+    Access access;
+    entry->access(parameters_.words.data(), &access);
+    if (capturing || options_.mode == Mode::kStreams) {
+        dirty_ = true;
+        return group->place(launch, std::move(access), entry->id, capturing);
+    }
+    held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
+    dirty_ = true;
+    return held_.size() >= static_cast<size_t>(options_.segment) ? flush() : kSuccess;
+}
+
+void Engine::before(const char* symbol, Meaning meaning) {
+    if (!on_ || inside) return;
+    Inside now;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (log_ != nullptr || finished_) return;
+    ++counts_.barriers;
+    ++counts_.calls[symbol];
+    CUresult failed = flush();
+    if (failed != kSuccess) failure_ = failed;
+    for (const auto& group : groups_)
+        if (CUresult result = group->join(hash_of(symbol))) failure_ = result;
+    dirty_ = false;
+    if (meaning == Meaning::kCaptureBegins) ++capturing_;
+    if (meaning == Meaning::kCaptureEnds && capturing_ > 0) --capturing_;
+    if (meaning == Meaning::kUnloads) {
+        functions_.forget();
+        graphs_->forget();
+    }
+}
+
+void Engine::note_kernel(CUkernel kernel) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    functions_.note_kernel(kernel);
+}
+
+void Engine::say_foreign() {
+    if (foreign_said_ || counts_.launches < kForeign || counts_.unknown != counts_.launches) return;
+    foreign_said_ = true;
+    fprintf(stderr, "tileprof: none of the first %llu launches is in %s, which was recorded from: %s. The program runs in stream order\n",
+            static_cast<unsigned long long>(counts_.launches), options_.table.c_str(), table_.program().c_str());
+}
+
+// begin end symbol grid block shared stream bytes parameters, a line for each launch
+CUresult Engine::logged(const Launch& launch) {
+    const Function& function = functions_.of(launch.function, table_);
+    std::string line = std::to_string(now_ns());
+    const bool whole = function.known && parameters_.read(function, launch.parameters, launch.extra);
+    CUresult result = issue(launch, launch.stream, launch.parameters, launch.extra);
+    line += " " + std::to_string(now_ns()) + " " + (function.known ? function.symbol : "?");
+    const Shape& s = launch.shape;
+    for (unsigned value : {s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.shared_bytes}) line += " " + std::to_string(value);
+    const char* reason = immovable(launch);
+    line += std::string(" ") + (reason != nullptr || !whole ? "0" : "1") + " " + std::to_string(parameters_.bytes) + " ";
+    if (whole) put_hex(&line, parameters_.words.data(), parameters_.words.size() * 8);
+    line += ".\n";
+    fputs(line.c_str(), log_);
+    return result;
+}
+
+void Engine::finish() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!on_ || finished_) return;
+    finished_ = true;
+    if (log_ != nullptr) fflush(log_);
+    else if (counts_.launches != 0) counts_.write(options_.folder + "/acs-" + std::to_string(getpid()) + ".json");
+}
+
+}  // namespace tileprof::acs

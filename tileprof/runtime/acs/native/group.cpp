@@ -1,0 +1,104 @@
+#include "group.h"
+
+namespace tileprof::acs {
+
+namespace {
+
+// While it lives, this thread may make streams and events although a stream captures a graph.
+struct Relaxed {
+    Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    ~Relaxed() { Driver::get().cuThreadExchangeStreamCaptureMode(&mode); }
+    int mode = kCaptureRelaxed;
+};
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 29;
+}
+
+}  // namespace
+
+Group::Group(CUcontext context, CUstream stream, const Options& options, Counts* counts)
+    : context_(context),
+      streams_{stream},
+      window_(static_cast<size_t>(options.window), options.lanes),
+      recorded_(static_cast<size_t>(options.lanes)),
+      most_recorded_(static_cast<size_t>(options.window) + 8),
+      counts_(counts) {
+    Relaxed relaxed;
+    for (int lane = 1; lane < options.lanes; ++lane) {
+        CUstream made = nullptr;
+        usable_ = usable_ && Driver::get().cuStreamCreate(&made, kNonBlocking) == kSuccess;
+        streams_.push_back(made);
+    }
+}
+
+uint64_t Group::key(uint64_t id) {
+    const uint64_t out = mixed(mixed(mixed(1, last_but_one_), last_id_), id) | 1;
+    last_but_one_ = last_id_;
+    last_id_ = id;
+    return out;
+}
+
+// An event behind the last launch of a lane; nullptr and `failure_` where the driver refuses.
+const Group::Recorded* Group::record(int lane) {
+    std::deque<Recorded>& ring = recorded_[lane];
+    CUevent event = nullptr;
+    if (ring.size() >= most_recorded_) {
+        event = ring.front().event;
+        ring.pop_front();
+    } else {
+        Relaxed relaxed;
+        if ((failure_ = Driver::get().cuEventCreate(&event, kDisableTiming)) != kSuccess) return nullptr;
+    }
+    ring.push_back({window_.tail(lane), window_.clock(lane), event});
+    ++counts_->records;
+    if ((failure_ = Driver::get().cuEventRecord(event, streams_[lane])) == kSuccess) return &ring.back();
+    ring.clear();  // none of them is to be relied on any more
+    return nullptr;
+}
+
+const Group::Recorded* Group::event_after(int lane, uint64_t number) {
+    for (const Recorded& r : recorded_[lane])
+        if (r.number >= number) return &r;
+    if (window_.tail(lane) > number) {  // more has followed there, and is waited for as well: next time, record in time
+        ++counts_->missed;
+        if (uint64_t missed = window_.key_of(number)) wanted_.insert(missed);
+    }
+    return record(lane);
+}
+
+bool Group::wait(int lane, int other, uint64_t number) {
+    if (window_.clock(lane)[other] >= number) return true;
+    const Recorded* r = event_after(other, number);
+    if (r == nullptr) return false;
+    ++counts_->waits;
+    if ((failure_ = Driver::get().cuStreamWaitEvent(streams_[lane], r->event, 0)) != kSuccess) return false;
+    window_.learned(lane, r->clock);
+    return true;
+}
+
+CUresult Group::place(const Launch& launch, Access&& access, uint64_t id, bool capturing) {
+    const Placement placement = window_.place(access);
+    const int lane = placement.lane;
+    const uint64_t tail = window_.tail(lane);
+    const bool unrecorded = recorded_[lane].empty() || recorded_[lane].back().number < tail;
+    if (tail != 0 && unrecorded && (capturing || wanted_.count(window_.tail_key(lane)) != 0) && record(lane) == nullptr) return failure_;
+    for (int other = 0; other < window_.lanes(); ++other)
+        if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
+    if (CUresult failed = issue(launch, streams_[lane], launch.parameters, launch.extra)) return failed;
+    window_.add(std::move(access), lane, key(id));
+    ++counts_->placed;
+    ++counts_->lanes[lane];
+    counts_->spread += lane != 0;
+    return kSuccess;
+}
+
+CUresult Group::join(uint64_t id) {
+    for (int other = 1; other < window_.lanes(); ++other)
+        if (window_.tail(other) != 0 && !wait(0, other, window_.tail(other))) return failure_;
+    window_.barrier(key(id));
+    return kSuccess;
+}
+
+}  // namespace tileprof::acs

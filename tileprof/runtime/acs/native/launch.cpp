@@ -1,0 +1,105 @@
+#include "launch.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+namespace tileprof::acs {
+
+namespace {
+
+// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE
+constexpr uintptr_t kEnd = 0, kBuffer = 1, kBufferSize = 2;
+
+}  // namespace
+
+bool Parameters::read(const Function& function, void** parameters, void** extra) {
+    bytes = function.bytes;
+    words.assign((bytes + 7) / 8, 0);
+    auto* out = reinterpret_cast<char*>(words.data());
+    if (parameters != nullptr) {
+        for (size_t i = 0; i < function.layout.size(); ++i)
+            memcpy(out + function.layout[i].first, parameters[i], function.layout[i].second);
+        return true;
+    }
+    if (extra == nullptr) return function.layout.empty();
+    const void* from = nullptr;
+    size_t given = 0;
+    for (void** at = extra; reinterpret_cast<uintptr_t>(*at) != kEnd; at += 2) {
+        if (reinterpret_cast<uintptr_t>(*at) == kBuffer) from = at[1];
+        else if (reinterpret_cast<uintptr_t>(*at) == kBufferSize) given = *static_cast<size_t*>(at[1]);
+        else return false;
+    }
+    if (from == nullptr || given < bytes) return false;
+    const char* source = static_cast<const char*>(from);
+    for (const auto& [offset, size] : function.layout) memcpy(out + offset, source + offset, size);
+    return true;
+}
+
+const Function& Functions::of(CUfunction handle, const Table& table) {
+    std::unique_ptr<Function>& kept = functions_[handle];
+    if (kept != nullptr) return *kept;
+    kept = std::make_unique<Function>();
+    const Driver& driver = Driver::get();
+    kept->handle = handle;
+    if (kernels_.count(handle) != 0 &&
+        driver.cuKernelGetFunction(&kept->handle, reinterpret_cast<CUkernel>(handle)) != kSuccess)
+        return *kept;
+    const char* name = nullptr;
+    if (driver.cuFuncGetName(&name, kept->handle) != kSuccess || name == nullptr) return *kept;
+    kept->symbol = name;
+    for (size_t i = 0;; ++i) {
+        size_t offset = 0, size = 0;
+        if (driver.cuFuncGetParamInfo(kept->handle, i, &offset, &size) != kSuccess) break;
+        kept->layout.emplace_back(offset, size);
+        kept->bytes = std::max(kept->bytes, offset + size);
+    }
+    kept->known = true;
+    kept->entries = table.of(name);
+    return *kept;
+}
+
+CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra) {
+    const Driver& driver = Driver::get();
+    const Shape& s = launch.shape;
+    if (!launch.extended)
+        return driver.cuLaunchKernel(launch.function, s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2],
+                                     s.shared_bytes, stream, parameters, extra);
+    LaunchConfig config{{s.grid[0], s.grid[1], s.grid[2]}, {s.block[0], s.block[1], s.block[2]}, s.shared_bytes, stream,
+                        const_cast<Attribute*>(launch.attributes), launch.attribute_count};
+    // A kernel that may begin before the one ahead of it ends was written for the one that the program put there.
+    Attribute kept[16];
+    for (unsigned i = 0; i < launch.attribute_count; ++i)
+        if (launch.attributes[i].id == kProgrammatic && launch.attribute_count <= 16) {
+            memcpy(kept, launch.attributes, launch.attribute_count * sizeof(Attribute));
+            for (unsigned k = 0; k < launch.attribute_count; ++k)
+                if (kept[k].id == kProgrammatic) kept[k].id = kIgnored;
+            config.attributes = kept;
+            break;
+        }
+    return driver.cuLaunchKernelEx(&config, launch.function, parameters, extra);
+}
+
+const char* immovable(const Launch& launch) {
+    for (unsigned i = 0; i < launch.attribute_count; ++i) {
+        switch (launch.attributes[i].id) {
+            case kIgnored:
+            case kCluster:
+            case kSpreadOverCluster:
+            case kPriority: break;
+            case kProgrammatic:
+                if (launch.attribute_count > 16) return "attributes";
+                break;
+            case kCooperative:
+                if (launch.attributes[i].value != 0) return "a cooperative launch";
+                break;
+            case kProgrammaticEvent:
+            case kCompletionEvent: return "an event of the launch";
+            case kDeviceUpdatable: return "a node that kernels update";
+            default: break;  // 1, 9, 10, 11, 14, 16: how it runs, not when
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace tileprof::acs

@@ -1,0 +1,60 @@
+// A launch as the program made it, and what is known of its function.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "driver.h"
+#include "table.h"
+
+namespace tileprof::acs {
+
+struct Launch {
+    CUfunction function;  // or a CUkernel
+    Shape shape;
+    CUstream stream;
+    const Attribute* attributes;
+    unsigned attribute_count;
+    void** parameters;
+    void** extra;
+    bool extended;  // cuLaunchKernelEx
+};
+
+struct Function {
+    CUfunction handle = nullptr;
+    std::string symbol;
+    std::vector<std::pair<size_t, size_t>> layout;  // offset and bytes of each parameter
+    size_t bytes = 0;
+    bool known = false;  // the driver told all of the above
+    const KernelEntries* entries = nullptr;
+};
+
+// Parameters as one block, in whole words; zeros between and behind.
+struct Parameters {
+    std::vector<uint64_t> words;
+    size_t bytes = 0;
+    bool read(const Function& function, void** parameters, void** extra);
+};
+
+// Functions by the handle that launches name them by.
+class Functions {
+   public:
+    const Function& of(CUfunction handle, const Table& table);
+    void note_kernel(CUkernel kernel) { kernels_.insert(kernel); }
+    void forget() { functions_.clear(); }  // a module goes: the driver gives handles out again
+
+   private:
+    std::unordered_map<const void*, std::unique_ptr<Function>> functions_;
+    std::unordered_set<const void*> kernels_;
+};
+
+// Makes the launch in a stream, with or without the program's own attributes about what it may overlap with.
+CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** extra);
+
+// Why such a launch is left where the program put it; nullptr where it may go elsewhere.
+const char* immovable(const Launch& launch);
+
+}  // namespace tileprof::acs

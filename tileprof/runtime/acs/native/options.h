@@ -1,0 +1,40 @@
+// What the library is told, and what it tells: one file each.
+#pragma once
+
+#include <stdint.h>
+
+#include <map>
+#include <string>
+
+namespace tileprof::acs {
+
+enum class Mode { kLog, kStreams, kGraph, kCheck };
+
+// Read from the file that TILEPROF_ACS names: a name and a value a line.
+struct Options {
+    Mode mode = Mode::kStreams;
+    std::string table, folder;
+    int lanes = 8;
+    int window = 128;
+    int segment = 256;  // launches that a captured or checked segment holds at most
+    int orders = 2;     // in which a segment is checked, beside stream order
+    uint64_t seed = 0;
+    uint64_t memory_bytes = 8ull << 30;  // copied for a check, at most
+
+    std::string read(const char* path);  // "" or what is wrong
+};
+
+// Written as JSON when the process ends.
+struct Counts {
+    uint64_t launches = 0, placed = 0, unknown = 0, barriers = 0, waits = 0, records = 0, missed = 0, spread = 0;
+    uint64_t graphs = 0, graph_launches = 0, graph_kernels = 0, updated = 0, segments = 0, checked = 0, unchecked = 0, differing = 0;
+    uint64_t captured = 0;
+    std::map<std::string, uint64_t> reasons;  // why launches stood for all memory
+    std::map<std::string, uint64_t> calls;    // that everything was ordered around
+    std::map<std::string, uint64_t> differences;
+    std::map<int, uint64_t> lanes;
+
+    void write(const std::string& path) const;
+};
+
+}  // namespace tileprof::acs

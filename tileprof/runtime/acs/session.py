@@ -1,0 +1,56 @@
+"""Running a program with the library preloaded, and what the library says afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from tileprof.errors import UserError
+
+Mode = Literal["log", "streams", "graph", "check"]
+
+CONFIGURATION: Final = "TILEPROF_ACS"
+"""Names the file that tells the library what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the library is told. ``lanes``: streams, the program's own among them; ``window``: launches that a new one is
+    compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is
+    checked.
+    """
+
+    mode: Mode
+    folder: Path
+    table: Path | None = None
+    lanes: int = 8
+    window: int = 128
+    segment: int = 256
+    orders: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= 32:
+            raise UserError(f"--streams takes 1 to 32 streams, not {self.lanes}")
+        for name, value in (("--window", self.window), ("segment", self.segment), ("orders", self.orders)):
+            if value < 1:
+                raise UserError(f"{name} takes a number from 1, not {value}")
+
+
+def environment(library: Path, settings: Settings) -> dict[str, str]:
+    """The variables that the program needs on top of its own; writes the library's configuration into the folder."""
+    lines = [f"{name} {getattr(settings, name)}" for name in ("mode", "lanes", "window", "segment", "orders", "seed")]
+    lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
+    path = settings.folder / f"acs-{settings.mode}.conf"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    preloaded = " ".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))
+    return {"LD_PRELOAD": preloaded, CONFIGURATION: str(path)}
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What the library counted, by process, most launches first."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("acs-*.json")]
+    return sorted(found, key=lambda counts: -int(counts["launches"]))

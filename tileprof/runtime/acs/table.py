@@ -1,0 +1,157 @@
+"""The footprint table: what launches touch, relative to their pointer arguments, by kernel, shape and other arguments.
+
+`native/table.h` describes the file and reads it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_RANGES: Final = 8
+"""Of a slot and mode; beyond, the range around all of them stands."""
+
+Range = tuple[int, int, int]
+"""Slot, first byte and end, from the slot's address on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A recorded launch: its parameters as one block, which of them are pointers, and what was reached through those.
+
+    ``shape`` is grid, block and dynamic shared memory, seven numbers. ``slots`` are offsets of pointers in the parameters.
+    ``apart``: slots that lay in one buffer, ``(one, other, address of other - address of one)``. ``unused``: offsets of words
+    that look like pointers and through which nothing was reached.
+    """
+
+    symbol: str
+    shape: tuple[int, ...]
+    parameters: bytes
+    slots: tuple[int, ...]
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+    apart: tuple[tuple[int, int, int], ...] = ()
+    unused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Stands for all launches whose parameters agree with ``parameters`` where ``mask`` has ones."""
+
+    instance: Instance
+    mask: bytes
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+    count: int
+
+
+@dataclass(slots=True)
+class Table:
+    """Entries by kernel symbol, and how many launches had none."""
+
+    program: str
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    launches: int = 0
+    """Recorded."""
+    without: dict[str, int] = field(default_factory=dict)
+    """Launches that stand for all memory, by why."""
+
+    @property
+    def count(self) -> int:
+        """Entries."""
+        return sum(map(len, self.entries.values()))
+
+    def lines(self) -> Iterable[str]:
+        """The file, line by line."""
+        yield "tileprof-acs 1"
+        yield f"program {' '.join(self.program.split())}"
+        for symbol, entries in self.entries.items():
+            yield f"kernel {symbol}"
+            for entry in entries:
+                made = entry.instance
+                yield f"entry {' '.join(map(str, made.shape))} {len(made.parameters)}"
+                if made.parameters:
+                    yield f"bytes {made.parameters.hex()} {entry.mask.hex()}"
+                yield from (f"slot {offset}" for offset in made.slots)
+                yield from (f"apart {one} {other} {difference}" for one, other, difference in made.apart)
+                yield from (f"null {offset} 0" for offset in made.unused)
+                yield from (f"read {slot} {low} {high}" for slot, low, high in entry.reads)
+                yield from (f"write {slot} {low} {high}" for slot, low, high in entry.writes)
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        path.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
+
+
+def tabulate(found: Iterable[Instance], program: str) -> Table:
+    """The table of all instances.
+
+    Words of the parameters that differ between launches which touch the same bytes (seeds, scalars, padding) do not decide
+    what is touched and are not compared; where the others do not tell two footprints apart, their union stands for both.
+    """
+    groups: dict[tuple[object, ...], list[Instance]] = defaultdict(list)
+    table = Table(program)
+    for made in found:
+        table.launches += 1
+        key = (made.symbol, made.shape, len(made.parameters), made.slots, made.apart, made.unused)
+        groups[key].append(made)
+    for group in groups.values():
+        table.entries.setdefault(group[0].symbol, []).extend(_entries(group))
+    return table
+
+
+def _entries(group: Sequence[Instance]) -> list[Entry]:
+    """Entries of launches of one kernel, shape and structure of parameters."""
+    words = np.array([_words(made.parameters) for made in group])
+    words[:, _pointers(group[0])] = 0
+    labels: dict[tuple[object, ...], int] = {}
+    footprint = np.array([labels.setdefault((made.reads, made.writes), len(labels)) for made in group])
+    free = np.zeros(words.shape[1], bool)
+    for label in range(len(labels)):
+        rows = words[footprint == label]
+        free |= (rows != rows[0]).any(axis=0)
+    free[_pointers(group[0])] = True
+    deciding = words[:, ~free]
+    _, first, which = np.unique(deciding, axis=0, return_index=True, return_inverse=True)
+    mask = np.where(free, 0, 0xFFFFFFFF).astype("<u4").tobytes()[: len(group[0].parameters)]
+    out = []
+    for number, at in enumerate(first):
+        members = [group[row] for row in np.flatnonzero(which.ravel() == number).tolist()]
+        reads = united([r for made in members for r in made.reads])
+        writes = united([r for made in members for r in made.writes])
+        out.append(Entry(group[at], mask, reads, writes, len(members)))
+    return out
+
+
+def _words(parameters: bytes) -> NDArray[np.uint32]:
+    return np.frombuffer(parameters + bytes(-len(parameters) % 4), "<u4").astype(np.uint32)
+
+
+def _pointers(made: Instance) -> list[int]:
+    """Words of the parameters that pointers take up."""
+    return [word for offset in (*made.slots, *made.unused) for word in (offset // 4, offset // 4 + 1)]
+
+
+def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The same bytes in as few ranges, at most `MOST_RANGES` a slot."""
+    by_slot: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for slot, low, high in ranges:
+        by_slot[slot].append((low, high))
+    out: list[Range] = []
+    for slot, pairs in sorted(by_slot.items()):
+        merged: list[tuple[int, int]] = []
+        for low, high in sorted(pairs):
+            if merged and low <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+            else:
+                merged.append((low, high))
+        if len(merged) > MOST_RANGES:
+            merged = [(merged[0][0], merged[-1][1])]
+        out += [(slot, low, high) for low, high in merged]
+    return tuple(out)

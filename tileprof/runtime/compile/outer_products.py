@@ -1,0 +1,36 @@
+"""Batched products over a single column, as multiplications, which Inductor fuses with what is around them.
+
+The angles of rotary embeddings are one: frequencies times positions. As a product it costs a call of cuBLAS and parts the few kernels beside a decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import fx
+
+from tileprof.runtime.compile import aten
+from tileprof.runtime.compile.aten import ATEN
+
+
+def outer_products_as_multiplications(graph: fx.Graph, taken: Collection[fx.Node]) -> int:
+    """Replace such products, but for those that are ``taken``; how many there were. Each element is one product, rounded once, either way."""
+    found = 0
+    for node in list(graph.nodes):
+        if not aten.calls(node, ATEN.bmm.default) or node in taken:
+            continue
+        first, second = node.args
+        columns, value = aten.shape(first), aten.tensor(node)
+        if columns is None or value is None or columns[2] != 1 or not value.is_contiguous():
+            continue
+        with graph.inserting_before(node):
+            made = graph.call_function(ATEN.mul.Tensor, (first, second))
+        with value.fake_mode:
+            made.meta["val"] = ATEN.mul.Tensor(first.meta["val"], second.meta["val"])
+        if made.meta["val"].stride() != value.stride() or made.meta["val"].dtype != value.dtype:
+            graph.erase_node(made)
+            continue
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
+        found += 1
+    return found

@@ -1,0 +1,64 @@
+"""What a co-pilot prefers: the order in which it takes ready tasks, and what it sends before its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tileprof.errors import UserError
+from tileprof.runtime.persistent.cost import tile_us
+from tileprof.runtime.persistent.dealing import MOST_AHEAD
+from tileprof.runtime.persistent.plan import I32, Plan
+
+ORDERS: Final = ("stages", "critical")
+"""Stage by stage in the plan's order, or the task first that the longest chain of tasks waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """``order``: one of `ORDERS`. ``affinity``: a cluster that has completed the last input of a task gets that task
+    first, which then may find it in its SM's cache or the L2 nearby. ``speculate``: tasks are sent before they are ready
+    where a cluster has room, and the cluster awaits their semaphores. ``depth``: tasks that a cluster is sent and has not
+    completed, at most.
+    """
+
+    order: str = "critical"
+    affinity: bool = False
+    speculate: bool = True
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise UserError(f"there is no order {self.order!r} of a co-pilot; there are {', '.join(ORDERS)}")
+        if not 1 <= self.depth <= MOST_AHEAD:
+            raise UserError(f"a cluster is sent 1 to {MOST_AHEAD} tasks ahead, not {self.depth}")
+
+
+def places(plan: Plan, choices: Choices) -> I32:
+    """``[T]``: the place of every task in the order in which ready ones are taken."""
+    turn = np.arange(len(plan.tasks)) - np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))
+    keys: list[Any] = [turn, plan.tasks[:, 0]]
+    if choices.order == "critical":
+        keys.append(-upward_us(plan))
+    order = np.lexsort(keys)
+    found = np.empty(len(order), np.int32)
+    found[order] = np.arange(len(order))
+    return found
+
+
+def upward_us(plan: Plan) -> np.ndarray:
+    """``[T]``: modelled microseconds from a task's begin to the end of the longest chain of tasks that wait for it."""
+    waiter = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.wait_ptr))
+    poster = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))
+    found, behind = np.zeros(len(plan.tasks)), np.zeros(max(1, plan.semaphores))
+    for number in reversed(range(len(plan.stages))):  # a task waits for earlier stages only
+        mine = plan.tasks[:, 0] == number
+        longest = np.zeros(len(plan.tasks))
+        posts = mine[poster]
+        np.maximum.at(longest, poster[posts], behind[plan.posts[posts]])
+        found[mine] = tile_us(plan.stages[number], plan.split) + longest[mine]
+        waits = mine[waiter]
+        np.maximum.at(behind, plan.waits[waits, 2], found[waiter[waits]])
+    return np.round(found, 6)

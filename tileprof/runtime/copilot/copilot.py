@@ -1,0 +1,97 @@
+"""A co-pilot's thread and the memory that it shares with a kernel."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tileprof.runtime.persistent.dealing import link_words
+from tileprof.runtime.persistent.plan import Plan
+
+_MEMORIES: Final[list[Any]] = []
+"""Of all co-pilots that were: a captured graph may be replayed when its pipeline is gone, and finds the word that ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of a co-pilot so far: ``runs``, ``commands``, of these sent ``ahead`` of their inputs and to the ``own`` cluster of
+    their last input; ``batches`` of completions that it found at once, and the most in one.
+    """
+
+    runs: int
+    commands: int
+    ahead: int
+    own: int
+    batches: int
+    most_in_batch: int
+
+
+class Copilot:
+    """Deals the tasks of a plan's kernel for as long as it exists: a thread of this process, which ends with it, and
+    page-locked memory that both read and write.
+
+    Kernels that wait for a thread that has ended see its last word, and end. ``library``: as `build.compiled` makes it.
+    ``flies``: in a thread; tests let it `step`.
+    """
+
+    def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
+        self._library, self._flies = _loaded(library), flies
+        self.memory = torch.zeros(link_words(plan), dtype=torch.int64, pin_memory=pinned)
+        _MEMORIES.append(self.memory)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pilot = self._library.pilot_new(self.data_ptr())
+        if self._flies:
+            self._library.pilot_start(self._pilot)
+        self._end = weakref.finalize(self, self._library.pilot_delete, self._pilot)
+
+    def data_ptr(self) -> int:
+        """Where the memory is, for CPU and GPU alike: they share addresses."""
+        return int(self.memory.data_ptr())
+
+    def zero_(self) -> None:
+        """Begin anew, while no kernel runs: with a new thread, as before the first run."""
+        self._end()
+        self.memory.zero_()
+        self._begin()
+
+    def step(self) -> bool:
+        """Take what has been completed, and deal; whether there was anything. For co-pilots without a thread."""
+        return bool(self._library.pilot_step(self._pilot))
+
+    @property
+    def stepping(self) -> tuple[Any, int]:
+        """`step` as a C function, and what it takes."""
+        return self._library.pilot_step, int(self._pilot)
+
+    def counts(self) -> Counts:
+        """What it has done; to be asked while no kernel runs."""
+        six = (ctypes.c_uint64 * 6)()
+        self._library.pilot_counts(self._pilot, six)
+        return Counts(*six)
+
+    def close(self) -> None:
+        """End the thread, and kernels that wait for it."""
+        self._end()
+
+
+@cache
+def _loaded(library: Path) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(library))
+    loaded.pilot_new.restype = ctypes.c_void_p
+    for name, arguments in (
+        ("pilot_new", [ctypes.c_void_p]),
+        ("pilot_step", [ctypes.c_void_p]),
+        ("pilot_start", [ctypes.c_void_p]),
+        ("pilot_delete", [ctypes.c_void_p]),
+        ("pilot_counts", [ctypes.c_void_p, ctypes.c_void_p]),
+    ):
+        getattr(loaded, name).argtypes = arguments
+    return loaded

@@ -1,0 +1,286 @@
+"""What the blocks of a whole-model kernel did in one replay: when each tile began and ended, on which block, and what it touched.
+
+The kernels write clocks on request (the GPU's nanosecond timer). Tiles are tasks of transformer blocks, and a block's share of a decoder's stage. A kernel has one block per SM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.runtime.executor import Touches
+
+if TYPE_CHECKING:
+    from tileprof.runtime.convnet.plan import Plan as NetworkPlan
+    from tileprof.runtime.decode.shape import DecoderShape
+    from tileprof.runtime.encoder.plan import Plan
+
+READ, WRITE = 0, 1
+DECODER_STAGES: Final = ("qkv", "attention", "output", "gate", "down", "head")
+_HALF: Final = 2  # bytes of an element
+_GROUP: Final = 8  # rows of a product that a block computes together
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """Tiles of a stage that ran: ``block``, ``begin_ns`` (its inputs were there) and ``end_ns`` of each, what they touch, and floating point operations of all."""
+
+    name: str
+    block: I64
+    begin_ns: I64
+    end_ns: I64
+    touches: Touches
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One replay. ``buffers``: name, bytes and kind (``parameter``, ``input``, ``activation``) by the number that touches give; times count from the first tile's begin."""
+
+    name: str
+    buffers: tuple[tuple[str, int, str], ...]
+    stages: tuple[StageRun, ...]
+    threads: int
+    shared_bytes: int
+
+    @property
+    def span_ns(self) -> int:
+        """From the first begin to the last end."""
+        return max(int(stage.end_ns.max()) for stage in self.stages)
+
+
+Observer = Callable[[Any, Any, list[Any]], None]
+"""Gets each region that runs, its device and inputs, before it runs."""
+
+_OBSERVER: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Regions that this thread runs meanwhile are shown to ``observer`` first."""
+    token = _OBSERVER.set(observer)
+    try:
+        yield
+    finally:
+        _OBSERVER.reset(token)
+
+
+def observer() -> Observer | None:
+    """Who wants to see regions that this thread runs."""
+    return _OBSERVER.get()
+
+
+class _Buffers:
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[int, int, str]] = {}
+
+    def number(self, name: str, size: int, kind: str) -> int:
+        """The number of a buffer, which grows to the largest size that is asked for."""
+        at, known, kind = self.rows.get(name, (len(self.rows), 0, kind))
+        self.rows[name] = at, max(size, known), kind
+        return at
+
+    @property
+    def all(self) -> tuple[tuple[str, int, str], ...]:
+        return tuple((name, size, kind) for name, (_, size, kind) in self.rows.items())
+
+
+def of_blocks(plan: Plan, stamps: Any, threads: int, shared_bytes: int) -> Timeline:
+    """A run of transformer blocks. ``stamps`` [tasks, 4]: when a task was taken, its first activations were there, its sums were complete, it had ended."""
+    from tileprof.runtime.encoder.plan import Finish, Tiled, touches  # noqa: PLC0415 - beside its use
+
+    stamps = np.asarray(stamps, np.int64)
+    block_of = np.zeros(len(plan.tasks), np.int64)
+    for number, tasks in enumerate(plan.blocks):
+        block_of[list(tasks)] = number
+    start = int(stamps[stamps > 0].min())
+    buffers, program = _Buffers(), plan.program
+    outside = {name: (rows, columns, 2) for name, rows, columns in program.outputs} | {
+        name: (max(s.rows for s in program.stages), 0, 2) for name in program.activations
+    }
+    by_stage: dict[int, list[int]] = {}
+    for number, task in enumerate(plan.tasks):
+        by_stage.setdefault(task.stage, []).append(number)
+    runs = []
+    for at, stage in enumerate(plan.stages):
+        rows: list[tuple[int, ...]] = []
+        for tile, number in enumerate(by_stage[at]):
+            touched = touches(stage, plan.tasks[number])
+            for mode, boxes in ((READ, touched.reads), (WRITE, touched.writes)):
+                for name, row, row_end, column, column_end in boxes:
+                    if row_end <= row or column_end <= column:  # a cluster's last tiles may lie behind the last row
+                        continue
+                    height, pitch, size = plan.sizes.get(name) or outside.get(name, (row_end, 0, 2))
+                    kind = "activation" if name in plan.sizes or mode == WRITE else "input"
+                    pitch = pitch or column_end
+                    buffer = buffers.number(name, max(height, row_end) * pitch * size, kind)
+                    rows.append((tile, buffer, mode, (row * pitch + column) * size, (column_end - column) * size, row_end - row, pitch * size, 1, 0))  # fmt: skip
+            if isinstance(stage, Tiled) and touched.reads[0][2] > touched.reads[0][1]:
+                product, task = stage.product, plan.tasks[number]
+                wide, deep = (
+                    min(stage.width, product.columns - task.column),
+                    product.depth // stage.splits,
+                )
+                buffer = buffers.number(product.weight, 2 * product.depth * product.columns, "parameter")
+                if product.k_major:
+                    box = 2 * (task.column * product.depth + task.part), 2 * deep, wide, 2 * product.depth
+                else:
+                    box = 2 * (task.part * product.columns + task.column), 2 * wide, deep, 2 * product.columns
+                rows.append((tile, buffer, READ, *box, 1, 0))
+        numbers = by_stage[at]
+        arrived = np.where(stamps[numbers, 1] > 0, stamps[numbers, 1], stamps[numbers, 0])
+        flops = 2 * stage.product.rows * stage.product.columns * stage.product.depth if isinstance(stage, Tiled) else 0
+        name = f"{stage.name} (end)" if isinstance(stage, Finish) else stage.name
+        runs.append(StageRun(name, block_of[numbers], arrived - start, stamps[numbers, 3] - start, Touches.of(rows), flops))  # fmt: skip
+    return Timeline(program.name, buffers.all, tuple(runs), threads, shared_bytes)
+
+
+def of_decoder(shape: DecoderShape, blocks: int, cached: int, clocks: Any, threads: int, shared_bytes: int) -> Timeline:
+    """A run of a decoder with ``cached`` positions attended. ``clocks`` [blocks, layers + 1, stages, 4]: a stage begins, its activations are there, it computes, it has ended.
+
+    Sums of chunks that blocks add up within the attention stage are not among the touches.
+    """
+    clocks = np.asarray(clocks, np.int64).reshape(blocks, shape.layers + 1, len(DECODER_STAGES), 4)
+    start = int(clocks[clocks > 0].min())
+    shares = _Shares(shape, blocks, cached)
+    runs = []
+    for layer in range(shape.layers + 1):
+        for number, kind in enumerate(DECODER_STAGES):
+            if (kind == "head") != (layer == shape.layers):
+                continue
+            here = clocks[:, layer, number]
+            ran = np.flatnonzero(here.max(axis=1) > 0)
+            begin = np.where(here[ran, 1] > 0, here[ran, 1], here[ran, 0])
+            end = here[ran].max(axis=1)
+            rows = [(tile, *row) for tile, block in enumerate(ran) for row in shares.touches(layer, kind, int(block))]
+            runs.append(StageRun(f"{kind} {layer}" if kind != "head" else kind, ran, begin - start, end - start, Touches.of(rows), shares.flops(kind)))  # fmt: skip
+    return Timeline(f"decoder, {shape.layers} layers", shares.buffers.all, tuple(runs), threads, shared_bytes)
+
+
+def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -> Timeline:
+    """A run of a convolutional network. ``times`` [tasks, moments]: a task begins to wait, has what it awaits, ..., has stored, has posted; 0 where it has no such moment."""
+    from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+
+    times = np.asarray(times, np.int64)
+    block_of = np.repeat(np.arange(plan.blocks), np.diff(plan.heads, axis=1)[:, 0])
+    layers, tilings, start = plan.network.layers, plan.tilings, int(times[times > 0].min())
+    buffers = _Buffers()
+    numbers = [
+        buffers.number(plan.network.name(n), _HALF * int(np.prod(layer.shape)), "activation")
+        for n, layer in enumerate(layers)
+    ]
+    runs = []
+    for at, layer in enumerate(layers):
+        tiling, rows = tilings[at], list[tuple[int, ...]]()
+        images, height, width, channels = layer.shape
+        here = np.flatnonzero(plan.tasks[:, 0] == at)
+        for number, (_, image, y, x, column) in enumerate(plan.tasks[here, :5].tolist()):
+            first = column * tiling.width
+            wide, across = min(tiling.width, channels - first), min(tiling.columns, width - x)
+            for one in range(image, min(images, image + tiling.images)):
+                to = (((one * height) + y) * width + x) * channels + first
+                pitch = _HALF * channels
+                rows.append((number, numbers[at], WRITE, _HALF * to, _HALF * wide, across, pitch, min(tiling.rows, height - y), pitch * width))  # fmt: skip
+            for read in reads(plan.network, tiling, Tile(at, image, y, x, column)):
+                _, source_height, source_width, source_channels = layers[read.layer].shape
+                row = _HALF * source_width * source_channels
+                rows += [
+                    (number, numbers[read.layer], READ, (one * source_height + read.rows[0]) * row, (read.rows[1] - read.rows[0]) * row, 1, 0, 1, 0)
+                    for one in range(*read.images)
+                ]  # fmt: skip
+            if layer.source == INPUT:
+                rows.append((number, buffers.number("image", _HALF * int(np.prod(layer.reads)), "input"), READ, 0, _HALF * int(np.prod(layer.reads)), 1, 0, 1, 0))  # fmt: skip
+            if isinstance(layer, Convolution):
+                deep = layer.reads[3] * layer.size[0] * layer.size[1]
+                weights = buffers.number(f"weights of {plan.network.name(at)}", _HALF * deep * channels, "parameter")
+                rows.append((number, weights, READ, _HALF * deep * first, _HALF * deep * wide, 1, 0, 1, 0))
+        begin = np.where(times[here, 1] > 0, times[here, 1], times[here, 0])
+        pixels = images * height * width
+        flops = (
+            2 * pixels * channels * layer.reads[3] * layer.size[0] * layer.size[1]
+            if isinstance(layer, Convolution)
+            else 0
+        )
+        runs.append(StageRun(plan.network.name(at), block_of[here], begin - start, times[here].max(axis=1) - start, Touches.of(rows), flops))  # fmt: skip
+    return Timeline("convolutional network", buffers.all, tuple(runs), threads, shared_bytes)
+
+
+class _Shares:
+    """What a block of a decoder touches in a stage, as common.cuh deals it out: groups of eight rows, the first of which moves on from stage to stage."""
+
+    def __init__(self, shape: DecoderShape, blocks: int, cached: int) -> None:
+        from tileprof.runtime.decode.handover import Handover  # noqa: PLC0415 - beside its use
+
+        self._shape, self._blocks, self._cached, self.buffers = shape, blocks, cached, _Buffers()
+        self._chunks = Handover(shape, blocks, cached).chunks
+        qkv, hidden, gate = (n // _GROUP for n in (shape.qkv, shape.hidden, shape.intermediate))
+        self._groups = {"qkv": qkv, "output": hidden, "gate": gate, "down": hidden, "head": shape.vocabulary // _GROUP}
+        self._before = {"qkv": 0, "output": qkv, "gate": qkv + hidden, "down": qkv + hidden + 2 * gate, "head": 0}
+        self._of_layer = qkv + 2 * hidden + 2 * gate
+
+    def flops(self, kind: str) -> int:
+        shape = self._shape
+        if kind == "attention":
+            return 4 * shape.batch * shape.heads * shape.head_dim * self._cached
+        into = {"output": shape.query, "down": shape.intermediate}.get(kind, shape.hidden)
+        return 2 * shape.batch * into * self._groups[kind] * _GROUP * (2 if kind == "gate" else 1)
+
+    def touches(self, layer: int, kind: str, block: int) -> Iterator[tuple[int, ...]]:
+        """Rows of `Touches` without their tile."""
+        shape = self._shape
+        if kind == "attention":
+            yield from self._attention(layer, block)
+            return
+        source, width, into = {
+            "qkv": (f"out {layer - 1}" if layer else "embedded", shape.hidden, f"qkv {layer}"),
+            "output": (f"attended {layer}", shape.query, f"middle {layer}"),
+            "gate": (f"middle {layer}", shape.hidden, f"activated {layer}"),
+            "down": (f"activated {layer}", shape.intermediate, f"out {layer}"),
+            "head": (f"out {layer - 1}", shape.hidden, "logits"),
+        }[kind]
+        size = 2 * shape.batch * width
+        yield self._number(source, size, "activation"), READ, 0, size, 1, 0, 1, 0
+        groups = self._groups[kind]
+        first = (block - (layer * self._of_layer + self._before[kind])) % self._blocks
+        count = max(0, -(-(groups - first) // self._blocks))
+        if count == 0:
+            return
+        rows, step = groups * _GROUP, self._blocks * _GROUP
+        for part in range(2 if kind == "gate" else 1):
+            weight = self._number(f"{kind} weight {layer}.{part}", 2 * rows * width, "parameter")
+            yield weight, READ, 2 * first * _GROUP * width, 2 * _GROUP * width, count, 2 * step * width, 1, 0
+        out = self._number(into, 2 * shape.batch * rows, "activation")
+        yield out, WRITE, 2 * first * _GROUP, 2 * _GROUP, count, 2 * step, shape.batch, 2 * rows
+
+    def _attention(self, layer: int, block: int) -> Iterator[tuple[int, ...]]:
+        shape, chunks = self._shape, self._chunks
+        qkv = self._number(f"qkv {layer}", 2 * shape.batch * shape.qkv, "activation")
+        attended = self._number(f"attended {layer}", 2 * shape.batch * shape.query, "activation")
+        cache = 2 * shape.batch * shape.kv_heads * shape.cache * shape.head_dim
+        for task in range(block, shape.batch * shape.kv_heads * chunks, self._blocks):
+            pair, chunk = divmod(task, chunks)
+            sequence, head = divmod(pair, shape.kv_heads)
+            at, width = 2 * sequence * shape.qkv, 2 * shape.head_dim
+            yield qkv, READ, at + head * shape.sharers * width, shape.sharers * width, 1, 0, 1, 0
+            if chunk == chunks - 1:
+                yield qkv, READ, at + 2 * shape.query + head * width, width, 2, shape.kv_heads * width, 1, 0
+            positions = -(-self._cached // chunks)
+            for name in ("keys", "values"):
+                where = (pair * shape.cache + chunk * positions) * width
+                yield (
+                    self._number(f"{name} {layer}", cache, "input"), READ, where,
+                    max(1, min(positions, self._cached - chunk * positions)) * width, 1, 0, 1, 0,
+                )  # fmt: skip
+            for sharer in range(chunk, shape.sharers, chunks):
+                to = 2 * sequence * shape.query + (head * shape.sharers + sharer) * width
+                yield attended, WRITE, to, width, 1, 0, 1, 0
+
+    def _number(self, name: str, size: int, kind: str) -> int:
+        return self.buffers.number(name, size, "input" if name == "embedded" else kind)

@@ -1,0 +1,206 @@
+"""The plans of whole-model kernels as policies, and the tile graphs that these have to satisfy.
+
+One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the elements that it reads and that earlier tiles write; what it
+*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer blocks), or the waits in its table (convolutional networks).
+`tileprof.policy.verification` then says whether the one covers the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tileprof.arrays import I64
+from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage, WaitTable
+from tileprof.policy.format.expression import parse
+from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.verifier import Verification, verify
+from tileprof.runtime.decode.handover import KINDS, Handover
+
+if TYPE_CHECKING:
+    from tileprof.runtime.convnet.plan import Plan as NetworkPlan
+    from tileprof.runtime.encoder.plan import Plan as BlocksPlan
+
+Pairs = dict[tuple[int, int], tuple[I64, I64]]
+"""By producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once."""
+
+_STRIDE: Final = 1 << 32
+"""Above every tile number: a tile of all stages is ``stage * _STRIDE + tile``."""
+
+
+@dataclass(frozen=True)
+class WholePlan:
+    """A kernel's stages. ``posts[s]``: the semaphore that each tile of stage s posts; a wait is for all its posts."""
+
+    names: tuple[str, ...]
+    posts: tuple[I64, ...]
+    needed: Pairs
+    awaited: Pairs
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """Of each stage."""
+        return tuple(map(len, self.posts))
+
+    def graph(self) -> Any:
+        """What must be waited for, as the verifier takes it (a `TileGraph`)."""
+        relations = {
+            key: relation(parent, child, self.tiles[key[1]]) for key, (parent, child) in sorted(self.needed.items())
+        }
+        return graph_of_relations([(n, 1, 1) for n in self.tiles], relations)
+
+    def policy(self) -> Policy:
+        """What is waited for; an edge whose tiles all await the same semaphores in a row is a range."""
+        producers = sorted({producer for producer, _ in self.awaited})
+        number = {producer: n for n, producer in enumerate(producers)}
+        arrays = tuple(_semaphores(producer, self.posts[producer]) for producer in producers)
+        stages = tuple(Stage(name, (n, 1, 1)) for name, n in zip(self.names, self.tiles, strict=True))
+        edges = [
+            _edge(key, number[key[0]], semaphore, child, self.tiles[key[1]], np.bincount(self.posts[key[0]]))
+            for key, (semaphore, child) in sorted(self.awaited.items(), key=lambda item: item[0][::-1])
+        ]
+        return Policy(stages, arrays, tuple(edges))
+
+    def verified(self) -> Verification:
+        """The verdict of the verifier on the kernel's plan."""
+        return verify(self.policy(), self.graph(), range(len(self.names)), excess=False)
+
+
+def _semaphores(producer: int, of: I64) -> Semaphores:
+    grid = (int(of.max()) + 1, 1, 1)
+    if np.array_equal(of, np.arange(len(of))):
+        return Semaphores(producer, grid, (parse("x", ("x", "y", "z")), *_ZEROS))
+    return Semaphores(producer, grid, tuple(of.tolist()))
+
+
+_ZEROS: Final = (parse("0", ("x", "y", "z")), parse("0", ("x", "y", "z")))
+
+
+def _edge(key: tuple[int, int], array: int, semaphore: I64, child: I64, tiles: int, posts: I64) -> Edge:
+    order = np.lexsort((semaphore, child))
+    semaphore, child = semaphore[order], child[order]
+    indptr = np.searchsorted(child, np.arange(tiles + 1))
+    first = semaphore[: indptr[1]]
+    alike = len(first) * tiles == len(semaphore) and (semaphore.reshape(tiles, -1) == first).all()
+    if alike and len(first) == first[-1] - first[0] + 1 and (posts[first] == posts[first[0]]).all():
+        waits = Range.parse(f"{first[0]}..{first[-1]}"), Range.parse("0"), Range.parse("0")
+        value = parse(str(posts[first[0]]), ("x", "y", "z", "u", "v", "w"))
+        return Edge(*key, ("RAW",), "table", array, waits, value)
+    table = WaitTable(tuple(indptr.tolist()), tuple(semaphore.tolist()))
+    return Edge(*key, ("RAW",), "table", array, table, tuple(posts[semaphore].tolist()))
+
+
+def _by_pair(rows: Iterable[tuple[int, int, I64]]) -> Pairs:
+    """Pairs from (consumer stage, consumer tile, tiles of all stages that it depends on, each once)."""
+    of_consumer: dict[int, list[tuple[int, I64]]] = {}
+    for stage, tile, owners in rows:
+        of_consumer.setdefault(stage, []).append((tile, owners))
+    found: Pairs = {}
+    for consumer, each in of_consumer.items():
+        child = np.repeat([tile for tile, _ in each], [len(owners) for _, owners in each])
+        owners = np.concatenate([owners for _, owners in each])
+        for producer in np.unique(owners // _STRIDE).tolist():
+            chosen = owners // _STRIDE == producer
+            found[producer, consumer] = owners[chosen] % _STRIDE, child[chosen]
+    return found
+
+
+def of_decoder(handover: Handover, layers: int | None = None) -> WholePlan:
+    """The stages of a decoder's layers (all, unless fewer are asked for), without its head."""
+    layers = handover.shape.layers if layers is None else layers
+    names = [(layer, kind) for layer in range(layers) for kind in KINDS]
+    writes = {
+        (stage, tile): handover.writes(layer, kind, tile)
+        for stage, (layer, kind) in enumerate(names)
+        for tile in range(handover.tiles(kind))
+    }
+    owner = np.full(1 + max(int(words.max()) for words in writes.values()), -1, np.int64)
+    for (stage, tile), words in writes.items():
+        owner[words] = stage * _STRIDE + tile
+
+    def pairs(words_of: str) -> Iterator[tuple[int, int, I64]]:
+        for stage, (layer, kind) in enumerate(names):
+            for tile in range(handover.tiles(kind)):
+                yield stage, tile, _owners(owner[getattr(handover, words_of)(layer, kind, tile)])
+
+    posts = tuple(np.arange(handover.tiles(kind)) for _, kind in names)
+    return WholePlan(
+        tuple(f"{kind} {layer}" for layer, kind in names), posts, _by_pair(pairs("reads")), _by_pair(pairs("polled"))
+    )
+
+
+def _owners(found: I64) -> I64:
+    """Each once; neighbouring words mostly have the same owner."""
+    flat = found.ravel()
+    return np.unique(flat[np.flatnonzero(np.diff(flat, prepend=-2))]) if len(flat) else flat
+
+
+def of_blocks(plan: BlocksPlan) -> WholePlan:
+    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks that write what it reads."""
+    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - imports nothing heavy, but this is read for decoders too
+
+    counts = np.zeros(len(plan.stages), np.int64)
+    owner = {name: np.full((rows, columns), -1, np.int64) for name, (rows, columns, _) in plan.sizes.items()}
+    tasks = []
+    for task in plan.tasks:
+        touched, tile = touches(plan.stages[task.stage], task), int(counts[task.stage])
+        counts[task.stage] += 1
+        tasks.append((task.stage, tile, touched.reads))
+        for name, row, row_end, column, column_end in touched.writes:
+            if name in owner:
+                owner[name][row:row_end, column:column_end] = task.stage * _STRIDE + tile
+    boxes = ((s, t, [_cut(owner, box) for box in reads if box[0] in owner]) for s, t, reads in tasks)
+    pairs = _by_pair((s, t, np.unique(np.concatenate(found))) for s, t, found in boxes if found)
+    names = tuple(
+        f"{n} {type(stage).__name__.lower()} {getattr(stage, 'name', '')}" for n, stage in enumerate(plan.stages)
+    )
+    return WholePlan(names, tuple(np.arange(n) for n in counts.tolist()), pairs, pairs)
+
+
+def _cut(owner: Mapping[str, I64], box: tuple[str, int, int, int, int]) -> I64:
+    name, row, row_end, column, column_end = box
+    return _owners(owner[name][row:row_end, column:column_end])
+
+
+def of_network(plan: NetworkPlan) -> WholePlan:
+    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of its table."""
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+
+    layers, tilings = plan.network.layers, plan.tilings
+    counts = np.zeros(len(layers), np.int64)
+    posts: list[list[int]] = [[] for _ in layers]
+    writers: dict[tuple[int, int, int], list[int]] = {}
+    tiles = []
+    for layer, image, y, x, column, begin, end, post in plan.tasks.tolist():
+        tile = int(counts[layer])
+        counts[layer] += 1
+        posts[layer].append(post - plan.bands[layer].first)
+        tiles.append((Tile(layer, image, y, x, column), tile, plan.waits[begin:end, 0].astype(np.int64)))
+        images, rows = layers[layer].shape[:2]
+        for one in range(image, min(images, image + tilings[layer].images)):
+            for row in range(y, min(rows, y + tilings[layer].rows)):
+                writers.setdefault((layer, one, row), []).append(layer * _STRIDE + tile)
+    firsts = np.array([band.first for band in plan.bands])
+
+    def needed(tile: Tile) -> I64:
+        parts = [
+            writers[read.layer, image, row]
+            for read in reads(plan.network, tilings[tile.layer], tile)
+            for image in range(*read.images)
+            for row in range(*read.rows)
+        ]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *parts])).astype(np.int64)
+
+    def awaited(semaphores: I64) -> I64:
+        layer = np.searchsorted(firsts, semaphores, side="right") - 1
+        return np.asarray(layer * _STRIDE + semaphores - firsts[layer], np.int64)
+
+    return WholePlan(
+        tuple(plan.network.name(n) for n in range(len(layers))),
+        tuple(np.array(each, np.int64) for each in posts),
+        _by_pair((tile.layer, number, needed(tile)) for tile, number, _ in tiles),
+        _by_pair((tile.layer, number, awaited(waits)) for tile, number, waits in tiles),
+    )

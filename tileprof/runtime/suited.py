@@ -1,0 +1,67 @@
+"""Which tiles the persistent kernel would take for stages, and what it is modelled to save over their launches in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tileprof.errors import UserError
+from tileprof.policy.format import Policy
+from tileprof.runtime.chain import Chain
+from tileprof.runtime.persistent.cost import GRAPH_GAP_US, clusters_on
+from tileprof.runtime.persistent.lower import plan_of
+from tileprof.runtime.persistent.predict import modelled_stage_us, predicted_us
+from tileprof.runtime.persistent.tiles import tilings
+
+
+@dataclass(frozen=True, slots=True)
+class Suited:
+    """Tiles ``[rows, columns]`` by stage, and modelled microseconds: one launch a stage, and all in one launch."""
+
+    names: tuple[str, ...]
+    tiles: tuple[tuple[int, int], ...]
+    alone_us: float
+    together_us: float
+
+
+def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None:
+    """The best tiles of the model for the policy's stages on a device of so many SMs with compute capability 9.0.
+
+    The policy needs stages with operators alone. ``thorough``: every number of blocks and height is planned with its waits,
+    not the one that the cost model likes best. None where the persistent kernel does not take them.
+    """
+    try:
+        chain = Chain.of_policy(policy)
+        found = tilings(chain, clusters_on(sms))
+    except UserError:
+        return None
+    if not thorough:
+        found = [min(found, key=lambda each: each[:2])]
+    made = [fit for _, _, tiled in found if (fit := _planned(tiled, sms)) is not None]
+    return min(made, key=lambda fit: fit.together_us, default=None)
+
+
+def _planned(chain: Chain, sms: int) -> Suited | None:
+    clusters = clusters_on(sms)
+    try:
+        plan = plan_of(chain.policy(), chain, clusters=clusters)
+    except UserError:
+        return None
+    alone = modelled_stage_us(plan, GRAPH_GAP_US)
+    tiles = tuple((o.tile[0], o.tile[1]) for o in (stage.operator for stage in plan.stages))
+    names = tuple(operator.NAME for operator in chain.operators)
+    return Suited(names, tiles, sum(alone), predicted_us(plan, alone, GRAPH_GAP_US))
+
+
+def modelled_us(policy: Policy, sms: int) -> float | None:
+    """Microseconds of the policy in one launch of the persistent kernel, by its model; None where it takes no such policy."""
+    try:
+        plan = plan_of(policy, Chain.of_policy(policy), clusters=clusters_on(sms))
+    except UserError:
+        return None
+    return predicted_us(plan, modelled_stage_us(plan, GRAPH_GAP_US), GRAPH_GAP_US)
+
+
+def with_exact_waits(policy: Policy) -> Policy:
+    """The same stages with the semaphores and waits that their operators' own tiles ask for."""
+    exact = Chain.of_policy(policy).policy()
+    return replace(policy, semaphores=exact.semaphores, edges=exact.edges)
