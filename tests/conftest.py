@@ -2,7 +2,10 @@
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +23,47 @@ settings.register_profile(
 )
 settings.load_profile("gate")
 
+MOST_EXAMPLES = 60
+"""Of a property in the gate, which draws the same ones in every run; `make search` draws as many as the test says."""
+
+COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
+"""Tests that run first: those of other folders simulate, which is compiled meanwhile by a process of its own."""
+
+HERE = Path(__file__).parent
+WARM_UP = """
+from tileprof.cli import main
+for verb in ("report", "simulate"):
+    main([verb, "tests/golden/gemm_pair.tileprof"])
+"""
+
+_warming: list[subprocess.Popen[bytes]] = []
 _FALSIFYING = re.compile(r"(?:Falsifying example|Failing test case): \w+\(\n(.*?)^\)$", re.DOTALL | re.MULTILINE)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the schedulers once, beside the workers, of which each would do it otherwise."""
+    config = session.config
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        _warming.append(subprocess.Popen([sys.executable, "-c", WARM_UP], cwd=HERE.parent, **quiet))
+
+
+def pytest_sessionfinish() -> None:
+    for process in _warming:
+        process.terminate()
+        process.wait()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not str(item.path.relative_to(HERE)).startswith(COMPILED_LATER))
+    if settings.get_current_profile_name() != "gate":
+        return
+    for item in items:
+        function = getattr(item, "obj", None)
+        if getattr(function, "is_hypothesis_test", False):
+            own = function._hypothesis_internal_use_settings
+            fewer = min(own.max_examples, MOST_EXAMPLES)
+            function._hypothesis_internal_use_settings = settings(own, max_examples=fewer)
 
 
 @pytest.hookimpl(wrapper=True)

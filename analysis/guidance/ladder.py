@@ -18,10 +18,12 @@ MOST_TILES = 4_000_000
 """Longer programs are not simulated for guidance: one schedule takes about a second per million tiles."""
 
 APART = "graph:dependencies=1"
+SPREAD = "acs-sw:events=1"
 
 _LABELS = {
     "graph": "CUDA graph",
     APART: "graph, independent launches side by side",
+    SPREAD: "launches on several streams, out of order",
     "pdl": "graph and programmatic dependent launch",
     "persistent": "one persistent kernel, tiles synchronised",
 }

@@ -22,7 +22,7 @@ def outcomes():
     measured = by_chain(json.loads(RESULTS.read_text())["rows"])
     for case in cases():
         rows = measured.get(case.name, {})
-        if case.wide is not None and "persistent" in rows:
+        if case.persistent and "persistent" in rows:
             taken = choose(case.wide.policy(), case.wide, *H200).scheduler
             yield case.name, taken, rows["persistent-stages"]["us"] / rows[taken]["us"], rows
 

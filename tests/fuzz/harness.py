@@ -17,8 +17,8 @@ from pathlib import Path
 from tests.fuzz.inputs import Operation, make
 from tileprof.cli import main
 
-SECONDS = 60
-"""An input that takes longer is a failure."""
+SECONDS, WAITED_S = 60, 600
+"""An input that takes more processor time, or waits longer, is a failure."""
 
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
 VERBS: dict[str, list[list[str]]] = {
@@ -122,18 +122,22 @@ def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `_LateError` after `SECONDS`."""
+    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's, whatever runs beside it."""
 
     def late(*_: object) -> None:
         raise _LateError
 
-    previous = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, WAITED_S)}
+    previous = {number: signal.signal(number, late) for number in timers}
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, previous)
+        for timer, _ in timers.values():
+            signal.setitimer(timer, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def limit_memory(bytes_: int) -> None:

@@ -107,10 +107,10 @@ def main() -> int:
         ]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-    if options.json:
-        options.json.write_text(json.dumps(counts.as_json(options.seed), indent=1) + "\n", encoding="utf-8")
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(1)
+            _write(options.json, counts, options.seed)  # what was counted stays, should this be killed
+    _write(options.json, counts, options.seed)
     print(
         f"seed {options.seed}: {counts.inputs:,} inputs, {sum(counts.faults.values())} failures at "
         f"{len(counts.faults)} places; slowest {counts.slowest_s:.1f} s, {counts.most_bytes / 1e9:.1f} GB"
@@ -118,6 +118,12 @@ def main() -> int:
     for place, count in counts.faults.most_common():
         print(f"{count:6} {place}")
     return 1 if counts.faults else 0
+
+
+def _write(path: Path | None, counts: Counts, seed: int) -> None:
+    if path:
+        with counts.lock:
+            path.write_text(json.dumps(counts.as_json(seed), indent=1) + "\n", encoding="utf-8")
 
 
 def _feed(root: Path, seed: int, end: float, most: int, counts: Counts) -> None:

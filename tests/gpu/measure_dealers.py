@@ -119,24 +119,21 @@ def times(chain: Chain) -> dict[str, float]:
     policy = chain.policy()
     count = min(8, alone.instances(chain))
     rows = ["persistent-stages", "persistent", "persistent-dynamic", *VARIANTS]
-    graphs, kept = {}, []
+    found = {}
     for row in rows:
         try:
             choices = VARIANTS.get(row)
             with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):
                 pipelines = alone.pipelines_of(policy, "ccks" if choices else row, count)
             given = alone.rotated(pipelines[0], count)
-            kept.append((pipelines, given))
-            graphs[row] = timing.captured(partial(alone.launch_all, pipelines, given))
+            graph = timing.captured(partial(alone.launch_all, pipelines, given))
+            (us,) = timing.time_in_turn([graph])
+            found[row] = statistics.median(us) / count
+            for pipeline in pipelines:
+                pipeline.check()
+            del graph, pipelines, pipeline, given
         except Exception as error:
             print("  failed:", row, str(error)[:300], flush=True)
-    found = {
-        row: statistics.median(us) / count
-        for row, us in zip(graphs, timing.time_in_turn(list(graphs.values())), strict=True)
-    }
-    for pipelines, _ in kept:
-        for pipeline in pipelines:
-            pipeline.check()
     return found
 
 

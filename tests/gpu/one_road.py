@@ -54,7 +54,7 @@ COMPILED = PROGRAMS["perceptron"] + "net = torch.compile(net)\n"
 
 COMMANDS = {
     "record": (["record", "--", "python", "infer.py"], 90),
-    "report": (["report", "infer.tileprof"], 60),
+    "report": (["report", "infer.tileprof"], 120),
     "export": (["export", "infer.tileprof"], 60),
     "verify": (["verify", "infer-json/policy.json", "infer.tileprof"], 60),
     "run": (["run", "infer-json/policy.json"], 90),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from tileprof.runtime.chain import Chain
@@ -34,16 +35,23 @@ _THOROUGH_LAYERS: Final = ((56, 64, 1), (14, 256, 8), (56, 256, 8))
 _HEAD: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
-    """``chain`` has tiles for Triton's kernels; ``wide`` computes the same in tiles for the persistent kernel, where that takes it. ``thorough``: of the sizes
-    that stand for the others where a row takes long: Triton's kernels beside the persistent one, and torch.compile.
+    """What is measured: ``chain`` has tiles for Triton's kernels; ``persistent``: the persistent kernel takes it, too.
+
+    ``thorough``: of the sizes that stand for the others where a row takes long: Triton's kernels beside the persistent
+    one, and torch.compile.
     """
 
     name: str
     chain: Chain
-    wide: Chain | None = None
+    persistent: bool = False
     thorough: bool = False
+
+    @cached_property
+    def wide(self) -> Chain:
+        """The same in tiles for the persistent kernel, searched for when first asked for: half a second."""
+        return tiled(self.chain, clusters_on(_SMS))[0]
 
 
 def copy_pair(tiles: int, rows: int = 4) -> Chain:
@@ -125,7 +133,7 @@ def cases() -> Iterator[Case]:
 
 
 def _both(name: str, chain: Chain, *, thorough: bool) -> Case:
-    return Case(name, chain, tiled(chain, clusters_on(_SMS))[0], thorough)
+    return Case(name, chain, persistent=True, thorough=thorough)
 
 
 def _weight(name: str, k: int, n: int) -> View:

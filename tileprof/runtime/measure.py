@@ -232,7 +232,6 @@ class Job:
     def run(self, limit_s: float) -> list[dict[str, Any]]:
         """Its rows; raises `UserError` where a kernel does not take the case."""
         if self.kind == "persistent":
-            assert self.case.wide is not None
             policy = _policy(self.case.wide)
             rows = measure(self.case.wide, [policy], schedulers=PERSISTENT_ROWS)
             _predict(rows, policy)
@@ -251,7 +250,7 @@ class Job:
 
 def jobs(chosen: Sequence[Case], capability: tuple[int, int], options: Namespace) -> list[Job]:
     """What is measured, what is worth most first."""
-    wide = [case for case in chosen if case.wide is not None and capability == (9, 0)]
+    wide = [case for case in chosen if case.persistent and capability == (9, 0)]
     others = [case for case in chosen if case not in wide]
     return [
         *(Job(case, "persistent", alone=True) for case in wide),
@@ -328,7 +327,7 @@ def _compiling(
     def make(chain: Chain) -> None:
         compile_for(chain.policy(), chain, map(scheduler, PERSISTENT_ROWS), clusters)
 
-    return {case.name: pool.submit(make, case.wide) for case in chosen if case.wide is not None}
+    return {case.name: pool.submit(make, case.wide) for case in chosen if case.persistent}
 
 
 def _rows(job: Job, kernels: dict[str, Future[None]], limit_s: float) -> list[dict[str, Any]]:

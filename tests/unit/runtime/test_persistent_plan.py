@@ -138,9 +138,12 @@ def without(plan: Plan, wait: int) -> Plan:
     return replace(plan, wait_ptr=wait_ptr.astype(np.int32), waits=np.delete(plan.waits, wait, axis=0))
 
 
-def caught(plan: Plan) -> bool:
-    """Whether holding back some cluster shows a read or a write that comes too early."""
-    return any(Machine(plan).run(held_back({c})).early for c in range(plan.clusters))
+def caught(plan: Plan, semaphore: int | None = None) -> bool:
+    """Whether holding back some cluster shows a read or a write that comes too early: first those that post a semaphore."""
+    posting = np.repeat(np.arange(len(plan.tasks)), np.diff(plan.post_ptr))[plan.posts == semaphore]
+    likely = set((np.searchsorted(plan.task_ptr, posting, side="right") - 1).tolist())
+    order = sorted(range(plan.clusters), key=lambda c: c not in likely)
+    return any(Machine(plan).run(held_back({c})).early for c in order)
 
 
 @pytest.mark.parametrize("kind", ["tile", "row", "fewest"])
@@ -154,7 +157,7 @@ def test_a_product_or_convolution_without_any_one_of_its_waits_is_caught(kind, s
         )  # a tile each: no order of tasks stands in for a wait
         assert len(plan.waits)
         assert not caught(plan)
-        assert all(caught(without(plan, wait)) for wait in range(len(plan.waits)))
+        assert all(caught(without(plan, w), plan.waits[w, 2]) for w in range(len(plan.waits)))
 
 
 @SLOW
@@ -202,7 +205,7 @@ def test_a_block_awaits_only_the_tiles_that_write_its_part_of_k() -> None:
     assert {tuple(w) for w in rows[:, :2].tolist()} == {(0, 8)}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_where_k_is_cut_late_tasks_find_the_sums_of_early_ones_and_only_they_post(seed) -> None:
     chain = gelu_mlp(200, (256, 96), (256, 128), 2112, 2048)
     plan = plan_of(chain.policy(), chain, clusters=66, split=2)
@@ -244,7 +247,7 @@ def test_blocks_abreast_share_columns_and_each_takes_all_of_k() -> None:
     assert [plan.part(up, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 6), (6, 8)]
     assert [plan.part(down, rank) for rank in range(4)] == [(0, 6)] * 4
     assert Machine(plan, ahead=1).run(at_random(1)).clean
-    assert all(caught(without(plan, wait)) for wait in range(len(plan.waits)))
+    assert all(caught(without(plan, w), plan.waits[w, 2]) for w in range(len(plan.waits)))
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 64, 128])

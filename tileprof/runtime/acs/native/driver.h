@@ -61,6 +61,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
 // name, arguments
 #define TILEPROF_ACS_DRIVER(X)                                                                             \
     X(cuCtxGetCurrent, (CUcontext*))                                                                       \
+    X(cuCtxSetCurrent, (CUcontext))                                                                        \
     X(cuStreamCreate, (CUstream*, unsigned))                                                               \
     X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                    \
     X(cuStreamSynchronize, (CUstream))                                                                     \

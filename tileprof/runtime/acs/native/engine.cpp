@@ -7,6 +7,8 @@
 
 namespace tileprof::acs {
 
+thread_local bool inside = false;
+
 namespace {
 
 constexpr size_t kMostGroups = 8;  // streams of the program whose launches are spread
@@ -34,9 +36,6 @@ constexpr const char* kHarmless[] = {
 };
 // Of those, what does order: longer names that begin alike.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy", "cuGraphicsMap"};
-
-// Set while this thread is in the engine: calls that the driver makes to itself, or from there, go through.
-thread_local bool inside = false;
 
 struct Inside {
     Inside() { inside = true; }
@@ -98,6 +97,7 @@ std::string Engine::start() {
         return wrong;
     }
     graphs_ = std::make_unique<Graphs>(&counts_);
+    if (options_.mode == Mode::kStreams && options_.issuer != 0) issuer_ = std::make_unique<Issuer>();
     on_ = true;
     return "";
 }
@@ -129,6 +129,7 @@ CUresult Engine::barrier(Group* group, uint64_t id) {
 }
 
 CUresult Engine::flush() {
+    if (issuer_ != nullptr) return issuer_->drain();
     if (held_.empty()) return kSuccess;
     std::vector<Held> segment = std::move(held_);
     held_.clear();
@@ -192,14 +193,21 @@ CUresult Engine::launched(const Launch& launch) {
         return issue(launch, launch.stream, launch.parameters, launch.extra);
     }
     counts_.captured += capturing;
+    dirty_ = true;
+    if (issuer_ != nullptr && !capturing) {
+        Held& held = issuer_->next();
+        held.hold(launch, function, *entry, parameters_);
+        held.access.clear();
+        entry->access(held.words.data(), &held.access);
+        issuer_->push(group);
+        return kSuccess;
+    }
     Access access;
     entry->access(parameters_.words.data(), &access);
     if (capturing || options_.mode == Mode::kStreams) {
-        dirty_ = true;
         return group->place(launch, std::move(access), entry->id, capturing);
     }
     held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
-    dirty_ = true;
     return held_.size() >= static_cast<size_t>(options_.segment) ? flush() : kSuccess;
 }
 
@@ -255,6 +263,7 @@ CUresult Engine::logged(const Launch& launch) {
 void Engine::finish() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!on_ || finished_) return;
+    if (issuer_ != nullptr) issuer_->drain();
     finished_ = true;
     if (log_ != nullptr) fflush(log_);
     else if (counts_.launches != 0) counts_.write(options_.folder + "/acs-" + std::to_string(getpid()) + ".json");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "group.h"
+#include "issuer.h"
 #include "launch.h"
 #include "options.h"
 #include "segment.h"
@@ -53,6 +54,7 @@ class Engine {
     std::vector<Held> held_;
     Parameters parameters_;
     std::unique_ptr<Graphs> graphs_;
+    std::unique_ptr<Issuer> issuer_;
     CUresult failure_ = kSuccess;  // of launches that were held back
     FILE* log_ = nullptr;
 };

@@ -12,6 +12,9 @@
 
 namespace tileprof::acs {
 
+// Set while this thread makes calls of the library's own, or calls that the driver makes to itself from there: they go through.
+extern thread_local bool inside;
+
 struct Launch {
     CUfunction function;  // or a CUkernel
     Shape shape;

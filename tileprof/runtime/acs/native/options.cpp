@@ -30,6 +30,7 @@ std::string Options::read(const char* path) {
             int64_t number = 0;
             if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
             if (name == "lanes") lanes = static_cast<int>(number);
+            else if (name == "issuer") issuer = static_cast<int>(number);
             else if (name == "window") window = static_cast<int>(number);
             else if (name == "segment") segment = static_cast<int>(number);
             else if (name == "orders") orders = static_cast<int>(number);

@@ -15,6 +15,7 @@ struct Options {
     Mode mode = Mode::kStreams;
     std::string table, folder;
     int lanes = 8;
+    int issuer = 0;     // 1: a thread of the library's issues, 0: the program's own
     int window = 128;
     int segment = 256;  // launches that a captured or checked segment holds at most
     int orders = 2;     // in which a segment is checked, beside stream order

@@ -24,8 +24,15 @@ struct Held {
     std::vector<uint32_t> slots;
     Access access;
 
-    Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched);
+    Held() = default;
+    Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched) {
+        hold(made, of, entry, parameters);
+        access = std::move(touched);
+    }
     Held(Held&&) = default;
+    Held& operator=(Held&&) = default;
+    // All but what it touches; memory of what was held before is used again.
+    void hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters);
     CUresult run(CUstream stream) const { return issue(launch, stream, const_cast<void**>(pointers.data()), nullptr); }
 };
 

@@ -4,16 +4,13 @@
 //                                                            pilot: counts what tasks wait for, chooses
 //     cluster <-- command: task, end -- ring per cluster <---+
 //
-// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended. Commands that are sent before their task is
-// ready carry AWAITS: the cluster then waits for the semaphores itself. Such a task is sent only after all that it waits for, so that the earliest task which is
-// not completed always can be, and no order of commands deadlocks.
+// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended. Where it speculates, commands carry AWAITS:
+// the cluster waits for the semaphores itself, and need not acquire from the CPU what others wrote. A task that is not ready is sent only after all that it waits
+// for, so that the earliest task which is not completed always can be, and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 
 #include "graph.h"
 
@@ -24,8 +21,6 @@ using u64 = std::uint64_t;
 
 constexpr u32 AWAITS = 1u << 30, NO_MORE = ~0u;
 constexpr int LINK_HEAD = 16;
-constexpr auto AWAKE = std::chrono::milliseconds(5);  // without completions, before the thread naps
-constexpr auto NAP = std::chrono::microseconds(50);
 
 static_assert(DEPTH + 2 <= COMMANDS, "a cluster's ring holds what it may be sent, and the ends of two runs");
 
@@ -78,9 +73,6 @@ struct Counts {
 
 struct Pilot {
     u64* const link;
-    std::atomic<bool> leaving{false};
-    std::thread thread;
-
     u32 issued[CLUSTERS] = {};  // commands, over all runs
     int outstanding[CLUSTERS];
     u32 heard = 0;              // completions, over all runs
@@ -114,12 +106,12 @@ struct Pilot {
         deal();
     }
 
-    void send(int cluster, int task, u32 flag) {
+    void send(int cluster, int task) {
         was_sent[task] = true;
         owner[task] = cluster;
         ++outstanding[cluster];
         ++commands;
-        write(cluster, static_cast<u32>(task) | flag);
+        write(cluster, static_cast<u32>(task) | (SPECULATE && NEEDS[task] > 0 ? AWAITS : 0));
         if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(waiter); });
         if (++sent == TASKS)
             for (int each = 0; each < CLUSTERS; ++each) write(each, NO_MORE);
@@ -138,17 +130,17 @@ struct Pilot {
             const int task = kin[cluster][--kin_count[cluster]];
             if (was_sent[task]) continue;
             ++own;
-            send(cluster, task, 0);
+            send(cluster, task);
             return true;
         }
         int task = take(ready);
         if (task >= 0) {
-            send(cluster, task, 0);
+            send(cluster, task);
             return true;
         }
         if (SPECULATE && (task = take(sendable)) >= 0) {
             ++ahead;
-            send(cluster, task, AWAITS);
+            send(cluster, task);
             return true;
         }
         return false;
@@ -197,21 +189,6 @@ struct Pilot {
         }
         return true;
     }
-
-    void fly() {
-        auto last = std::chrono::steady_clock::now();
-        for (u32 idle = 0; !leaving.load(std::memory_order_relaxed);) {
-            if (step()) {
-                idle = 0;
-                continue;
-            }
-            __builtin_ia32_pause();
-            if (++idle % 4096 != 0) continue;
-            const auto now = std::chrono::steady_clock::now();
-            if (idle == 4096) last = now;
-            if (now - last > AWAKE) std::this_thread::sleep_for(NAP);
-        }
-    }
 };
 
 }  // namespace
@@ -223,13 +200,9 @@ Pilot* pilot_new(u64* link) { return new Pilot(link); }
 
 int pilot_step(Pilot* pilot) { return pilot->step(); }
 
-void pilot_start(Pilot* pilot) { pilot->thread = std::thread([pilot] { pilot->fly(); }); }
-
-// Ends the thread, and kernels that wait for it.
+// Ends kernels that wait for it. Nobody may step any more.
 void pilot_delete(Pilot* pilot) {
     store(pilot->link, 1);
-    pilot->leaving = true;
-    if (pilot->thread.joinable()) pilot->thread.join();
     delete pilot;
 }
 
