@@ -32,7 +32,6 @@ _RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, w
 class Options:
     """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the
     record and gives up. ``timeline``: tasks write down when they wait, multiply and store.
-    ``prefetched_slots``: of weights, that are brought into L2 ahead of the ring.
     """
 
     dtype: str = "float16"
@@ -40,7 +39,6 @@ class Options:
     timeout_ns: int = 2_000_000_000
     slot_bytes: int = MOST_SLOT_BYTES
     timeline: bool = False
-    prefetched_slots: int = 8
 
     @property
     def activation_slots(self) -> int:
@@ -53,7 +51,7 @@ def header(options: Options) -> str:
     """stages.h: sizes, and wgmma for every width of a tile."""
     constants = {
         "A_SLOTS": options.activation_slots, "A_BYTES": options.slot_bytes, "W_SLOTS": WEIGHT_SLOTS,
-        "W_BYTES": WEIGHT_BYTES + BIAS_BYTES, "SHARED_BYTES": SHARED_BYTES, "PREFETCHED": options.prefetched_slots,
+        "W_BYTES": WEIGHT_BYTES + BIAS_BYTES, "SHARED_BYTES": SHARED_BYTES,
     }  # fmt: skip
     return "\n".join([
         "#pragma once", f"#define BFLOAT16 {int(options.dtype == 'bfloat16')}",

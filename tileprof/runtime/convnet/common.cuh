@@ -79,7 +79,6 @@ constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 W_FULL = A_FREE + 8 * A_SLOTS, W_FREE = W_FULL + 8 * W_SLOTS;
 constexpr u32 STORED = W_FREE + 8 * W_SLOTS, POSTED = STORED + 8 * POST_SLOTS;
 constexpr u32 LAST_AT = POSTED + 8 * POST_SLOTS;  // a word: whether the task is the last of its tile's parts
-constexpr u32 LOADED_AT = LAST_AT + 4;  // a word: slots of weights of which the load has begun
 static_assert(LAST_AT + 16 + 1024 <= SHARED_BYTES, "rings, scratch and barriers fit");
 
 template <int SLOTS>

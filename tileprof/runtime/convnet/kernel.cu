@@ -4,7 +4,6 @@
 // block
 //
 //     warp 0  loads weights into a ring. It waits for free slots and for nothing else: not for tiles, not for layers.
-//     warp 2  brings weights that are further ahead into L2.
 //     warp 1  awaits the semaphores of a tile, then loads its activations into a ring.
 //     two warpgroups multiply, finish and store.
 //     warp 3  posts what they have stored, while they go on.
@@ -93,7 +92,6 @@ extern "C" __global__ void __launch_bounds__(128 + CONSUMERS, 1)
             mbarrier_init(shared + STORED + 8 * slot, CONSUMER_WARPS);
             mbarrier_init(shared + POSTED + 8 * slot, 1);
         }
-        store_release_cta_shared_u32(shared + LOADED_AT, 0);
         fence_mbarrier_init_release_cluster();
     }
     barrier_sync<0, 128 + CONSUMERS>();
@@ -101,7 +99,6 @@ extern "C" __global__ void __launch_bounds__(128 + CONSUMERS, 1)
         registers_give<88>();
         if (threadIdx.x == 0) load_weights(arguments, shared);
         if (threadIdx.x / 32 == 1) load_activations(arguments, shared);
-        if (PREFETCHED > 0 && threadIdx.x == 64) prefetch_weights(arguments, shared);
         if (threadIdx.x == 96) post_tiles(arguments, shared);
     } else {
         registers_take<208>();

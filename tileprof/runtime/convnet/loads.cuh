@@ -4,48 +4,22 @@
 
 #include "common.cuh"
 
-// Calls work(from, bytes) for each slot of weights of this block's tasks.
-template <class Work>
-__device__ __forceinline__ void for_weights(const Arguments& arguments, Work&& work) {
+__device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
+    Ring<W_SLOTS> ring;
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
         if (stage.kind != CONVOLUTION) return;
         const int blocks = stage.k_blocks, most = stage.weight_blocks, block = stage.columns * ROW_BYTES;
         const unsigned char* from =
             stage.weights + static_cast<u64>(task.column * stage.parts + task.part) * stage.weight_bytes;
-        for (int k = 0; k < blocks; k += most) {
-            const u32 bytes = (blocks - k < most ? blocks - k : most) * block +
-                              (k == 0 ? 4 * stage.columns : 0);  // biases stand behind the first slot's
-            work(from, bytes);
+        for (int k = 0; k < blocks; k += most, ring.advance()) {
+            const u32 biases = k == 0 ? 4 * stage.columns : 0;  // which stand behind the first slot's weights
+            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + biases;
+            const u32 full = shared + W_FULL + 8 * ring.slot;
+            wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
+            mbarrier_arrive_expect_release_cta(full, bytes);
+            copy_bulk(shared + W_AT + ring.slot * W_BYTES, from, bytes, full, EVICT_NORMAL);
             from += bytes;
         }
-    });
-}
-
-__device__ __forceinline__ void load_weights(const Arguments& arguments, u32 shared) {
-    Ring<W_SLOTS> ring;
-    u32 loaded = 0;
-    for_weights(arguments, [&](const unsigned char* from, u32 bytes) {
-        const u32 full = shared + W_FULL + 8 * ring.slot;
-        wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
-        mbarrier_arrive_expect_release_cta(full, bytes);
-        copy_bulk(shared + W_AT + ring.slot * W_BYTES, from, bytes, full, EVICT_NORMAL);
-        if (PREFETCHED > 0) store_release_cta_shared_u32(shared + LOADED_AT, ++loaded);
-        ring.advance();
-    });
-}
-
-// One thread: brings weights into L2 while the ring is full, so that memory is not idle while tiles are awaited.
-__device__ __forceinline__ void prefetch_weights(const Arguments& arguments, u32 shared) {
-    u32 slot = 0, loaded = 0;
-    for_weights(arguments, [&](const unsigned char* from, u32 bytes) {
-        until([&] {
-            loaded = load_acquire_cta_shared_u32(shared + LOADED_AT);
-            if (slot < loaded + PREFETCHED) return true;
-            nanosleep(200);
-            return false;
-        });
-        if (slot > loaded) prefetch_bulk_l2(from, bytes);
-        ++slot;
     });
 }
 

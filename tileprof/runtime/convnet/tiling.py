@@ -45,19 +45,29 @@ PARTS: Final = (1, 2, 4, 8)
 _MOST_BLOCKS: Final = 16
 
 # Microseconds on an H200, from timelines of the four networks of docs/whole-models.md.
-_BOUNDARY_US: Final = 2.2
-"""From the end of a layer's last product to the first of the next layer: stores, a post, a wait, a load."""
-_END_US: Final = 0.5
-"""Of a tile, with nothing under way."""
-_PARTS_US: Final = 1.2
+_BOUNDARY_US: Final = 2.0
+"""From the end of a layer's last tile to the first product of the next layer: a post, a wait, a load."""
+_PARTS_US: Final = 1.7
 """From a part's sums to the word that says whether it is the last, and the first of the others' sums."""
+_LOAD_US: Final = 0.12
+"""Of a load of a box, whatever its size."""
+_LOAD_ROW_US: Final = 0.0013
+"""Of a row of a box, 128 bytes."""
 _BYTES_PER_US: Final = 65_000
 """That a block loads at most."""
 
 
-def block_us(width: int, *, deep: bool, rows: bool) -> float:
-    """A block of k, by what it takes through shared memory and its instructions. ``rows``: three taps at a time."""
-    return (0.07 + 0.0005 * width if deep else 0.08 + 0.0014 * width) * (1 if rows else 1.3)
+def block_us(width: int, *, deep: bool) -> float:
+    """A block of k of 64 rows (``deep``) or 128, by what it takes through shared memory."""
+    return 0.07 + 0.0005 * width if deep else 0.08 + 0.0014 * width
+
+
+def end_us(tiling: Tiling) -> float:
+    """Of a tile's sums on their way to memory; the last of its parts loads those of all."""
+    if not tiling.deep:
+        return 0.2 + 0.0125 * tiling.width
+    added = _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
+    return 0.25 + 0.005 * tiling.width + (0.0 if tiling.parts == 1 else added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +118,12 @@ def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
         return 1.0
     blocks = k_blocks(network, layer) // tiling.parts
     taps = layer.size[0] * layer.size[1] if tiling.halo else 1
-    loaded = (tiling.box_rows(layer) / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
-    multiplied = block_us(tiling.width, deep=tiling.deep, rows=tiling.halo)
-    slot = 0.0 if tiling.halo or windowed(network, layer) else 0.1 / max(1, SLOT_BYTES // block_bytes(layer, tiling))
-    return blocks * (max(multiplied, loaded) + slot) + _END_US + _added_us(tiling)
-
-
-def _added_us(tiling: Tiling) -> float:
-    """Of adding up the parts of a tile, which the last of them loads."""
-    return 0.0 if tiling.parts == 1 else _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
+    rows = tiling.box_rows(layer)
+    loaded = max(
+        (_LOAD_US + _LOAD_ROW_US * rows) / taps, (rows / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
+    )  # fmt: skip
+    multiplied = block_us(tiling.width, deep=tiling.deep)
+    return blocks * max(multiplied, 0.0 if windowed(network, layer) else loaded) + end_us(tiling)
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:

@@ -291,11 +291,6 @@ __device__ __forceinline__ void copy_bulk_written(u32 to, const void* from, u32 
     copy_bulk(to, from, bytes, barrier, hint);
 }
 
-// Into L2 alone; sixteen bytes at least, an address that sixteen divides.
-__device__ __forceinline__ void prefetch_bulk_l2(const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
 enum : u64 { EVICT_NORMAL = 0x1000000000000000, EVICT_FIRST = 0x12F0000000000000 };
 
 __device__ __forceinline__ void prefetch_tensormap(const TensorMap* map) {

@@ -15,7 +15,6 @@ inline u32 shared_address(const void*) { return machine::SHARED_BEGIN; }
 inline u64 globaltimer() { return machine::clock(); }
 inline void nanosleep(u32) { machine::nap(); }
 inline void prefetch_global_l1(const void*) {}
-inline void prefetch_bulk_l2(const void*, u32) {}
 inline void prefetch_tensormap(const TensorMap*) {}
 inline void grid_launch_dependents() {}
 inline void grid_wait() {}
