@@ -21,6 +21,7 @@ from tileprof.runtime.convnet.tiling import microseconds, tiled
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, plan_of
 from tileprof.runtime.encoder.program import Attention, Program
+from tileprof.runtime.prefill.shape import PrefillShape
 
 _ITEM: Final = 2  # bytes of an element, half precision
 _CLUSTER: Final = 2
@@ -40,6 +41,8 @@ class Constants:
     """Of a decoder's layer: how long the stream of weights stands still while blocks wait for each other."""
     decoder_sequence: float
     """What each sequence adds to that."""
+    prefill_stall: float
+    """The same of a layer of a prefill, of up to 64 rows of tokens."""
     network: float
     """Factor on the time that a convolutional network's plan gives its tiles and boundaries."""
     product: float
@@ -52,8 +55,8 @@ class Constants:
 
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
-        origin="LLaMA-1B for one and eight sequences, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, network=1.275, product=1.09, attention=3.5, finish=2.4,
+        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
+        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.275, product=1.09, attention=3.5, finish=2.4,
     ),
 }  # fmt: skip
 """By the name of `tileprof.devices`."""
@@ -90,6 +93,14 @@ def _decoder(shape: DecoderShape, constants: Constants, device: Device) -> float
     per_us = device.sustained_bytes_per_s / 1e6
     layer = _ITEM * (into + attended) / per_us + constants.decoder_stall + constants.decoder_sequence * shape.batch
     return shape.layers * layer + _ITEM * shape.vocabulary * shape.hidden / per_us
+
+
+def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float:
+    """Weights at the device's sustained bandwidth; per layer a longer stall than in decoding."""
+    into = shape.hidden * (shape.qkv + 3 * shape.intermediate) + shape.query * shape.hidden
+    per_us = device.sustained_bytes_per_s / 1e6
+    head = _ITEM * shape.vocabulary * shape.hidden / per_us
+    return shape.layers * (_ITEM * into / per_us + constants.prefill_stall) + head
 
 
 def _network(network: Network, constants: Constants, device: Device) -> float:
@@ -143,6 +154,7 @@ def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
 
 _COSTS: Final[Sequence[tuple[type, Callable[[Any, Constants, Device], float]]]] = (
     (DecoderShape, _decoder),
+    (PrefillShape, _prefill),
     (Network, _network),
     (Program, _blocks),
 )
