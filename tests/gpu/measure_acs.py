@@ -60,6 +60,8 @@ def tabulate(name: str, place: Path) -> str:
     """
     begin = time.monotonic()
     place.mkdir(parents=True, exist_ok=True)
+    if (place / "table").exists():
+        return f"{name}: its table is there"
     try:
         table = record_table(tuple(command(name, 4)), place, acs.build())
     except Exception:
@@ -134,7 +136,7 @@ def main() -> None:
     tables = {name: path for name in names if (path := folder / name / "table").exists()}
     jobs = [(name, mode, table) for mode in options.modes.split(",") for name, table in tables.items()]
     if options.together:
-        with ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda job: one(*job), jobs))
     else:
         for job in jobs:

@@ -59,7 +59,17 @@ def test_the_defaults_on_a_page_are_those_of_the_program(verb):
 
 def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     known = {option for verb in VERBS for action in actions_of(verb) for option in action.option_strings}
-    examples = {"--preset", "--tokens", "--layers", "--channels-last", "--batch", "--train"}
+    examples = {
+        "--steps",
+        "--kind",
+        "--graph",
+        "--preset",
+        "--tokens",
+        "--layers",
+        "--channels-last",
+        "--batch",
+        "--train",
+    }
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
         spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
