@@ -19,12 +19,11 @@ from tileprof.runtime.convnet import plan as networks
 from tileprof.runtime.convnet.network import INPUT, Convolution, Network
 from tileprof.runtime.convnet.tiling import microseconds, tiled
 from tileprof.runtime.decode.shape import DecoderShape
-from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, plan_of
+from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Attention, Program
 from tileprof.runtime.prefill.shape import PrefillShape
 
 _ITEM: Final = 2  # bytes of an element, half precision
-_CLUSTER: Final = 2
 _GAP: Final = 2.0  # microseconds between layers of a convolutional network, as its plan assumes
 
 
@@ -129,7 +128,8 @@ def _weight_bytes(layer: Any) -> int:
 
 def _blocks(program: Program, constants: Constants, device: Device) -> float:
     """Rounds of tiles, stage after stage."""
-    plan = plan_of(program, device.sms // _CLUSTER * _CLUSTER, _CLUSTER)
+    cluster = cluster_for(program)
+    plan = plan_of(program, device.sms // cluster * cluster, cluster)
     alike = groupby(plan.stages, lambda stage: (stage.source, stage.splits) if isinstance(stage, Tiled) else id(stage))
     return sum(_stage(plan, list(stages), constants) for _, stages in alike)
 
