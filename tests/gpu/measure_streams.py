@@ -26,7 +26,7 @@ def compiled(number):
     from tileprof.runtime.cases import cases
     from tileprof.runtime.gpu import GpuPipeline
 
-    case = cases()[number]
+    case = list(cases())[number]
     try:
         policy = case.chain.policy()
         for row in ROWS:
@@ -77,7 +77,7 @@ def main():
     from tileprof.runtime.cases import cases
     from tileprof.runtime.measure import measured_on
 
-    all_cases = cases()
+    all_cases = list(cases())
     ready, left = warmed(all_cases, 0.6 * options.budget)
     found = {**measured_on(), "rows": []}
     for number in ready:
