@@ -81,7 +81,7 @@ def region_of(found: Matched) -> Region:
         tuple(results.index(node) for node in outputs),
     )
     name = f"prefill, {shape.layers} layers, {shape.batch} sequences of {shape.length} tokens, {shape.dtype}"
-    return Region(name, nodes, inputs, outputs, (), roles.build)
+    return Region(name, nodes, inputs, outputs, (), roles.build, what=shape)
 
 
 def _plain(node: fx.Node) -> bool:

@@ -10,11 +10,26 @@ constexpr auto kAwake = std::chrono::microseconds(200);  // without a launch, be
 
 void pause() { __builtin_ia32_pause(); }
 
+// Pauses while `waiting()`, unless `progress` has not changed for too long; whether the wait came to its end.
+template <class F>
+bool wait_while(const std::atomic<uint64_t>& progress, F waiting) {
+    uint64_t seen = progress, turns = 0;
+    auto since = std::chrono::steady_clock::now();
+    while (waiting()) {
+        pause();
+        if (++turns % 4096 != 0) continue;
+        const auto now = std::chrono::steady_clock::now();
+        if (seen != progress) seen = progress, since = now;
+        if (now - since > kPatience) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
-Held& Issuer::next() {
-    while (pushed_ - issued_ >= kRoom) pause();
-    return ring_[pushed_ % kRoom].held;
+Held* Issuer::next() {
+    if (!wait_while(issued_, [&] { return pushed_ - issued_ >= kRoom; })) return nullptr;
+    return &ring_[pushed_ % kRoom].held;
 }
 
 void Issuer::push(Group* group) {
@@ -27,7 +42,7 @@ void Issuer::push(Group* group) {
 }
 
 CUresult Issuer::drain() {
-    while (issued_ != pushed_) pause();
+    if (!wait_while(issued_, [&] { return issued_ != pushed_; })) return kLaunchTimeout;
     return failed_.exchange(kSuccess);
 }
 
@@ -54,8 +69,9 @@ void Issuer::work() {
         Held& held = place.held;
         held.launch.parameters = held.pointers.data();
         held.launch.extra = nullptr;
+        const Work work = held.moves ? work_of(held.move) : work_of(held.launch);
         // Behind a launch that failed nothing is issued, as nothing can be: such errors stay with the context.
-        CUresult failed = failed_ != kSuccess ? kSuccess : place.group->place(held.launch, std::move(held.access), held.id, false);
+        CUresult failed = failed_ != kSuccess ? kSuccess : place.group->place(work, std::move(held.access), held.id, false);
         if (failed != kSuccess) failed_ = failed;
         ++issued_;
         idle_since = std::chrono::steady_clock::now();

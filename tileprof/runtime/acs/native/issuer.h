@@ -17,10 +17,11 @@ class Issuer {
    public:
     Issuer() : ring_(kRoom) {}
 
-    // Room for the next launch, of this group; waits while there is none. Filled by the one thread that holds the engine.
-    Held& next();
+    // Room for the next launch; waits while there is none. Filled by the one thread that holds the engine. nullptr where the
+    // driver has taken no launch for `kPatience`.
+    Held* next();
     void push(Group* group);
-    // Until everything that was pushed has been issued; what the driver said of it.
+    // Until everything that was pushed has been issued; what the driver said of it, or that it took nothing for `kPatience`.
     CUresult drain();
 
    private:

@@ -26,6 +26,25 @@ struct Launch {
     bool extended;  // cuLaunchKernelEx
 };
 
+// A fill, or a copy on the device: what it touches is known from the call.
+struct Move {
+    enum Kind { kCopy, kFill8, kFill16, kFill32 } kind;
+    CUdeviceptr to, from;
+    unsigned value;
+    size_t count;  // of what is filled, or bytes
+    CUstream stream;
+
+    void access(Access* out) const;
+};
+
+// Something to be put into a stream.
+struct Work {
+    CUresult (*make)(const void* what, CUstream stream);
+    const void* what;
+};
+Work work_of(const Launch& launch);
+Work work_of(const Move& move);
+
 struct Function {
     CUfunction handle = nullptr;
     std::string symbol;

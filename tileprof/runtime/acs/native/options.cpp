@@ -73,7 +73,7 @@ void Counts::write(const std::string& path) const {
         {"launches", launches}, {"placed", placed}, {"unknown", unknown}, {"barriers", barriers}, {"waits", waits},
         {"records", records}, {"missed", missed}, {"spread", spread}, {"graphs", graphs}, {"graph_launches", graph_launches},
         {"graph_kernels", graph_kernels}, {"updated", updated}, {"segments", segments}, {"checked", checked},
-        {"unchecked", unchecked}, {"differing", differing}, {"captured", captured}};
+        {"unchecked", unchecked}, {"differing", differing}, {"captured", captured}, {"moves", moves}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;
     std::string text = object(plain);

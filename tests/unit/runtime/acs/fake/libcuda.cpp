@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -355,6 +356,16 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* str
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* handle) {
     std::lock_guard<std::mutex> held(lock);
     put(named(handle), [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
+    return 0;
+}
+EXPORT int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* handle) {
+    std::lock_guard<std::mutex> held(lock);
+    put(named(handle), [=] { std::fill_n(reinterpret_cast<uint32_t*>(to), count, value); });
+    return 0;
+}
+EXPORT int cuMemsetD16Async(uint64_t to, unsigned short value, size_t count, void* handle) {
+    std::lock_guard<std::mutex> held(lock);
+    put(named(handle), [=] { std::fill_n(reinterpret_cast<uint16_t*>(to), count, value); });
     return 0;
 }
 EXPORT int cuStreamBeginCapture_v2(void* handle, int) {
