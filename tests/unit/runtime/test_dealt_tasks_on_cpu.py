@@ -111,10 +111,7 @@ PILOT_FAULTS: dict[str, tuple[str, Choices, Patch | None, Patch | None]] = {
     "a task is ready with its first input": (
         "products", PLAIN, None, replaced("pilot.cpp", ("++pending[WAITERS[i]] == NEEDS[WAITERS[i]]", "++pending[WAITERS[i]] == 1")),
     ),
-    "tasks ahead are said to be ready": ("products", Choices(), None, replaced("pilot.cpp", ("NEEDS[task] > 0 ? AWAITS", "NEEDS[task] > 99 ? AWAITS"))),
-    "what was peeked at is taken for a later command": (
-        "products", Choices(), replaced("dealing.cuh", ("static_cast<u32>(peeked >> 32) == taken && ", "peeked != 0 && ")), None,
-    ),
+    "tasks ahead are said to be ready": ("products", Choices(), None, replaced("pilot.cpp", ("send(cluster, task, AWAITS)", "send(cluster, task, 0)"))),
     "a run ends before its last task": ("products", PLAIN, None, replaced("pilot.cpp", ("++sent == TASKS", "++sent == TASKS - 1"))),
     "tasks go ahead of those that they wait for": (
         "products", Choices(order="critical", depth=6), None,

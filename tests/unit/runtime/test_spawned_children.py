@@ -25,7 +25,7 @@ CONTROLLER = """
 using namespace spawn;
 extern "C" {
 int worth(float first, float another, float ended, float lived, float over, int waiting, int turn, int items) {
-    return worth_launching({first, another}, {ended, lived, over}, waiting, turn, items);
+    return worth_launching({first, another}, {ended, lived, over}, 10, waiting, turn, items);
 }
 Control* fresh(int window_log2) {
     Control* control = new Control();
@@ -132,7 +132,8 @@ def test_a_child_is_launched_where_it_is_expected_to_end_first(controller) -> No
     assert not worth(waiting=192)  # 31,500 + 194 * 500 = 128,500
     assert worth(waiting=190)  # 127,500
     assert not worth(turn=154)  # 30,000 + 155 * 500 + 21,000 = 128,500
-    assert worth(ended=0.0, items=1)  # nothing is known
+    assert worth(ended=0.0, waiting=9, items=32)  # nothing is known, and ten blocks are tried
+    assert not worth(ended=0.0, waiting=9, items=33)
 
 
 def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:

@@ -49,7 +49,6 @@ struct Dealer {
     const u32 run;
     const int cluster;
     u32 taken = 0;
-    u64 peeked = 0;  // PILOT: what stood in the next command's place when the last one was taken; a read takes a microsecond, beside other work
 
     __device__ Dealer(const Arguments& arguments) : arguments(arguments), run(arguments.state[0]), cluster(blockIdx.x / SPLIT) {
         if constexpr (DEALER == PILOT) taken = arguments.flags[TAKEN_AT + cluster];
@@ -88,20 +87,13 @@ struct Dealer {
                 return seen == marked(run, task);
             });
         } else {
-            const u64* ring = link_commands(arguments, cluster);
-            const u64* command = ring + taken % COMMANDS;
+            const u64* command = link_commands(arguments, cluster) + taken % COMMANDS;
             ++taken;
-            s32 next = static_cast<s32>(static_cast<u32>(peeked));
-            // What is awaited here, or ends everything, brings nothing of others that would have to be acquired.
-            const bool there = static_cast<u32>(peeked >> 32) == taken && (next == NO_MORE || (next & AWAITS) != 0);
-            if (!there)
-                next = poll(taken, [&](s32& task) {
-                    const u64 seen = load_acquire_sys_u64(command);
-                    task = static_cast<s32>(static_cast<u32>(seen));
-                    return static_cast<u32>(seen >> 32) == taken;
-                });
-            peeked = load_relaxed_sys_u64(ring + taken % COMMANDS);
-            return next;
+            return poll(taken, [&](s32& task) {
+                const u64 seen = load_acquire_sys_u64(command);
+                task = static_cast<s32>(static_cast<u32>(seen));
+                return static_cast<u32>(seen >> 32) == taken;
+            });
         }
     }
 
@@ -158,10 +150,8 @@ __device__ __forceinline__ void pass_on(const Arguments& arguments, u32 run, s32
         for (int waiter = events[3 * event + 1] + threadIdx.x % 32; waiter < events[3 * event + 2]; waiter += 32) {
             const s32 task = arguments.dealt[WAITERS_AT + waiter];
             const s32 needs = arguments.dealt[NEEDS_AT + task];
-            if (needs > 1) {
-                const u32 count = fetch_add_acq_rel_gpu_s32(arguments.flags + PENDING_AT + task, 1) + 1u;
-                if (count != (run + 1) * static_cast<u32>(needs)) continue;
-            }
+            const u32 count = fetch_add_acq_rel_gpu_s32(arguments.flags + PENDING_AT + task, 1) + 1u;
+            if (count != (run + 1) * static_cast<u32>(needs)) continue;
             const u32 place = READY + static_cast<u32>(fetch_add_relaxed_gpu_s32(arguments.flags + TAIL_AT, 1)) - run * static_cast<u32>(TASKS - READY);
             if (place < TASKS) store_release_gpu_s32(arguments.flags + PLACES_AT + place, marked(run, task));
         }

@@ -72,12 +72,6 @@ __device__ __forceinline__ u64 load_acquire_sys_u64(const u64* address) {
     return value;
 }
 
-__device__ __forceinline__ u64 load_relaxed_sys_u64(const u64* address) {
-    u64 value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address));
-    return value;
-}
-
 __device__ __forceinline__ void store_release_sys_u64(u64* address, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }

@@ -56,8 +56,8 @@ namespace tileprof::bloom {
 inline int load_acquire(const int* at) { return emulated::lag(), __atomic_load_n(at, __ATOMIC_ACQUIRE); }
 inline void store_release(int* at, int value) { emulated::lag(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 inline std::uint32_t load_word(const std::uint32_t* at) { return __atomic_load_n(at, __ATOMIC_RELAXED); }
-inline void or_word(std::uint32_t* at, std::uint32_t bits) { __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
-inline void clear_word(std::uint32_t* at) { __atomic_store_n(at, 0u, __ATOMIC_RELAXED); }
+inline void or_word(std::uint32_t* at, std::uint32_t bits) { emulated::lag(), __atomic_fetch_or(at, bits, __ATOMIC_RELAXED); }
+inline void clear_word(std::uint32_t* at) { emulated::lag(), __atomic_store_n(at, 0u, __ATOMIC_RELAXED); }
 inline int take_next(int* at) { return emulated::lag(), __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 inline void add_count(std::uint64_t* at, std::uint64_t value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
 inline void meet() {}

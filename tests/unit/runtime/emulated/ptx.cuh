@@ -32,7 +32,6 @@ inline s32 fetch_add_acq_rel_gpu_s32(s32* address, s32 value) { return machine::
 inline s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) { return machine::add_relaxed(address, value); }
 inline void store_release_gpu_s32(s32* address, s32 value) { machine::store_release(address, value); }
 inline u64 load_acquire_sys_u64(const u64* address) { return machine::load_acquire_outside(reinterpret_cast<const machine::u64*>(address)); }
-inline u64 load_relaxed_sys_u64(const u64* address) { return *address; }
 inline void store_release_sys_u64(u64* address, u64 value) { machine::store_release_outside(reinterpret_cast<machine::u64*>(address), value); }
 inline s32 compare_and_swap_relaxed_gpu_s32(s32* address, s32 expected, s32 value) {
     const s32 before = *address;

@@ -1,6 +1,6 @@
 // Programs with nested parallelism under every rule of spawn.cuh: the same results, and what each takes.
 //
-//     program [repeats [scale [window_log2 [least]]]]
+//     program [repeats [scale [window_log2 [least [untried]]]]]
 //
 // First it measures what launches cost here, which the controller is then told. A line of JSON for each program.
 #include <chrono>
@@ -201,7 +201,7 @@ struct Mandelbrot {
 struct Refinement {
     works::Field field;
     int parts, levels, steep;
-    std::size_t most = std::size_t(1) << 24;
+    std::size_t most = std::size_t(1) << 23;
     Buffer<works::Cell> here, next;
     Buffer<int> made;
     Buffer<u64> sum;
@@ -233,9 +233,9 @@ struct Refinement {
     }
 };
 
-Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2) {
+Control control_of(spawn::Rule rule, int threshold, int least, spawn::Costs costs, int window_log2, int untried = 0) {
     Control control = {};
-    control.rule = rule, control.threshold = threshold, control.least = least, control.costs = costs, control.window_log2 = window_log2;
+    control.rule = rule, control.threshold = threshold, control.least = least, control.costs = costs, control.window_log2 = window_log2, control.untried = untried;
     return control;
 }
 
@@ -243,9 +243,7 @@ struct Nothing {
     __device__ void operator()(int) const {}
 };
 
-__global__ void launch_many(Control* control, int children) {
-    for (int i = 0; i < children; ++i) spawn::each(control, 1, Nothing{});
-}
+__global__ void launch_one_each(Control* control) { spawn::each(control, 1, Nothing{}); }
 
 double timed_us(const std::function<void()>& work) {
     CHECK(cudaDeviceSynchronize());
@@ -255,19 +253,19 @@ double timed_us(const std::function<void()>& work) {
     return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// The first child's price and each further one's, of a thread that launches: medians.
+// The first child's price, and each further one's where many threads launch: medians.
 spawn::Costs measured_costs() {
-    const auto median = [](spawn::Rule rule, int children) {
+    const auto median = [](spawn::Rule rule, int blocks, int threads) {
         std::vector<double> all;
         for (int i = 0; i < 9; ++i) {
             Buffer<Control> control(std::vector<Control>{control_of(rule, 1, 1, {0, 0}, 16)});
-            all.push_back(timed_us([&] { SPAWN_PARENT(launch_many, 1, 1, control.at, children); }));
+            all.push_back(timed_us([&] { SPAWN_PARENT(launch_one_each, blocks, threads, control.at); }));
         }
         std::nth_element(all.begin(), all.begin() + 4, all.end());
         return all[4];
     };
-    const double none = median(spawn::FLAT, 1), one = median(spawn::ALWAYS, 1), many = median(spawn::ALWAYS, 1025);
-    return {static_cast<float>(1000 * std::max(0.0, one - none)), static_cast<float>(1000 * std::max(0.0, many - one) / 1024)};
+    const double none = median(spawn::FLAT, 1, 1), one = median(spawn::ALWAYS, 1, 1), many = median(spawn::ALWAYS, 64, 32);
+    return {static_cast<float>(1000 * std::max(0.0, one - none)), static_cast<float>(1000 * std::max(0.0, many - one) / 2047)};
 }
 
 struct Outcome {
@@ -315,7 +313,7 @@ std::vector<Work> works_of(int scale) {
     auto* image = new Mandelbrot(64 << scale / 3, 32);
     all.push_back({"mandelbrot", 32, [=] { image->begin(); }, [=](Control* c) { image->run(c); }, [=] { return wide(image->image.get()); },
                    [](const std::vector<u64>& found) { return std::count(found.begin(), found.end(), u64(-1)) ? "a pixel is missing" : ""; }});
-    auto* amr = new Refinement(1 << 20, 8, scale < 10 ? 2 : 3, 40);
+    auto* amr = new Refinement(1 << 20, 8, 2, scale < 10 ? 400 : 40);
     all.push_back({"amr", 32, [=] { amr->begin(); }, [=](Control* c) { amr->run(c); }, [=] { return std::vector<u64>{amr->cells, amr->sum.get()[0]}; },
                    [](const std::vector<u64>& found) { return found[0] > 0 ? "" : "nothing is refined, or too much"; }});
     return all;
@@ -325,10 +323,10 @@ std::vector<Work> works_of(int scale) {
 
 int main(int count, char** given) {
     const auto number = [&](int at, int otherwise) { return count > at ? std::atoi(given[at]) : otherwise; };
-    const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32);
+    const int repeats = number(1, 5), scale = number(2, 16), window_log2 = number(3, 16), least = number(4, 32), untried = number(5, 1024);
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, MOST_PENDING));
     const spawn::Costs costs = measured_costs();
-    std::printf("{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"scale\": %d}\n", costs.first_ns, costs.another_ns, window_log2, scale);
+    std::printf("{\"first_ns\": %.0f, \"another_ns\": %.1f, \"window_log2\": %d, \"untried\": %d, \"scale\": %d}\n", costs.first_ns, costs.another_ns, window_log2, untried, scale);
     int failures = 0;
     for (const Work& work : works_of(scale)) {
         std::string said;
@@ -341,7 +339,7 @@ int main(int count, char** given) {
         };
         const Outcome always = compared("always", control_of(spawn::ALWAYS, 0, 1, costs, window_log2));
         const Outcome written = compared("threshold", control_of(spawn::THRESHOLD, work.threshold, 1, costs, window_log2));
-        const Outcome controlled = compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2));
+        const Outcome controlled = compared("spawn", control_of(spawn::CONTROLLED, 0, least, costs, window_log2, untried));
         double best = flat.us;
         int best_threshold = 0;
         for (int threshold = 1; threshold <= 1 << 14; threshold *= 4)

@@ -5,7 +5,8 @@
 //     its own     items * time of a child's warp
 //
 // and launches where the child is expected to end first. Throughput and times are those of the last window of time in which children ended; with no history it
-// launches. The other rules are what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+// launches, at most so many child blocks as it is told (`untried`; the paper says nothing of that, and on today's GPUs all parents have decided before the first
+// child ends). The other rules are what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +39,7 @@ struct Control {
     int least;
     Costs costs;
     u32 window_log2; // of a window's nanoseconds
+    int untried;     // child blocks that CONTROLLED launches before one has ended, at most
     int waiting;     // child blocks that were launched and have not ended
     u32 launched, kept, refused;  // sites: children, own work, and own work because too many launches were pending
     u64 total;       // as a window's word, over all of time
@@ -55,9 +57,9 @@ __device__ inline Pace pace_of(u64 word, float over_ns) {
 }
 
 // Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`: launches of the warp before this one.
-__device__ inline bool worth_launching(Costs costs, const Pace& pace, int waiting, int turn, int items) {
-    if (pace.ended <= 0) return true;
+__device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
     const int own = (items + CHILD_THREADS - 1) / CHILD_THREADS;
+    if (pace.ended <= 0) return waiting + own <= untried;
     const float overhead = costs.first_ns + costs.another_ns * static_cast<float>(turn + 1);
     const float child_ns = overhead + static_cast<float>(waiting + own) * pace.over_ns / pace.ended;
     return child_ns < static_cast<float>(items) * pace.lived_ns / pace.ended;
@@ -96,7 +98,7 @@ __device__ inline bool launches(const Control& control, int items) {
         case FLAT: return false;
         case ALWAYS: return true;
         case THRESHOLD: return items >= control.threshold;
-        default: return items >= control.least && worth_launching(control.costs, recent_pace(control), seen(control.waiting), turn_in_warp(), items);
+        default: return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried, seen(control.waiting), turn_in_warp(), items);
     }
 }
 

@@ -4,9 +4,9 @@
 //                                                            pilot: counts what tasks wait for, chooses
 //     cluster <-- command: task, end -- ring per cluster <---+
 //
-// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended. Where it speculates, commands carry AWAITS:
-// the cluster waits for the semaphores itself, and need not acquire from the CPU what others wrote. A task that is not ready is sent only after all that it waits
-// for, so that the earliest task which is not completed always can be, and no order of commands deadlocks.
+// A run's first commands stand in the rings before its launch: the pilot writes them when the run before has ended. Commands that are sent before their task is
+// ready carry AWAITS: the cluster then waits for the semaphores itself. Such a task is sent only after all that it waits for, so that the earliest task which is
+// not completed always can be, and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
 #include <cstdint>
@@ -106,12 +106,12 @@ struct Pilot {
         deal();
     }
 
-    void send(int cluster, int task) {
+    void send(int cluster, int task, u32 flag) {
         was_sent[task] = true;
         owner[task] = cluster;
         ++outstanding[cluster];
         ++commands;
-        write(cluster, static_cast<u32>(task) | (SPECULATE && NEEDS[task] > 0 ? AWAITS : 0));
+        write(cluster, static_cast<u32>(task) | flag);
         if (SPECULATE) begun.add(task, [&](int waiter) { sendable.insert(waiter); });
         if (++sent == TASKS)
             for (int each = 0; each < CLUSTERS; ++each) write(each, NO_MORE);
@@ -130,17 +130,17 @@ struct Pilot {
             const int task = kin[cluster][--kin_count[cluster]];
             if (was_sent[task]) continue;
             ++own;
-            send(cluster, task);
+            send(cluster, task, 0);
             return true;
         }
         int task = take(ready);
         if (task >= 0) {
-            send(cluster, task);
+            send(cluster, task, 0);
             return true;
         }
         if (SPECULATE && (task = take(sendable)) >= 0) {
             ++ahead;
-            send(cluster, task);
+            send(cluster, task, AWAITS);
             return true;
         }
         return false;
