@@ -1,4 +1,7 @@
-"""The prefill kernel on a GPU: against plain PyTorch, bit for bit with itself under delays, waits that give up, whole models."""
+"""The prefill kernel on a GPU.
+
+Against plain PyTorch, bit for bit with itself under delays, waits that give up, whole models.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,21 @@ except ImportError:
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a GPU of sm_90 and transformers")]
 
 SMALL = PrefillShape(
-    "bfloat16", batch=1, length=40, layers=2, hidden=512, intermediate=1024, heads=8, kv_heads=2, head_dim=64, vocabulary=2048, epsilon=1e-5, scale=0.125,
+    "bfloat16",
+    batch=1,
+    length=40,
+    layers=2,
+    hidden=512,
+    intermediate=1024,
+    heads=8,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=2048,
+    epsilon=1e-5,
+    scale=0.125,
     cache=48,
-)  # fmt: skip
-LLAMA_1B = replace(
-    SMALL, length=64, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocabulary=4096, cache=64
-)  # fmt: skip
+)
+LLAMA_1B = replace(SMALL, length=64, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocabulary=4096, cache=64)
 CASES: dict[str, PrefillShape] = {
     "small": SMALL,
     "two tokens, nothing kept": replace(SMALL, length=2, cache=0),
@@ -132,8 +144,14 @@ def test_a_whole_model_is_taken_and_right(cached):
     torch.manual_seed(0)
     torch._dynamo.reset()
     config = transformers.LlamaConfig(
-        hidden_size=512, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=64, vocab_size=2048
-    )  # fmt: skip
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=2048,
+    )
     model = transformers.LlamaForCausalLM(config).bfloat16().cuda().eval()
     ids = torch.randint(0, 2048, (2, 24), device="cuda")
     kinds: list[str] = []

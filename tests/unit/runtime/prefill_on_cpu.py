@@ -1,4 +1,4 @@
-"""The prefill kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The prefill kernel's own source on the CPU, run by the machine in `emulated/`; `launch.py` gives it its arguments."""
 
 from __future__ import annotations
 
@@ -30,12 +30,28 @@ def compiled(
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
     library = folder / "kernel.so"
     entry, machine = EMULATED / "prefill_entry.cpp", folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(entry),
+        str(machine),
+        "-o",
+        str(library),
+    )
     return library
 
 
 class HostPrefill(launch.Prefill):
-    """`Prefill` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last."""
+    """`Prefill` on the machine.
+
+    Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last.
+    """
 
     def __init__(self, shape: PrefillShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
@@ -59,9 +75,13 @@ class HostPrefill(launch.Prefill):
             schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
             flags = self._workspace[self._flags :]
             found = self._run(
-                ctypes.c_void_p(arguments.pointers[0]), blocks, 1, ctypes.byref(schedule), ctypes.c_void_p(flags.data_ptr()),
+                ctypes.c_void_p(arguments.pointers[0]),
+                blocks,
+                1,
+                ctypes.byref(schedule),
+                ctypes.c_void_p(flags.data_ptr()),
                 ctypes.c_uint64(4 * flags.numel()),
-            )  # fmt: skip
+            )
             self.said = None if found is None else found.decode()
 
         self._function = type("Function", (), {"launch": enter})()

@@ -20,9 +20,10 @@ _CAPABILITY: Final = (9, 0)
 
 
 class NetworkRunner:
-    """Runs a network whose input comes first and whose parameters follow, as `Runner` of `tileprof.runtime.compile.region` says.
+    """Runs a network whose input comes first and whose parameters follow: a `Runner` of `compile.region`.
 
-    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan`` that is given is not verified. Raises `UserError` where the device or the network does not fit.
+    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan``
+    that is given is not verified. Raises `UserError` where the device or the network does not fit.
     """
 
     frozen = True
@@ -69,8 +70,8 @@ class NetworkRunner:
             _, layer, task, semaphore, seen, expected = record[:6]
             image, row, column, channels = self.plan.tasks[task, 1:5].tolist()
             raise RuntimeError(
-                f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, column of tiles {channels} waited for semaphore "
-                f"{semaphore} in vain: {seen} posts of {expected}"
+                f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, "
+                f"column of tiles {channels} waited for semaphore {semaphore} in vain: {seen} posts of {expected}"
             )
 
     @property
@@ -82,6 +83,11 @@ class NetworkRunner:
     def results(self) -> list[Any]:
         """Of each layer in the last run; the network's own result is not there."""
         return self._memory or []
+
+    @property
+    def timeline(self) -> Any:
+        """Of the last run, where `Options` asks for one: [tasks, places], nanoseconds, by `PLACES`; 0: not reached."""
+        return self._launcher.times.view(len(self.plan.tasks), -1)
 
     def _bind(self, parameters: Sequence[Any]) -> None:
         network = self.network

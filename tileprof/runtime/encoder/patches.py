@@ -54,7 +54,7 @@ def patches(graph: fx.Graph) -> Iterator[Region]:
             continue
         inputs = tuple(dict.fromkeys(arg for arg in node.args[:3] if isinstance(arg, fx.Node)))
         if len(inputs) == 2 + (node.args[2] is not None):
-            yield Region("a convolution of patches", (node,), inputs, (node,), (), partial(_runner, found))
+            yield Region("a convolution of patches", (node,), inputs, (node,), (), partial(_runner, found), what=found)
 
 
 def _runner(found: Patches, _device: torch.device) -> Runner:

@@ -1,4 +1,5 @@
-// A task of attention: 32 queries of one head and all keys that they see. Parts of queries, keys and values are added up, rotated, and multiplied from shared memory.
+// A task of attention: 32 queries of one head and all keys that they see. Parts of queries, keys and values are added
+// up, rotated, and multiplied from shared memory.
 #pragma once
 
 #include "product.cuh"
@@ -35,7 +36,8 @@ struct Loading {
 #pragma unroll
         for (int i = 0; i < 2 * Qkv::SPLITS; ++i) {
             float(&to)[4] = sums.v[i % 2];
-            to[0] += __uint_as_float(v[i].x), to[1] += __uint_as_float(v[i].y), to[2] += __uint_as_float(v[i].z), to[3] += __uint_as_float(v[i].w);
+            to[0] += __uint_as_float(v[i].x), to[1] += __uint_as_float(v[i].y), to[2] += __uint_as_float(v[i].z),
+                to[3] += __uint_as_float(v[i].w);
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) sums.v[i / 4][i % 4] = rounded(sums.v[i / 4][i % 4]);
@@ -51,7 +53,8 @@ struct Words {
 __device__ __forceinline__ Words packed(const Eight& e) {
     Words words;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) words.w[half][0] = pack(e.v[half][0], e.v[half][1]), words.w[half][1] = pack(e.v[half][2], e.v[half][3]);
+    for (int half = 0; half < 2; ++half)
+        words.w[half][0] = pack(e.v[half][0], e.v[half][1]), words.w[half][1] = pack(e.v[half][2], e.v[half][3]);
     return words;
 }
 
@@ -60,10 +63,12 @@ struct Angles {
     u32 words[2][2][2];
 
     __device__ Angles(const Block& block, int row, int p, int q) {
-        const long long from = row / LENGTH * block.p.rotary_step + static_cast<long long>(row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
+        const long long from =
+            row / LENGTH * block.p.rotary_step + static_cast<long long>(row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            words[0][i / 2][i % 2] = row < ROWS ? load_global_u32(block.p.cosine + from + 32 * (i / 2) + 8 * (i % 2)) : 0;
+            words[0][i / 2][i % 2] =
+                row < ROWS ? load_global_u32(block.p.cosine + from + 32 * (i / 2) + 8 * (i % 2)) : 0;
             words[1][i / 2][i % 2] = row < ROWS ? load_global_u32(block.p.sine + from + 32 * (i / 2) + 8 * (i % 2)) : 0;
         }
     }
@@ -77,7 +82,8 @@ __device__ __forceinline__ Eight rotated(const Eight& x, const Angles& angles) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const u32 cosine = angles.words[0][half][i / 2], sine = angles.words[1][half][i / 2];
-            const float other = half ? x.v[0][i] : -x.v[1][i], c = i % 2 ? high(cosine) : low(cosine), s = i % 2 ? high(sine) : low(sine);
+            const float other = half ? x.v[0][i] : -x.v[1][i], c = i % 2 ? high(cosine) : low(cosine),
+                        s = i % 2 ? high(sine) : low(sine);
             turned.v[half][i] = rounded(x.v[half][i] * c) + rounded(other * s);
         }
     return turned;
@@ -87,7 +93,8 @@ __device__ __forceinline__ void store_words(u32 address, const Words& words) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int pair = 0; pair < 2; ++pair) store_shared_s32(address + 64 * half + 16 * pair, static_cast<s32>(words.w[half][pair]));
+        for (int pair = 0; pair < 2; ++pair)
+            store_shared_s32(address + 64 * half + 16 * pair, static_cast<s32>(words.w[half][pair]));
 }
 
 // A row for the caller's cache.
@@ -98,7 +105,8 @@ __device__ __forceinline__ void keep_words(u16* row, const Words& words) {
         for (int pair = 0; pair < 2; ++pair) store_global_u32(row + 32 * half + 8 * pair, words.w[half][pair]);
 }
 
-// Queries, keys and values of a task into shared memory; zeros where there are none. Rows of keys of this task's queries go to the caller's cache too, once per head of keys.
+// Queries, keys and values of a task into shared memory; zeros where there are none. Rows of keys of this task's
+// queries go to the caller's cache too, once per head of keys.
 __device__ __forceinline__ void load_heads(const Block& block, const Layer& layer, int head, int first, int keys) {
     constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // a row is loaded by so many threads
     const int key_head = head / SHARERS, item = block.thread % ITEMS, p = item / 4, q = item % 4;
@@ -111,12 +119,15 @@ __device__ __forceinline__ void load_heads(const Block& block, const Layer& laye
         key.begin(block, row, QUERY + key_head * HEAD_DIM, p, q, row < keys);
         value.begin(block, row, QUERY + KEY + key_head * HEAD_DIM, p, q, row < keys);
         query.begin(block, first + row, head * HEAD_DIM, p, q, asks);
-        const Words k = packed(rotated(key.end(block), angles)), v = packed(value.end(block));  // zeros behind the last key
+        const Words k = packed(rotated(key.end(block), angles)),
+                    v = packed(value.end(block));  // zeros behind the last key
         store_words(to + KEYS_AT + row * HEAD_PITCH, k);
         store_words(to + VALUES_AT + row * HEAD_PITCH, v);
         if (row < QUERIES) store_words(to + QUERIES_AT + row * HEAD_PITCH, packed(rotated(query.end(block), of_query)));
         if (layer.keys == nullptr || head % SHARERS != 0 || row < first || row >= keys) continue;
-        const long long place = (static_cast<long long>(row / LENGTH * KV_HEADS + key_head) * CACHE + row % LENGTH) * HEAD_DIM + 16 * p + 2 * q;
+        const long long place =
+            (static_cast<long long>(row / LENGTH * KV_HEADS + key_head) * CACHE + row % LENGTH) * HEAD_DIM + 16 * p +
+            2 * q;
         keep_words(layer.keys + place, k);
         keep_words(layer.values + place, v);
     }
@@ -126,7 +137,8 @@ __device__ __forceinline__ void load_heads(const Block& block, const Layer& laye
 __device__ __forceinline__ void score(float (&scores)[TILE_ROWS / 8][4], const Block& block, int side) {
     const int square = block.lane / 8, line = block.lane % 8;
     const u32 from = block.shared + KEYS_AT + ((square >> 1) * 8 + line) * HEAD_PITCH + (square & 1) * 16;
-    const u32 queries_from = block.shared + QUERIES_AT + (side * 16 + block.lane % 16) * HEAD_PITCH + block.lane / 16 * 16;
+    const u32 queries_from =
+        block.shared + QUERIES_AT + (side * 16 + block.lane % 16) * HEAD_PITCH + block.lane / 16 * 16;
 #pragma unroll
     for (int step = 0; step < HEAD_DIM / 16; ++step) {
         u32 queries[4];
@@ -141,7 +153,8 @@ __device__ __forceinline__ void score(float (&scores)[TILE_ROWS / 8][4], const B
     }
 }
 
-// Softmax of scores, without the division; returns the sum of the weights of rows lane / 4 and lane / 4 + 8. `query`: the row of the first.
+// Softmax of scores, without the division; returns the sum of the weights of rows lane / 4 and lane / 4 + 8. `query`:
+// the row of the first.
 __device__ __forceinline__ float2 weigh(float (&scores)[TILE_ROWS / 8][4], const Block& block, int query) {
     float peak[2] = {minus_infinity(), minus_infinity()}, total[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -185,12 +198,14 @@ __device__ __forceinline__ void attend_task(const Block& block, const Layer& lay
     score(scores, block, side);
     const float2 total = weigh(scores, block, query);
     const int square = block.lane / 8, line = block.lane % 8;
-    const u32 from = block.shared + VALUES_AT + ((square & 1) * 8 + line) * HEAD_PITCH + (square >> 1) * 16 + 2 * columns;
+    const u32 from =
+        block.shared + VALUES_AT + ((square & 1) * 8 + line) * HEAD_PITCH + (square >> 1) * 16 + 2 * columns;
 #pragma unroll
     for (int step = 0; step < TILE_ROWS / 16; ++step) {
         const float(&left)[4] = scores[2 * step];
         const float(&right)[4] = scores[2 * step + 1];
-        const u32 weights[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]), pack(right[2], right[3])};
+        const u32 weights[4] = {pack(left[0], left[1]), pack(left[2], left[3]), pack(right[0], right[1]),
+                                pack(right[2], right[3])};
         u32 values[4];
         load_matrices_transposed_shared(from + step * (16 * HEAD_PITCH), values);
         multiply_m16n8k16(sums[0], weights, values[0], values[1]);
@@ -204,7 +219,9 @@ __device__ __forceinline__ void attend_task(const Block& block, const Layer& lay
         if (row < ROWS)
 #pragma unroll
             for (int eight = 0; eight < 2; ++eight)
-                store_global_u32(out + static_cast<long long>(row) * QUERY + 8 * eight, pack(__fdividef(sums[eight][2 * half], weight), __fdividef(sums[eight][2 * half + 1], weight)));
+                store_global_u32(
+                    out + static_cast<long long>(row) * QUERY + 8 * eight,
+                    pack(__fdividef(sums[eight][2 * half], weight), __fdividef(sums[eight][2 * half + 1], weight)));
     }
     stamp(block, STAGE_ATTENTION, 2);
     post(block, STAGE_ATTENTION, ATTENDED_FLAGS + head * QUERY_TASKS + part);

@@ -20,7 +20,10 @@ INCLUDED: Final = (SOURCES.parent / "encoder" / "warp.cuh", SOURCES.parent / "pe
 
 
 def build(header: str) -> Path:
-    """The folder that holds the cubin for a config.h, compiled now if it is not in the cache. Raises `UserError` with the compiler's words."""
+    """The folder that holds the cubin for a config.h, compiled now if it is not in the cache.
+
+    Raises `UserError` with the compiler's words.
+    """
     compiler = building.nvcc("The prefill is compiled")
     sources = [path.read_text(encoding="utf-8") for path in (*sorted(SOURCES.glob("*.cu*")), *INCLUDED)]
     parts = json.dumps([_version(compiler), FLAGS, sources, header])
@@ -30,7 +33,15 @@ def build(header: str) -> Path:
         (work / "config.h").write_text(header, encoding="utf-8")
         for path in INCLUDED:  # alone: other files of their folders have the names of this one's
             (work / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-        command = [str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", str(SOURCES / "kernel.cu"), "-o", str(work / CUBIN)]  # fmt: skip
+        command = [
+            str(compiler),
+            *FLAGS,
+            f"-I{work}",
+            f"-I{SOURCES}",
+            str(SOURCES / "kernel.cu"),
+            "-o",
+            str(work / CUBIN),
+        ]
         (work / "compiler.txt").write_text(building.run(command, WHAT), encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)

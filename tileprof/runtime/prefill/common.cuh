@@ -15,15 +15,17 @@ constexpr u32 WEIGHT_BYTES = 2 * K_CHUNK * TILE, ACTIVATION_BYTES = 2 * K_CHUNK 
 
 constexpr int HEAD_DIM = 64, SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
-constexpr int QUERIES = 32, QUERY_TASKS = (ROWS + QUERIES - 1) / QUERIES;  // rows of queries in a task of attention, tasks per head
-constexpr int GATE_COLUMNS = TILE / 2;  // of activated columns that a tile of the gate results in
+constexpr int QUERIES = 32,
+              QUERY_TASKS = (ROWS + QUERIES - 1) / QUERIES;  // rows of queries in a task of attention, tasks per head
+constexpr int GATE_COLUMNS = TILE / 2;                       // of activated columns that a tile of the gate results in
 static_assert(ROWS <= TILE_ROWS && GATE_COLUMNS == K_CHUNK && HEAD_DIM == K_CHUNK);
 
 // A product as it is cut into tasks: tiles of columns and parts of k. `STAGE` is its number in reports.
 template <int STAGE_, int COLUMNS_, int DEPTH_, int SPLITS_>
 struct Product {
     static constexpr int STAGE = STAGE_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, SPLITS = SPLITS_;
-    static constexpr int TILES = (COLUMNS + TILE - 1) / TILE, PAIRS = DEPTH / (2 * K_CHUNK), TASKS = TILES * SPLITS;  // two chunks are multiplied at a time
+    static constexpr int TILES = (COLUMNS + TILE - 1) / TILE, PAIRS = DEPTH / (2 * K_CHUNK),
+                         TASKS = TILES * SPLITS;  // two chunks are multiplied at a time
     static_assert(DEPTH % (2 * K_CHUNK) == 0 && SPLITS <= PAIRS);
 
     __device__ static int tile(int task) { return task % TILES; }
@@ -33,7 +35,18 @@ struct Product {
 };
 
 // Stages of a layer, and what precedes the first and follows the last.
-enum Stage : int { STAGE_EMBEDDING, STAGE_QKV, STAGE_ATTENTION, STAGE_OUTPUT, STAGE_MIDDLE, STAGE_GATE, STAGE_DOWN, STAGE_NEXT, STAGE_HEAD, STAGES };
+enum Stage : int {
+    STAGE_EMBEDDING,
+    STAGE_QKV,
+    STAGE_ATTENTION,
+    STAGE_OUTPUT,
+    STAGE_MIDDLE,
+    STAGE_GATE,
+    STAGE_DOWN,
+    STAGE_NEXT,
+    STAGE_HEAD,
+    STAGES
+};
 
 using Qkv = Product<STAGE_QKV, QKV, HIDDEN, QKV_SPLITS>;
 using Output = Product<STAGE_OUTPUT, HIDDEN, QUERY, OUTPUT_SPLITS>;
@@ -42,28 +55,35 @@ using Down = Product<STAGE_DOWN, HIDDEN, INTERMEDIATE, DOWN_SPLITS>;
 using Head = Product<STAGE_HEAD, VOCABULARY, HIDDEN, 1>;
 static_assert(QKV % TILE == 0 && HIDDEN % TILE == 0 && INTERMEDIATE % GATE_COLUMNS == 0);
 
-// Sums of parts of k, in vectors of four floats: columns 16 p + 2 q, + 1, + 8 and + 9 of a row, for q = 0 to 3. That is how a thread of a wgmma holds them.
+// Sums of parts of k, in vectors of four floats: columns 16 p + 2 q, + 1, + 8 and + 9 of a row, for q = 0 to 3. That is
+// how a thread of a wgmma holds them.
 template <class P>
 struct Parts {
     static constexpr int ROW = P::COLUMNS / 4, VECTORS = P::SPLITS * ROWS * ROW;
 
     __device__ static int at(int split, int row, int p, int q) { return (split * ROWS + row) * ROW + 4 * p + q; }
 };
-static_assert(OUTPUT_SPLITS == DOWN_SPLITS, "the two products whose rows are finished take turns with two sets of parts");
-constexpr int QKV_PARTS = 0, OUTPUT_PARTS = QKV_PARTS + 2 * Parts<Qkv>::VECTORS, DOWN_PARTS = OUTPUT_PARTS + Parts<Output>::VECTORS;
+static_assert(OUTPUT_SPLITS == DOWN_SPLITS,
+              "the two products whose rows are finished take turns with two sets of parts");
+constexpr int QKV_PARTS = 0, OUTPUT_PARTS = QKV_PARTS + 2 * Parts<Qkv>::VECTORS,
+              DOWN_PARTS = OUTPUT_PARTS + Parts<Output>::VECTORS;
 constexpr int PART_VECTORS = DOWN_PARTS + Parts<Down>::VECTORS;
 
-// A float of a part is absent (all bits set, which no sum is) until it is stored. There are two sets of each kind: who is about to store a part in one makes the same vector of the
-// other absent first, whose readers are done: they are of the stage of this kind before, which what the product reads depends on. Those who will read it there have read this part before.
+// A float of a part is absent (all bits set, which no sum is) until it is stored. There are two sets of each kind: who
+// is about to store a part in one makes the same vector of the other absent first, whose readers are done: they are of
+// the stage of this kind before, which what the product reads depends on. Those who will read it there have read this
+// part before.
 constexpr u32 ABSENT = 0xFFFFFFFF;
 
-// Flags, each of which one block counts up: rows that enter a layer, rows in its middle, heads and columns of the gate that are stored.
+// Flags, each of which one block counts up: rows that enter a layer, rows in its middle, heads and columns of the gate
+// that are stored.
 constexpr int NORMED_FLAGS = 0, MIDDLE_FLAGS = NORMED_FLAGS + ROWS, ATTENDED_FLAGS = MIDDLE_FLAGS + ROWS;
 constexpr int ACTIVATED_FLAGS = ATTENDED_FLAGS + HEADS * QUERY_TASKS, FLAGS = ACTIVATED_FLAGS + Gate::TILES;
 
 // Tensor maps: of the weights, layer by layer, of the head, and of what products read.
 enum Map : int { MAP_QUERY, MAP_KEY, MAP_VALUE, MAP_OUTPUT, MAP_GATE, MAP_UP, MAP_DOWN, LAYER_MAPS };
-constexpr int MAP_HEAD = LAYERS * LAYER_MAPS, MAP_NORMED = MAP_HEAD + 1, MAP_MIDDLE = MAP_NORMED + 1, MAP_ATTENDED = MAP_MIDDLE + 1;
+constexpr int MAP_HEAD = LAYERS * LAYER_MAPS, MAP_NORMED = MAP_HEAD + 1, MAP_MIDDLE = MAP_NORMED + 1,
+              MAP_ATTENDED = MAP_MIDDLE + 1;
 constexpr int MAP_ACTIVATED = MAP_ATTENDED + 1;
 
 struct Layer {
@@ -78,20 +98,23 @@ struct Parameters {
     u16* logits;
     const TensorMap* maps;
     unsigned char* workspace;  // see the offsets below
-    s32* state;  // see State
+    s32* state;                // see State
     u64* clocks;
     long long rotary_step;  // elements from sequence to sequence
 };
 
 // Bytes of the workspace: parts first, then the residual and what products read, then flags.
-constexpr long long RESIDUAL_AT = 16ll * PART_VECTORS, NORMED_AT = RESIDUAL_AT + 2ll * TILE_ROWS * HIDDEN, MIDDLE_AT = NORMED_AT + 2ll * TILE_ROWS * HIDDEN;
-constexpr long long ATTENDED_AT = MIDDLE_AT + 2ll * TILE_ROWS * HIDDEN, ACTIVATED_AT = ATTENDED_AT + 2ll * TILE_ROWS * QUERY;
+constexpr long long RESIDUAL_AT = 16ll * PART_VECTORS, NORMED_AT = RESIDUAL_AT + 2ll * TILE_ROWS * HIDDEN,
+                    MIDDLE_AT = NORMED_AT + 2ll * TILE_ROWS * HIDDEN;
+constexpr long long ATTENDED_AT = MIDDLE_AT + 2ll * TILE_ROWS * HIDDEN,
+                    ACTIVATED_AT = ATTENDED_AT + 2ll * TILE_ROWS * QUERY;
 constexpr long long FLAGS_AT = ACTIVATED_AT + 2ll * TILE_ROWS * INTERMEDIATE;
 
 // Words of Parameters::state.
 enum State : int { EPOCH = 0, LEFT = 1, GAVE_UP = 2, RECORD = 8, RECORD_WORDS = 8 };
 
-// Shared memory, from an address that 1024 divides, as the swizzle wants. Attention's keys, values and queries have rows that begin four banks apart.
+// Shared memory, from an address that 1024 divides, as the swizzle wants. Attention's keys, values and queries have
+// rows that begin four banks apart.
 constexpr u32 HEAD_PITCH = 2 * HEAD_DIM + 16;
 constexpr u32 ACTIVATIONS_AT = SLOTS * WEIGHT_BYTES, KEYS_AT = ACTIVATIONS_AT + ACTIVATION_SLOTS * ACTIVATION_BYTES;
 constexpr u32 VALUES_AT = KEYS_AT + TILE_ROWS * HEAD_PITCH, QUERIES_AT = VALUES_AT + TILE_ROWS * HEAD_PITCH;
@@ -122,7 +145,9 @@ struct Block {
 
     __device__ unsigned char* at(long long bytes) const { return p.workspace + bytes; }
     __device__ s32* flags() const { return reinterpret_cast<s32*>(at(FLAGS_AT)); }
-    __device__ int qkv_parts(int which) const { return QKV_PARTS + ((epoch * LAYERS + layer + which) & 1) * Parts<Qkv>::VECTORS; }  // 0: of this layer, 1: the other set
+    __device__ int qkv_parts(int which) const {
+        return QKV_PARTS + ((epoch * LAYERS + layer + which) & 1) * Parts<Qkv>::VECTORS;
+    }  // 0: of this layer, 1: the other set
     __device__ bool aborted() const { return load_shared_s32(shared + ABORTED_AT) != 0; }
 };
 
@@ -131,7 +156,8 @@ __device__ __forceinline__ void consumers_meet() { barrier_sync<1, CONSUMERS>();
 // For tests: sleep up to DELAY_NS, another time for every block, layer, stage and launch.
 __device__ __forceinline__ void delay(const Block& block, int stage) {
     if constexpr (DELAY_NS > 0) {
-        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.epoch * 30011u + block.warp * 7919u;
+        u32 mixed = (blockIdx.x + 1) * 40503u + (block.layer * STAGES + stage + 1) * 58757u + block.epoch * 30011u +
+                    block.warp * 7919u;
         mixed = (mixed ^ (mixed >> 7)) * 9973u;
         mixed = (mixed ^ (mixed >> 11)) & 1023u;
         const u64 nap = static_cast<u64>(mixed) * DELAY_NS / 1024, start = globaltimer();
@@ -142,10 +168,13 @@ __device__ __forceinline__ void delay(const Block& block, int stage) {
 // For a profile: when a block is at a place of a stage.
 __device__ __forceinline__ void stamp(const Block& block, int stage, int place) {
     if constexpr (PROFILE)
-        if (block.thread == 0) block.p.clocks[((static_cast<long long>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 + place] = globaltimer();
+        if (block.thread == 0)
+            block.p.clocks[((static_cast<long long>(blockIdx.x) * (LAYERS + 1) + block.layer) * STAGES + stage) * 4 +
+                           place] = globaltimer();
 }
 
-constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that this is a fault of the kernel.
+constexpr u32 MOST_TRIES = 1u << 26;  // each may sleep: seconds. Copies of weights wait for no other block, so that
+                                      // this is a fault of the kernel.
 
 __device__ __forceinline__ void wait_local(u32 barrier, u32 parity) {
     for (u32 tries = 0; !mbarrier_try_wait_acquire_cta(barrier, parity);)
@@ -165,7 +194,8 @@ struct Patience {
         s32* const state = block.p.state;
         const bool late = globaltimer() - start > TIMEOUT_NS;
         if (late && compare_and_swap_relaxed_gpu_s32(state + GAVE_UP, 0, 1) == 0) {
-            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x, state[RECORD + 3] = block.warp;
+            state[RECORD] = stage, state[RECORD + 1] = block.layer, state[RECORD + 2] = blockIdx.x,
+            state[RECORD + 3] = block.warp;
             state[RECORD + 4] = index, state[RECORD + 5] = block.epoch;
         }
         if (late || load_relaxed_gpu_s32(state + GAVE_UP) != 0) {
@@ -176,7 +206,9 @@ struct Patience {
     }
 };
 
-__device__ __forceinline__ bool absent(const uint4& v) { return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT; }
+__device__ __forceinline__ bool absent(const uint4& v) {
+    return v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT;
+}
 
 // Until all vectors of parts that a thread has loaded are there; `index(i)`: which vector value i is.
 template <int COUNT, class Index>
@@ -194,7 +226,9 @@ __device__ __forceinline__ void arrive(uint4 (&values)[COUNT], const Block& bloc
     }
 }
 
-__device__ __forceinline__ uint4 load_part(const Block& block, int index) { return load_relaxed_gpu_u32x4(block.at(16ll * index)); }
+__device__ __forceinline__ uint4 load_part(const Block& block, int index) {
+    return load_relaxed_gpu_u32x4(block.at(16ll * index));
+}
 
 // Whether a flag has been counted up in this launch's layer; `per_launch`: how often a launch counts it up.
 __device__ __forceinline__ bool passed(const Block& block, int flag, int per_launch) {

@@ -21,7 +21,10 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def prefills(graph: fx.Graph) -> Iterator[Region]:
-    """The decoder over several tokens that ends in a result of the graph, if there is one that the kernel takes. Others are logged with the reason."""
+    """The decoder over several tokens that ends in a result of the graph, if there is one that the kernel takes.
+
+    Others are logged with the reason.
+    """
     output = next(node for node in graph.nodes if node.op == "output")
     for node in output.all_input_nodes:
         value = aten.tensor(node)
@@ -45,9 +48,14 @@ def shape_of(found: Matched) -> PrefillShape:
     sizes = found.sizes
     names = ("batch", "hidden", "intermediate", "heads", "kv_heads", "head_dim", "vocabulary")
     shape = PrefillShape(
-        dtype=dtype, layers=len(found.layers), length=sizes["tokens"], epsilon=found.epsilon, scale=found.scale,
-        cache=sizes["tokens"] if found.kept else 0, **{name: sizes[name] for name in names},
-    )  # fmt: skip
+        dtype=dtype,
+        layers=len(found.layers),
+        length=sizes["tokens"],
+        epsilon=found.epsilon,
+        scale=found.scale,
+        cache=sizes["tokens"] if found.kept else 0,
+        **{name: sizes[name] for name in names},
+    )
     shape.check()
     return shape
 
@@ -82,7 +90,10 @@ def _plain(node: fx.Node) -> bool:
 
 
 def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
-    """The nodes whose results nobody else reads, and the results: constants and masks that something else reads too are left to the graph."""
+    """The nodes whose results nobody else reads, and the results.
+
+    Constants and masks that something else reads too are left to the graph.
+    """
     nodes = set(found.nodes)
     while spare := {node for node in nodes - results if any(user not in nodes for user in node.users)}:
         nodes -= spare
@@ -91,7 +102,10 @@ def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Where a region's inputs stand, by layer and role, and which results are its outputs: the logits, then keys and values of each layer."""
+    """Where a region's inputs stand, by layer and role, and which results are its outputs.
+
+    The logits, then keys and values of each layer.
+    """
 
     shape: PrefillShape
     layers: tuple[dict[str, int], ...]

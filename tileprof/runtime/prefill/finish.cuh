@@ -1,15 +1,19 @@
-// Rows between products: parts of sums are added up in their order, with the residual, and normalised. A block has whole rows.
+// Rows between products: parts of sums are added up in their order, with the residual, and normalised. A block has
+// whole rows.
 #pragma once
 
 #include "loads.cuh"
 
-constexpr int ROW_VECTORS = HIDDEN / 4, MINE = (ROW_VECTORS + CONSUMERS - 1) / CONSUMERS;  // vectors of four columns of a row, of a thread
+constexpr int ROW_VECTORS = HIDDEN / 4,
+              MINE = (ROW_VECTORS + CONSUMERS - 1) / CONSUMERS;  // vectors of four columns of a row, of a thread
 
 // A thread's columns of a row: two pairs per vector, in words of two halves.
 struct Columns {
     u32 words[MINE][2];
 
-    __device__ static bool has(const Block& block, int i) { return static_cast<int>(block.thread) + i * CONSUMERS < ROW_VECTORS; }
+    __device__ static bool has(const Block& block, int i) {
+        return static_cast<int>(block.thread) + i * CONSUMERS < ROW_VECTORS;
+    }
 
     __device__ static int first(const Block& block, int i) {
         const int vector = block.thread + i * CONSUMERS;
@@ -20,7 +24,8 @@ struct Columns {
 #pragma unroll
         for (int i = 0; i < MINE; ++i)
 #pragma unroll
-            for (int pair = 0; pair < 2; ++pair) words[i][pair] = has(block, i) ? load_global_u32(row + first(block, i) + 8 * pair) : 0;
+            for (int pair = 0; pair < 2; ++pair)
+                words[i][pair] = has(block, i) ? load_global_u32(row + first(block, i) + 8 * pair) : 0;
     }
 
     __device__ void store(const Block& block, u16* row) const {
@@ -60,7 +65,9 @@ __device__ __forceinline__ void normalise(const Block& block, Columns& columns, 
         }
 }
 
-__device__ __forceinline__ u16* row_at(const Block& block, long long matrix, int row) { return reinterpret_cast<u16*>(block.at(matrix)) + static_cast<long long>(row) * HIDDEN; }
+__device__ __forceinline__ u16* row_at(const Block& block, long long matrix, int row) {
+    return reinterpret_cast<u16*>(block.at(matrix)) + static_cast<long long>(row) * HIDDEN;
+}
 
 // The rows that enter the first layer.
 __device__ __forceinline__ void embed(const Block& block) {
@@ -77,13 +84,17 @@ __device__ __forceinline__ void embed(const Block& block) {
 
 // Adds a product to the residual, and normalises the result for the next.
 template <class P>
-__device__ __forceinline__ void finish_rows(const Block& block, int stage, int parts, const u16* norm, long long to, int flags) {
+__device__ __forceinline__ void finish_rows(const Block& block, int stage, int parts, const u16* norm, long long to,
+                                            int flags) {
     for_spread<ROWS>([&](int row) {
         Columns x, scale;
         x.load(block, row_at(block, RESIDUAL_AT, row));
         scale.load(block, norm);
         uint4 v[MINE * P::SPLITS];
-        const auto index = [&](int i) { return parts + Parts<P>::at(i % P::SPLITS, row, 0, 0) + static_cast<int>(block.thread) + i / P::SPLITS * CONSUMERS; };
+        const auto index = [&](int i) {
+            return parts + Parts<P>::at(i % P::SPLITS, row, 0, 0) + static_cast<int>(block.thread) +
+                   i / P::SPLITS * CONSUMERS;
+        };
         stamp(block, stage, 0);
 #pragma unroll
         for (int i = 0; i < MINE * P::SPLITS; ++i) {
@@ -98,7 +109,8 @@ __device__ __forceinline__ void finish_rows(const Block& block, int stage, int p
 #pragma unroll
             for (int split = 0; split < P::SPLITS; ++split) {
                 const uint4& part = v[i * P::SPLITS + split];
-                sums[0] += __uint_as_float(part.x), sums[1] += __uint_as_float(part.y), sums[2] += __uint_as_float(part.z), sums[3] += __uint_as_float(part.w);
+                sums[0] += __uint_as_float(part.x), sums[1] += __uint_as_float(part.y),
+                    sums[2] += __uint_as_float(part.z), sums[3] += __uint_as_float(part.w);
             }
 #pragma unroll
             for (int pair = 0; pair < 2; ++pair) {

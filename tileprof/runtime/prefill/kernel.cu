@@ -2,12 +2,13 @@
 //
 // One block per SM. In a block
 //
-//     warp 8       streams weights through a ring in shared memory, through all stages in program order. It waits for free slots only.
-//     warp 9       loads the activations that products read, as soon as other blocks' flags say that they are stored.
-//     warps 0 - 7  two warpgroups: multiply, attend, add up, normalise.
+//     warp 8       streams weights through a ring in shared memory, through all stages in program order. It waits for
+//     free slots only. warp 9       loads the activations that products read, as soon as other blocks' flags say that
+//     they are stored. warps 0 - 7  two warpgroups: multiply, attend, add up, normalise.
 //
-// Products whose k is cut store sums as parts, whose words are absent until they are there: who adds them up waits for each. What products read is stored as halves and has flags.
-// "config.h" is made by shape.py: the sizes of the model. Rounding is where PyTorch rounds.
+// Products whose k is cut store sums as parts, whose words are absent until they are there: who adds them up waits for
+// each. What products read is stored as halves and has flags. "config.h" is made by shape.py: the sizes of the model.
+// Rounding is where PyTorch rounds.
 #include "attention.cuh"
 #include "finish.cuh"
 #include "product.cuh"
@@ -26,7 +27,8 @@ __device__ __forceinline__ void layers(Block& block) {
         product<Down>(block, rings, DOWN_PARTS, OUTPUT_PARTS);
         const bool last = block.layer + 1 == LAYERS;
         ++block.layer;  // the rows are the next layer's
-        finish_rows<Down>(block, STAGE_NEXT, DOWN_PARTS, last ? block.p.norm : block.p.layers[block.layer].norm, NORMED_AT, NORMED_FLAGS);
+        finish_rows<Down>(block, STAGE_NEXT, DOWN_PARTS, last ? block.p.norm : block.p.layers[block.layer].norm,
+                          NORMED_AT, NORMED_FLAGS);
         --block.layer;
     }
     head(block, rings);
@@ -56,5 +58,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_co
     else if (block.warp == CONSUMER_WARPS + 1)
         Activations{block}.run();
     barrier_sync<0, THREADS>();
-    if (thread == 0 && fetch_add_acq_rel_gpu_s32(p.state + LEFT, 1) == BLOCKS - 1) p.state[LEFT] = 0, p.state[EPOCH] += 1;  // all have read the epoch
+    if (thread == 0 && fetch_add_acq_rel_gpu_s32(p.state + LEFT, 1) == BLOCKS - 1)
+        p.state[LEFT] = 0, p.state[EPOCH] += 1;  // all have read the epoch
 }

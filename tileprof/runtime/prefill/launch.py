@@ -35,16 +35,27 @@ _MOST_KNOWN: Final = 8
 
 
 class Prefill:
-    """A prefill's kernel, compiled, with memory of its own: launches of one follow each other on one stream. Raises `UserError` where it cannot be.
+    """A prefill's kernel, compiled, with memory of its own: launches of one follow each other on one stream.
 
-    ``delay_ns``: for tests, blocks sleep up to so long before they store what others wait for. ``timeout_ns``: a wait that lasts longer writes a record and gives up.
-    ``profile``: `clocks` holds the times of the last launch, [block, layer, stage, place]. ``blocks``: how many, one per SM of the device by default. ``in_flight``: slots of
-    weights that are filled at a time.
+    Raises `UserError` where it cannot be.
+
+    ``delay_ns``: for tests, blocks sleep up to so long before they store what others wait for. ``timeout_ns``: a wait
+    that lasts longer writes a record and gives up.
+    ``profile``: `clocks` holds the times of the last launch, [block, layer, stage, place]. ``blocks``: how many, one
+    per SM of the device by default. ``in_flight``: slots of weights that are filled at a time.
     """
 
     def __init__(
-        self, shape: PrefillShape, device: Any, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, blocks: int | None = None, in_flight: int = IN_FLIGHT
-    ) -> None:  # fmt: skip
+        self,
+        shape: PrefillShape,
+        device: Any,
+        *,
+        delay_ns: int = 0,
+        timeout_ns: int = 1_000_000_000,
+        profile: bool = False,
+        blocks: int | None = None,
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
         shape.check()
         self.shape, self.device = shape, torch.device(device)
         properties = torch.cuda.get_device_properties(self.device)
@@ -77,9 +88,12 @@ class Prefill:
         self._maps: dict[tuple[int, ...], Any] = {}
 
     def launch(self, layers: Sequence[dict[str, Any]], model: dict[str, Any], logits: Any) -> None:
-        """Logits [batch * length, vocabulary] of tokens [batch * length]; keys and values go into the layers' caches. May be captured into a graph after one launch outside of it.
+        """Logits [batch * length, vocabulary] of tokens [batch * length]; keys and values go into the layers' caches.
 
-        ``layers`` and ``model``: tensors by role; caches [batch, kv_heads, cache, head_dim] may be missing. The rotary tables are [1 or batch, length, head_dim].
+        May be captured into a graph after one launch outside of it.
+
+        ``layers`` and ``model``: tensors by role; caches [batch, kv_heads, cache, head_dim] may be missing. The
+        rotary tables are [1 or batch, length, head_dim].
         """
         maps = self._maps_of(layers, model)
         tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
@@ -100,7 +114,8 @@ class Prefill:
         self._state.zero_()
         stage, layer, block, warp, index, launch = state[_RECORD : _RECORD + 6]
         raise RuntimeError(
-            f"the prefill gave up a wait: stage {STAGES[stage]} of layer {layer}, block {block}, warp {warp} waited for {self._awaited(index)} in launch {launch}"
+            f"the prefill gave up a wait: stage {STAGES[stage]} of layer {layer}, block {block}, warp {warp} waited "
+            f"for {self._awaited(index)} in launch {launch}"
         )
 
     def _awaited(self, index: int) -> str:
@@ -132,15 +147,26 @@ class Prefill:
         for number, weight in enumerate(weights):
             rows, depth = weight.shape
             maps.put_map(
-                MAP_WORDS * number, weight.data_ptr(), dtype, (depth, rows, 1), (2 * depth, 2 * depth * rows), (K_CHUNK, BOX, 1), (1, 1, 1)
-            )  # fmt: skip
+                MAP_WORDS * number,
+                weight.data_ptr(),
+                dtype,
+                (depth, rows, 1),
+                (2 * depth, 2 * depth * rows),
+                (K_CHUNK, BOX, 1),
+                (1, 1, 1),
+            )
         for number, name in enumerate(names, len(weights)):
             at, columns = self._matrices[name]
             size = 2 * columns * TILE_ROWS
             maps.put_map(
-                MAP_WORDS * number, self._workspace.data_ptr() + at, dtype, (columns, TILE_ROWS, 1, 1), (2 * columns, size, size),
-                (K_CHUNK, TILE_ROWS, 1, 1), (1, 1, 1, 1),
-            )  # fmt: skip
+                MAP_WORDS * number,
+                self._workspace.data_ptr() + at,
+                dtype,
+                (columns, TILE_ROWS, 1, 1),
+                (2 * columns, size, size),
+                (K_CHUNK, TILE_ROWS, 1, 1),
+                (1, 1, 1, 1),
+            )
         return torch.from_numpy(np.array(maps.words, np.uint64).view(np.int64)).to(self.device)
 
 

@@ -10,7 +10,8 @@ __device__ __forceinline__ void for_tasks(Work&& work) {
     for (int task = blockIdx.x; task < P::TASKS; task += BLOCKS) work(task);
 }
 
-// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
+// products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
 // This block's part of COUNT pieces of work that are spread over the chip, some blocks apart.
@@ -28,7 +29,8 @@ struct Weights {
     Ring<SLOTS> ring = {}, landed = {};  // landed: IN_FLIGHT slots behind the one that is filled
     int issued = 0;
 
-    // Lane i copies rows of weights `row(i)` of the map `map(i)`, four boxes of a tile. More copies under way than the memory can answer at once make everybody's small loads wait.
+    // Lane i copies rows of weights `row(i)` of the map `map(i)`, four boxes of a tile. More copies under way than the
+    // memory can answer at once make everybody's small loads wait.
     template <class P, class Box>
     __device__ void tile(int task, Box&& box) {
         const TensorMap* map;
@@ -47,7 +49,8 @@ struct Weights {
             if (block.lane == 0) mbarrier_arrive_expect_release_cta(full, WEIGHT_BYTES);
             __syncwarp();
             if (block.lane < TILE / BOX)
-                copy_tensor_3d(block.shared + ring.slot * WEIGHT_BYTES + block.lane * (2 * K_CHUNK * BOX), map, full, chunk * K_CHUNK, row, 0, EVICT_FIRST);
+                copy_tensor_3d(block.shared + ring.slot * WEIGHT_BYTES + block.lane * (2 * K_CHUNK * BOX), map, full,
+                               chunk * K_CHUNK, row, 0, EVICT_FIRST);
             ring.advance();
         }
     }
@@ -65,17 +68,27 @@ struct Weights {
                 });
             });
             for_tasks<Output>([&](int task) {
-                tile<Output>(task, [&](int lane, const TensorMap*& map, int& row) { map = of + MAP_OUTPUT, row = Output::tile(task) * TILE + lane * BOX; });
+                tile<Output>(task, [&](int lane, const TensorMap*& map, int& row) {
+                    map = of + MAP_OUTPUT, row = Output::tile(task) * TILE + lane * BOX;
+                });
             });
             // A warpgroup's 64 columns are 32 of the gate and the 32 that they open for.
             for_tasks<Gate>([&](int task) {
-                tile<Gate>(task, [&](int lane, const TensorMap*& map, int& row) { map = of + (lane % 2 ? MAP_UP : MAP_GATE), row = task * GATE_COLUMNS + lane / 2 * BOX; });
+                tile<Gate>(task, [&](int lane, const TensorMap*& map, int& row) {
+                    map = of + (lane % 2 ? MAP_UP : MAP_GATE), row = task * GATE_COLUMNS + lane / 2 * BOX;
+                });
             });
             for_tasks<Down>([&](int task) {
-                tile<Down>(task, [&](int lane, const TensorMap*& map, int& row) { map = of + MAP_DOWN, row = Down::tile(task) * TILE + lane * BOX; });
+                tile<Down>(task, [&](int lane, const TensorMap*& map, int& row) {
+                    map = of + MAP_DOWN, row = Down::tile(task) * TILE + lane * BOX;
+                });
             });
         }
-        for_tasks<Head>([&](int task) { tile<Head>(task, [&](int lane, const TensorMap*& map, int& row) { map = maps + MAP_HEAD, row = task * TILE + lane * BOX; }); });
+        for_tasks<Head>([&](int task) {
+            tile<Head>(task, [&](int lane, const TensorMap*& map, int& row) {
+                map = maps + MAP_HEAD, row = task * TILE + lane * BOX;
+            });
+        });
     }
 };
 
@@ -89,7 +102,8 @@ struct Activations {
         if (block.lane == 0) {
             const u32 full = block.shared + A_FULL + 8 * ring.slot;
             mbarrier_arrive_expect_release_cta(full, ACTIVATION_BYTES);
-            copy_tensor_4d(block.shared + ACTIVATIONS_AT + ring.slot * ACTIVATION_BYTES, map, full, chunk * K_CHUNK, 0, 0, 0, EVICT_NORMAL);
+            copy_tensor_4d(block.shared + ACTIVATIONS_AT + ring.slot * ACTIVATION_BYTES, map, full, chunk * K_CHUNK, 0,
+                           0, 0, EVICT_NORMAL);
         }
         ring.advance();
     }

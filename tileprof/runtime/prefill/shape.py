@@ -33,7 +33,9 @@ _MOST_LAYERS: Final = 120  # their addresses fit a kernel's parameters
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
-    """A decoder like LLaMA's over ``batch`` sequences of ``length`` tokens, without tokens before them; see `DecoderShape` for the other sizes.
+    """A decoder like LLaMA's over ``batch`` sequences of ``length`` tokens, without tokens before them.
+
+    See `DecoderShape` for the other sizes.
 
     ``cache``: rows per sequence and head of the caller's keys and values; 0 where it wants none.
     """
@@ -70,9 +72,10 @@ class PrefillShape:
     def splits(self, blocks: int) -> dict[str, int]:
         """Into how many parts the k of each product is cut: as many as there are blocks for."""
         products = {
-            "QKV": (self.qkv, self.hidden, _MOST_QKV_SPLITS), "OUTPUT": (self.hidden, self.query, _MOST_SPLITS),
+            "QKV": (self.qkv, self.hidden, _MOST_QKV_SPLITS),
+            "OUTPUT": (self.hidden, self.query, _MOST_SPLITS),
             "DOWN": (self.hidden, self.intermediate, _MOST_SPLITS if self.hidden <= 2048 else _MOST_SPLITS // 2),
-        }  # fmt: skip
+        }
         splits = {
             name: max(1, min(most, blocks // (columns // _TILE), depth // (2 * K_CHUNK)))
             for name, (columns, depth, most) in products.items()
@@ -80,7 +83,10 @@ class PrefillShape:
         return splits | dict.fromkeys(("OUTPUT", "DOWN"), min(splits["OUTPUT"], splits["DOWN"]))
 
     def part_vectors(self, blocks: int) -> dict[str, int]:
-        """Vectors of four floats of the parts of each product, in the order of memory: QKV_PARTS and so on of common.cuh."""
+        """Vectors of four floats of the parts of each product, in the order of memory.
+
+        QKV_PARTS and so on of common.cuh.
+        """
         splits = self.splits(blocks)
         qkv, rows = splits["QKV"] * self.rows * self.qkv // 4, splits["DOWN"] * self.rows * self.hidden // 4
         return {"queries, keys and values": 2 * qkv, "the output product": rows, "the down product": rows}
@@ -88,15 +94,24 @@ class PrefillShape:
     def flags(self) -> dict[str, int]:
         """How many flags there are of each kind, in the order of memory: NORMED_FLAGS and so on of common.cuh."""
         return {
-            "row that enters the layer": self.rows, "row in the middle of the layer": self.rows,
-            "head": self.heads * -(-self.rows // _QUERIES), "columns of the gate": self.intermediate * 2 // _TILE,
-        }  # fmt: skip
+            "row that enters the layer": self.rows,
+            "row in the middle of the layer": self.rows,
+            "head": self.heads * -(-self.rows // _QUERIES),
+            "columns of the gate": self.intermediate * 2 // _TILE,
+        }
 
     def matrices(self) -> dict[str, int]:
-        """Columns of the matrices of halves between products, in the order of memory, behind the parts: RESIDUAL_AT and so on of common.cuh."""
+        """Columns of the matrices of halves between products, in the order of memory, behind the parts.
+
+        RESIDUAL_AT and so on of common.cuh.
+        """
         return {
-            "residual": self.hidden, "normed": self.hidden, "middle": self.hidden, "attended": self.query, "activated": self.intermediate
-        }  # fmt: skip
+            "residual": self.hidden,
+            "normed": self.hidden,
+            "middle": self.hidden,
+            "attended": self.query,
+            "activated": self.intermediate,
+        }
 
     def check(self) -> None:
         """Raises `UserError` where the kernel does not do this prefill."""
@@ -119,13 +134,31 @@ class PrefillShape:
             if not holds:
                 raise UserError(f"the prefill has {sentence}")
 
-    def header(self, blocks: int, *, delay_ns: int = 0, timeout_ns: int = 1_000_000_000, profile: bool = False, in_flight: int = IN_FLIGHT) -> str:  # fmt: skip
+    def header(
+        self,
+        blocks: int,
+        *,
+        delay_ns: int = 0,
+        timeout_ns: int = 1_000_000_000,
+        profile: bool = False,
+        in_flight: int = IN_FLIGHT,
+    ) -> str:
         """What kernel.cu includes as config.h, for a launch of ``blocks``."""
         sizes = {
-            "BLOCKS": blocks, "ROWS": self.rows, "LENGTH": self.length, "LAYERS": self.layers, "HIDDEN": self.hidden, "INTERMEDIATE": self.intermediate,
-            "HEADS": self.heads, "KV_HEADS": self.kv_heads, "VOCABULARY": self.vocabulary, "CACHE": self.cache, "SLOTS": _SLOTS,
-            "ACTIVATION_SLOTS": _ACTIVATION_SLOTS, "IN_FLIGHT": min(in_flight, _SLOTS),
-        } | {f"{name}_SPLITS": splits for name, splits in self.splits(blocks).items()}  # fmt: skip
+            "BLOCKS": blocks,
+            "ROWS": self.rows,
+            "LENGTH": self.length,
+            "LAYERS": self.layers,
+            "HIDDEN": self.hidden,
+            "INTERMEDIATE": self.intermediate,
+            "HEADS": self.heads,
+            "KV_HEADS": self.kv_heads,
+            "VOCABULARY": self.vocabulary,
+            "CACHE": self.cache,
+            "SLOTS": _SLOTS,
+            "ACTIVATION_SLOTS": _ACTIVATION_SLOTS,
+            "IN_FLIGHT": min(in_flight, _SLOTS),
+        } | {f"{name}_SPLITS": splits for name, splits in self.splits(blocks).items()}
         lines = [f"#define BFLOAT16 {int(self.dtype == 'bfloat16')}"]
         lines += [f"constexpr int {name} = {value};" for name, value in sizes.items()]
         lines += [f"constexpr bool PROFILE = {str(profile).lower()};"]

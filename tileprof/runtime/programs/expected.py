@@ -19,6 +19,7 @@ from tileprof.runtime.convnet import plan as networks
 from tileprof.runtime.convnet.network import INPUT, Convolution, Network
 from tileprof.runtime.convnet.tiling import microseconds, tiled
 from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.encoder.patches import Patches
 from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Attention, Program
 from tileprof.runtime.prefill.shape import PrefillShape
@@ -55,7 +56,7 @@ class Constants:
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
         origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.275, product=1.09, attention=3.5, finish=2.4,
+        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.128, product=1.09, attention=3.5, finish=2.4,
     ),
 }  # fmt: skip
 """By the name of `tileprof.devices`."""
@@ -134,6 +135,11 @@ def _blocks(program: Program, constants: Constants, device: Device) -> float:
     return sum(_stage(plan, list(stages), constants) for _, stages in alike)
 
 
+def _patches(_: Patches, constants: Constants, __: Device) -> float:
+    """A copy and a product."""
+    return 2 * constants.rest
+
+
 def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
     """Of products that read the same rows, which need not wait for each other, or of another stage."""
     blocks, stage = len(plan.blocks), together[0]
@@ -143,7 +149,8 @@ def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
             tiles = ceil(product.rows / (ROWS * plan.cluster)) * columns * splits
             passes = product.depth / splits / 768
             rounds = ceil(tiles / (blocks // plan.cluster))
-            return float(constants.product * (rounds * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits))
+            later = 0.5 * (rounds - 1)  # what a later round multiplies is there when it begins
+            return float(constants.product * (1.5 + later + rounds * passes * (1.2 + 0.019 * width) + 0.1 * splits))
         case Attention():
             rounds = ceil(stage.heads * ceil(stage.length / ROWS) * (stage.rows // stage.length) / blocks)
             return constants.attention * rounds * max(1.0, stage.length / 128)
@@ -157,4 +164,5 @@ _COSTS: Final[Sequence[tuple[type, Callable[[Any, Constants, Device], float]]]] 
     (PrefillShape, _prefill),
     (Network, _network),
     (Program, _blocks),
+    (Patches, _patches),
 )

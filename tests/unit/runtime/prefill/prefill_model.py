@@ -1,4 +1,7 @@
-"""A random decoder over several tokens on the CPU: what the kernel is given, and what PyTorch's operations make of it in float32."""
+"""A random decoder over several tokens on the CPU.
+
+What the kernel is given, and what PyTorch's operations make of it in float32.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,13 @@ class HostModel:
         angles = torch.cat((angles, angles), -1)[None]
         embedding = self._random(shape.vocabulary, shape.hidden, scale=1.0)
         self.tensors: dict[str, Any] = {
-            "embedding": embedding, "norm": 1 + self._random(shape.hidden, scale=0.1), "head": self._random(shape.vocabulary, shape.hidden),
+            "embedding": embedding,
+            "norm": 1 + self._random(shape.hidden, scale=0.1),
+            "head": self._random(shape.vocabulary, shape.hidden),
             "tokens": torch.randint(0, shape.vocabulary, (shape.rows,), device=device, generator=self._generator),
-            "cosine": aligned(angles.cos().to(embedding.dtype)), "sine": aligned(angles.sin().to(embedding.dtype)),
-        }  # fmt: skip
+            "cosine": aligned(angles.cos().to(embedding.dtype)),
+            "sine": aligned(angles.sin().to(embedding.dtype)),
+        }
 
     def logits(self) -> torch.Tensor:
         """Room for a launch's results, poisoned; caches are poisoned too."""
@@ -72,9 +78,16 @@ class HostModel:
         shape, random = self.shape, self._random
         hidden, wide, keys = shape.hidden, shape.intermediate, shape.kv_heads * shape.head_dim
         layer = {
-            "norm": 1 + random(hidden, scale=0.1), "middle_norm": 1 + random(hidden, scale=0.1), "query": random(shape.query, hidden), "key": random(keys, hidden),
-            "value": random(keys, hidden), "output": random(hidden, shape.query), "gate": random(wide, hidden), "up": random(wide, hidden), "down": random(hidden, wide),
-        }  # fmt: skip
+            "norm": 1 + random(hidden, scale=0.1),
+            "middle_norm": 1 + random(hidden, scale=0.1),
+            "query": random(shape.query, hidden),
+            "key": random(keys, hidden),
+            "value": random(keys, hidden),
+            "output": random(hidden, shape.query),
+            "gate": random(wide, hidden),
+            "up": random(wide, hidden),
+            "down": random(hidden, wide),
+        }
         if shape.cache:
             size = (shape.batch, shape.kv_heads, shape.cache, shape.head_dim)
             layer |= {role: random(*size) for role in ("keys", "values")}

@@ -1,4 +1,7 @@
-"""Prefills of LLaMAs of transformers are found in their graphs, whole; what differs is left alone, with the reason in the log."""
+"""Prefills of LLaMAs of transformers are found in their graphs, whole.
+
+What differs is left alone, with the reason in the log.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,15 @@ from tileprof.runtime.decode.match import matched
 from tileprof.runtime.prefill.find import prefills, shape_of
 
 SIZES = {
-    "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
-    "vocab_size": 96, "max_position_embeddings": 128,
-}  # fmt: skip
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 96,
+    "max_position_embeddings": 128,
+}
 CALLS = {"a sequence": (1, 24, False), "two sequences": (2, 7, False), "keys are kept": (2, 7, True)}
 
 

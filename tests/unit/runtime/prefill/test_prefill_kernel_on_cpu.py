@@ -1,4 +1,7 @@
-"""The prefill's own source, run on the CPU thread by thread in adversarial orders: PyTorch's results, always the same bits, and planted faults are seen."""
+"""The prefill's own source, run on the CPU thread by thread in adversarial orders.
+
+PyTorch's results, always the same bits, and planted faults are seen.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,29 @@ from tileprof.runtime.prefill.shape import PrefillShape
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
 BASE = PrefillShape(
-    "bfloat16", batch=1, length=40, layers=2, hidden=256, intermediate=256, heads=2, kv_heads=1, head_dim=64, vocabulary=264, epsilon=1e-5, scale=0.125,
+    "bfloat16",
+    batch=1,
+    length=40,
+    layers=2,
+    hidden=256,
+    intermediate=256,
+    heads=2,
+    kv_heads=1,
+    head_dim=64,
+    vocabulary=264,
+    epsilon=1e-5,
+    scale=0.125,
     cache=48,
-)  # fmt: skip
+)
 CASES = {
     "k cut in two": (BASE, 5),
     "two sequences, float16, more blocks than tasks": (replace(BASE, batch=2, length=9, dtype="float16", cache=0), 7),
     "an odd number of layers, blocks without a gate": (
-        replace(BASE, layers=3, hidden=512, intermediate=128, heads=4, kv_heads=2), 4
+        replace(BASE, layers=3, hidden=512, intermediate=128, heads=4, kv_heads=2),
+        4,
     ),
     "more tasks than blocks": (replace(BASE, layers=1, hidden=512, cache=0), 2),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +92,67 @@ def test_in_every_order_the_results_are_pytorchs_and_the_same_bits(name, folder)
 
 
 FAULTS = {
-    "a part is read once": ("common.cuh", "if (missing < 0 || !patience.more(block, stage, -1 - missing)) return;", "return;"),
-    "parts of the other set stay": ("product.cuh", "store_relaxed_gpu_u32x4(block.at(16ll * (other + vector)), none);", ""),
-    "parts are made absent before their readers are done": ("product.cuh", "        wait_local(block.shared + A_FULL + 8 * rings.activations.slot, rings.activations.turn);  // what", "        // what"),
-    "rows are not waited for": ("loads.cuh", "            if (!ready) wait_flags(block, P::STAGE, flags, ROWS, per_launch);\n", ""),
-    "heads are not waited for": ("loads.cuh", "chunks<Output, QUERY_TASKS>(MAP_ATTENDED, ATTENDED_FLAGS)", "chunks<Output, QUERY_TASKS>(MAP_ATTENDED, NORMED_FLAGS)"),
-    "a flag is posted before all have stored": ("common.cuh", "    delay(block, stage);\n    consumers_meet();\n", "    delay(block, stage);\n"),
-    "no fence in front of a flag": ("common.cuh", "    fence_proxy_async_global();\n    delay(block, stage);", "    delay(block, stage);"),
-    "a slot of weights is filled before it is free": ("loads.cuh", "            wait_local(block.shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);\n", ""),
-    "a slot of activations is filled before it is free": ("loads.cuh", "        wait_local(block.shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n", ""),
-    "weights are read before they are there": ("product.cuh", "            wait_local(block.shared + W_FULL + 8 * weights[i], rings.weights.turn);\n", ""),
-    "attention begins before all keys are there": ("attention.cuh", "    load_heads(block, layer, head, first, keys);\n    consumers_meet();\n", "    load_heads(block, layer, head, first, keys);\n"),
-    "warps' squares are added too early": ("finish.cuh", "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);\n    consumers_meet();", "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);"),
-}  # fmt: skip
+    "a part is read once": (
+        "common.cuh",
+        "if (missing < 0 || !patience.more(block, stage, -1 - missing)) return;",
+        "return;",
+    ),
+    "parts of the other set stay": (
+        "product.cuh",
+        "store_relaxed_gpu_u32x4(block.at(16ll * (other + vector)), none);",
+        "",
+    ),
+    "parts are made absent before their readers are done": (
+        "product.cuh",
+        "        wait_local(block.shared + A_FULL + 8 * rings.activations.slot, rings.activations.turn);\n",
+        "",
+    ),
+    "rows are not waited for": (
+        "loads.cuh",
+        "            if (!ready) wait_flags(block, P::STAGE, flags, ROWS, per_launch);\n",
+        "",
+    ),
+    "heads are not waited for": (
+        "loads.cuh",
+        "chunks<Output, QUERY_TASKS>(MAP_ATTENDED, ATTENDED_FLAGS)",
+        "chunks<Output, QUERY_TASKS>(MAP_ATTENDED, NORMED_FLAGS)",
+    ),
+    "a flag is posted before all have stored": (
+        "common.cuh",
+        "    delay(block, stage);\n    consumers_meet();\n",
+        "    delay(block, stage);\n",
+    ),
+    "no fence in front of a flag": (
+        "common.cuh",
+        "    fence_proxy_async_global();\n    delay(block, stage);",
+        "    delay(block, stage);",
+    ),
+    "a slot of weights is filled before it is free": (
+        "loads.cuh",
+        "            wait_local(block.shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);\n",
+        "",
+    ),
+    "a slot of activations is filled before it is free": (
+        "loads.cuh",
+        "        wait_local(block.shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n",
+        "",
+    ),
+    "weights are read before they are there": (
+        "product.cuh",
+        "            wait_local(block.shared + W_FULL + 8 * weights[i], rings.weights.turn);\n",
+        "",
+    ),
+    "attention begins before all keys are there": (
+        "attention.cuh",
+        "    load_heads(block, layer, head, first, keys);\n    consumers_meet();\n",
+        "    load_heads(block, layer, head, first, keys);\n",
+    ),
+    "warps' squares are added too early": (
+        "finish.cuh",
+        "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);\n    consumers_meet();",
+        "store_shared_f32(block.shared + SQUARES_AT + 4 * block.warp, squares);",
+    ),
+}
 
 
 SEEN_IN = {
