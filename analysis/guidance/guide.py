@@ -10,9 +10,10 @@ import numpy as np
 
 from tileprof.analysis.gains import direct_and_known
 from tileprof.analysis.guidance.chains import chains
-from tileprof.analysis.guidance.ladder import APART, in_a_graph, ladder, simulated_times
+from tileprof.analysis.guidance.ladder import APART, SPREAD, in_a_graph, ladder, simulated_times
 from tileprof.analysis.guidance.shares import by_module, by_operator
 from tileprof.analysis.guidance.values import Action, Basis, Effort, Guidance, Verdict
+from tileprof.analysis.independence import independence
 from tileprof.analysis.opportunities import pair_opportunity
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.words import counted, duration, signed_percent
@@ -135,6 +136,7 @@ class _Actions:
             yield self._warm_up()
         yield from self._cuda_graph()
         if self._report.dependencies_known:
+            yield from self._out_of_order()
             yield from self._dependent_launch()
             yield from self._compile_backend()
             yield from self._fuse()
@@ -154,6 +156,31 @@ class _Actions:
     ) -> Action:
         share = saves_ns / self._recorded_ns
         return Action(kind, title, saves_ns, share, basis, effort, reason, command, launches)
+
+    def _out_of_order(self) -> Iterator[Action]:
+        """Independent launches over several streams, or as branches of a graph, by ``tileprof run --scheduler acs``."""
+        apart_ns, spread_ns = self._times.get(APART, np.inf), self._times.get(SPREAD, np.inf)
+        found = independence(program_of(self._graph)) if apart_ns < 0.98 * self._graph_ns() else None
+        if found is None:
+            return
+        p = self._report.program
+        reason = (
+            f"{found.share:.0%} of {counted(p.launches, 'launch')} need not wait for the launch before them, and in windows "
+            f"of {found.window} {found.width:.1f} could run side by side; on several streams, issued by one thread, the "
+            f"program takes {duration(spread_ns)}, as a graph with branches {duration(apart_ns)}"
+        )
+        way = "acs-graph" if apart_ns < spread_ns else "acs"
+        command = f"tileprof run --scheduler {way} -- {shlex.join(self._report.source.command)}"
+        saves_ns = self._graph_ns() - min(apart_ns, spread_ns)
+        yield self._action(
+            "out-of-order",
+            "issuing independent launches out of order",
+            saves_ns,
+            "simulated",
+            "minutes",
+            reason,
+            command,
+        )
 
     def _graph_ns(self) -> float:
         """Time of the program once it is in a CUDA graph, or as recorded where that is no slower."""

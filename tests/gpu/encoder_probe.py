@@ -1,4 +1,7 @@
-"""Times of stacks of transformer blocks in one launch, stage by stage: python encoder_probe.py MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps]..."""
+"""Times of stacks of transformer blocks in one launch, stage by stage.
+
+python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps], or whole:MODEL for a model behind torch.compile and its kernels.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from encoder_programs import inputs_of, post_norm, pre_norm
 from tileprof.runtime.encoder import reference
 from tileprof.runtime.encoder.build import compiled
 from tileprof.runtime.encoder.launch import Launcher, report
-from tileprof.runtime.encoder.plan import Plan, plan_of
+from tileprof.runtime.encoder.plan import Plan, cluster_for, plan_of
+from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import Options, header
 from tileprof.runtime.persistent.launch import max_clusters
 
@@ -47,6 +51,11 @@ def timed(launcher: Launcher, given: dict[str, torch.Tensor]) -> tuple[float, fl
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         launcher(given)
+    return replayed(graph)
+
+
+def replayed(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
+    """Median and least of the microseconds of a replay."""
     times = []
     for _ in range(REPLAYS + 3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -90,16 +99,28 @@ def planned(case: str) -> tuple[Plan, dict[str, int]]:
     """The plan of a case, and its options."""
     name, *options = case.split(":")
     chosen = {key: int(value or 1) for key, _, value in (option.partition("=") for option in options)}
-    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 2)
+    program, cluster = MODELS[name](chosen.get("layers", 12)), chosen.get("cluster", 0)
+    cluster = cluster or cluster_for(program)
     blocks = max_clusters(cluster) * cluster
     return plan_of(program, blocks, cluster, chosen.get("width"), chosen.get("splits")), chosen
+
+
+INPUTS: dict[str, dict[str, torch.Tensor]] = {}
+
+
+def given_to(name: str, program: Program) -> dict[str, torch.Tensor]:
+    """Inputs of a model, made once: random numbers of the CPU take a second."""
+    if name not in INPUTS:
+        INPUTS.clear()
+        INPUTS[name] = inputs_of(program, "cuda")
+    return INPUTS[name]
 
 
 def one(case: str) -> str:
     plan, chosen = planned(case)
     program = plan.program
-    given = inputs_of(program, "cuda")
-    launcher = Launcher(plan, torch.device("cuda"))
+    given = given_to(case.split(":", maxsplit=1)[0], program)
+    launcher = Launcher(plan, torch.device("cuda"), Options())
     (out,) = (each.clone() for each in launcher(given))
     report(launcher)
     expected = reference.run(program, given)["out"].float()
@@ -118,9 +139,43 @@ def one(case: str) -> str:
     return line
 
 
+WHOLE = {"gpt2": "GPT-2, 128 tokens", "bert": "BERT base, 128 tokens", "vit": "ViT-B/16"}
+
+
+def whole(case: str) -> str:
+    """A model through torch.compile, and which kernels a call consists of."""
+    from model_cases import TABLE
+
+    chosen = TABLE[WHOLE[case.removeprefix("whole:")]]("cuda", False)
+    torch._dynamo.reset()
+    program = torch.compile(chosen.model, backend="tileprof", options={"use": "always"})
+    with torch.no_grad():
+        for _ in range(3):
+            out = chosen.call(program)
+        exact = chosen.reference()
+        error = ((out.float() - exact).norm() / exact.norm()).item()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            chosen.call(program)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            chosen.call(program)
+        median, least = replayed(graph)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(10):
+                graph.replay()
+            torch.cuda.synchronize()
+    line = f"{case:36} {median:7.1f} us (least {least:.1f}), error {error:.1e}"
+    say(line)
+    for event in sorted(profile.key_averages(), key=lambda e: -e.self_device_time_total)[:14]:
+        say(f"    {event.self_device_time_total / 10:8.2f} us a call, {event.count / 10:4.1f} times: {event.key[:110]}")
+    return line
+
+
 def main(cases: list[str]) -> None:
-    plans = [planned(case) for case in cases]
-    headers = {header(plan, Options()) for plan, _ in plans}
+    plans = [planned(case) for case in cases if not case.startswith("whole:")]
+    headers = {header(plan, Options()) for plan, chosen in plans}
     headers |= {header(plan, Options(stamps=True)) for plan, chosen in plans if "stamps" in chosen}
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(compiled, headers))
@@ -128,7 +183,7 @@ def main(cases: list[str]) -> None:
     lines = []
     for case in cases:
         try:
-            lines.append(one(case))
+            lines.append(whole(case) if case.startswith("whole:") else one(case))
         except Exception:  # noqa: BLE001 - the other cases are still measured
             say(case + " failed: " + traceback.format_exc())
     say("\n".join(["", *lines]))

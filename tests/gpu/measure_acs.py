@@ -1,6 +1,6 @@
 """Programs of `tileprof.examples` under ACS on a GPU: in stream order, over several streams, as graphs, and checked.
 
-    python tests/gpu/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,graph,check] [--steps N] [--budget S]
+    python tests/gpu/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,thread,graph,check] [--steps N] [--budget S]
 
 Tables are recorded first, all programs side by side; what is timed runs alone. A row a program and mode, with the time of a step
 as the program itself says it, whether it printed the same line as in stream order, and what the library counted.
@@ -60,6 +60,8 @@ def tabulate(name: str, place: Path) -> str:
     """
     begin = time.monotonic()
     place.mkdir(parents=True, exist_ok=True)
+    if (place / "table").exists():
+        return f"{name}: its table is there"
     try:
         table = record_table(tuple(command(name, 4)), place, acs.build())
     except Exception:
@@ -78,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--programs", default=",".join(PROGRAMS))
-    parser.add_argument("--modes", default="plain,streams,graph,check")
+    parser.add_argument("--modes", default="plain,streams,thread,graph,check")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--budget", type=float, default=50)
@@ -94,9 +96,9 @@ def main() -> None:
     def one(name: str, mode: str, table: Path) -> dict[str, Any]:
         place = folder / name / mode
         place.mkdir(parents=True, exist_ok=True)
-        variables = (
-            {} if mode == "plain" else acs.environment(library, acs.Settings(mode, place, table, lanes=options.lanes))
-        )  # type: ignore[arg-type]
+        issuer, kind = int(mode == "thread"), "streams" if mode == "thread" else mode
+        settings = acs.Settings(kind, place, table, lanes=options.lanes, issuer=issuer) if mode != "plain" else None
+        variables = acs.environment(library, settings) if settings else {}
         try:
             code, said, errors = run(
                 command(name, 6 if mode == "check" else options.steps), variables, max(5.0, left())
@@ -134,26 +136,30 @@ def main() -> None:
     tables = {name: path for name in names if (path := folder / name / "table").exists()}
     jobs = [(name, mode, table) for mode in options.modes.split(",") for name, table in tables.items()]
     if options.together:
-        with ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(16) as pool:
             list(pool.map(lambda job: one(*job), jobs))
     else:
         for job in jobs:
             if left() > 5:
                 one(*job)
-    print("\nprogram          plain us  streams  graph   same")
+    print("\nprogram          plain us  streams  thread  graph   same")
     for name in names:
         mine = {row["mode"]: row for row in rows if row["program"] == name}
         plain = mine.get("plain", {}).get("us")
         gains = [
             f"{plain / mine[m]['us']:.2f}x" if plain and mine.get(m, {}).get("us") else "-"
-            for m in ("streams", "graph")
+            for m in ("streams", "thread", "graph")
         ]
         same = (
-            all(row["said"] == mine["plain"]["said"] for row in mine.values() if row["mode"] in {"streams", "graph"})
+            all(
+                row["said"] == mine["plain"]["said"]
+                for row in mine.values()
+                if row["mode"] in {"streams", "thread", "graph"}
+            )
             if "plain" in mine
             else None
         )
-        print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s}  {gains[1]:6s}  {same}")
+        print(f"{name:16s} {plain or 0:9.1f}  {gains[0]:7s} {gains[1]:7s} {gains[2]:6s}  {same}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ python tests/gpu/measure_dealers.py OUT.json [--compile]     --compile: only bui
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import statistics
@@ -37,6 +38,7 @@ from tileprof.runtime.stages.view import View
 
 SMS = 132
 DELAY_NS = 20_000
+TIMEOUT_NS = 100_000_000
 SCHEDULERS = ("persistent-dynamic", "ccks", "ccks-ready")
 
 
@@ -97,7 +99,14 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
         stages = plans_by_stage(plan, clusters(plan.split))
         works += [partial(compiled, part, Options(programmatic=False)) for part in stages]
         works.append(partial(compiled, plan, Options()))
-        works += [partial(compiled, whole, Options(dealer=d, delay_ns=delay_ns)) for d in (Dealer.QUEUE, Dealer.PILOT)]
+        works += [
+            partial(
+                compiled,
+                whole,
+                Options(dealer=d, delay_ns=delay_ns, timeout_ns=TIMEOUT_NS if delay_ns else Options().timeout_ns),
+            )
+            for d in (Dealer.QUEUE, Dealer.PILOT)
+        ]
         works += [partial(compiled_pilot, whole, choices) for choices in VARIANTS.values()]
     with ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2))) as pool:
         for work in [pool.submit(work) for work in works]:
@@ -105,13 +114,29 @@ def compile_all(chains: dict[str, Chain], delay_ns: int) -> None:
 
 
 def wrong(chain: Chain, schedule: str, runs: int) -> dict[str, object]:
+    """Delayed replays of which some bit is not that of stream order."""
     import replays
 
-    started = time.time()
-    found = replays.wrong_replays(
-        chain.policy(), replays=runs, schedule=schedule, order="persistent-stages", delay_ns=DELAY_NS
-    )
-    return {"wrong": found, "runs": runs, "seconds": round(time.time() - started, 1)}
+    started, policy = time.time(), chain.policy()
+    pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=DELAY_NS, timeout_ns=TIMEOUT_NS, unchecked=True)
+    given = pipeline.example()
+    wanted = replays.bits(GpuPipeline(policy, schedule="persistent-stages", unchecked=True)(**given)).clone()
+    found = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def once() -> None:
+        pipeline.seed.add_(1)
+        pipeline.poison()
+        found.add_((replays.bits(pipeline(**given)) != wanted).any().int())
+
+    once()
+    pipeline.check()
+    graph = timing.captured(once)
+    for number in range(runs):
+        graph.replay()
+        if number % 100 == 0:
+            pipeline.check()
+    pipeline.check()
+    return {"wrong": int(found), "runs": runs, "seconds": round(time.time() - started, 1)}
 
 
 def times(chain: Chain) -> dict[str, float]:
@@ -119,28 +144,26 @@ def times(chain: Chain) -> dict[str, float]:
     policy = chain.policy()
     count = min(8, alone.instances(chain))
     rows = ["persistent-stages", "persistent", "persistent-dynamic", *VARIANTS]
-    graphs, kept = {}, []
+    found = {}
     for row in rows:
         try:
             choices = VARIANTS.get(row)
             with mock.patch.object(run, "Choices", lambda speculate, c=choices: c):
                 pipelines = alone.pipelines_of(policy, "ccks" if choices else row, count)
             given = alone.rotated(pipelines[0], count)
-            kept.append((pipelines, given))
-            graphs[row] = timing.captured(partial(alone.launch_all, pipelines, given))
+            graph = timing.captured(partial(alone.launch_all, pipelines, given))
+            (us,) = timing.time_in_turn([graph])
+            found[row] = statistics.median(us) / count
+            for pipeline in pipelines:
+                pipeline.check()
+            del graph, pipelines, pipeline, given
         except Exception as error:
             print("  failed:", row, str(error)[:300], flush=True)
-    found = {
-        row: statistics.median(us) / count
-        for row, us in zip(graphs, timing.time_in_turn(list(graphs.values())), strict=True)
-    }
-    for pipelines, _ in kept:
-        for pipeline in pipelines:
-            pipeline.check()
     return found
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(45, repeat=True)
     out, chains = Path(sys.argv[1]), timed()
     if "--compile" in sys.argv:
         compile_all(RIGHT, DELAY_NS)
@@ -150,9 +173,10 @@ def main() -> None:
     compile_all(chains, 0)
     print(f"compiled in {time.time() - started:.0f} s", flush=True)
     results: dict[str, object] = {"device": torch.cuda.get_device_name(), "right": {}, "us": {}, "counts": {}}
-    for name, chain in RIGHT.items():
-        for schedule in SCHEDULERS:
+    for schedule in reversed(SCHEDULERS):
+        for name, chain in RIGHT.items():
             try:
+                print(name, schedule, flush=True)
                 results["right"][f"{name}, {schedule}"] = said = wrong(chain, schedule, 1000)
                 print(name, schedule, said, flush=True)
             except Exception:

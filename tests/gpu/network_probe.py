@@ -1,4 +1,7 @@
-"""Times of whole convolutional networks in one launch, layer by layer, for whoever works on the kernel: python network_probe.py MODEL:BATCH... [--layers] [--inductor]."""
+"""Times of whole convolutional networks in one launch, and what their layers spend them on.
+
+python network_probe.py MODEL:BATCH... [--layers] [--inductor]
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from functorch.compile import make_boxed_func
 
 from tileprof.runtime.compile.tracing import traced
 from tileprof.runtime.convnet import find as finding
-from tileprof.runtime.convnet.network import Convolution, Network, computed
-from tileprof.runtime.convnet.plan import planned
+from tileprof.runtime.convnet.build import Options
+from tileprof.runtime.convnet.launch import PLACES
+from tileprof.runtime.convnet.network import INPUT, Convolution, computed
 from tileprof.runtime.convnet.runner import NetworkRunner
 
 REPLAYS = 30
@@ -100,6 +104,38 @@ def networks(model, x):
     return network, shape, values
 
 
+def layers(runner: NetworkRunner, values: list[torch.Tensor]) -> None:
+    """When tasks of each layer wait, multiply and store, in microseconds from the last post of what the layer reads."""
+    for _ in range(5):
+        runner(*values)
+    torch.cuda.synchronize()
+    runner.check()
+    moments = runner.timeline.double().cpu()
+    moments = torch.where(moments > 0, (moments - moments[moments > 0].min()) / 1000, torch.nan)
+    owners, at = torch.from_numpy(runner.plan.tasks[:, 0]), {name: n for n, name in enumerate(PLACES)}
+    ends: dict[int, float] = {INPUT: 0.0}
+
+    def median(a: torch.Tensor) -> float:
+        return float(a.nanmedian())
+
+    for number, layer in enumerate(runner.network.layers):
+        own = moments[owners == number]
+        residual = getattr(layer, "residual", None)
+        begin = max(ends[source] for source in (layer.source, residual) if source is not None)
+        ends[number] = float(own[:, at["posted"]].max())
+        steps = {
+            "awaited": median(own[:, at["awaited"]]) - begin,
+            "tiles": median(own[:, at["tiles"]] - own[:, at["awaited"]]),
+            "multiplied": median(own[:, at["multiplied"]] - own[:, at["tiles"]]),
+            "stored": median(own[:, at["stored"]] - own[:, at["multiplied"]]),
+            "posted": median(own[:, at["posted"]] - own[:, at["stored"]]),
+        }
+        what = f"{layer.size} /{layer.stride}" if isinstance(layer, Convolution) else type(layer).__name__
+        times = ", ".join(f"{step} {time:.2f}" for step, time in steps.items())
+        say(f"  {ends[number] - begin:+6.1f} to {ends[number]:6.1f}  {runner.network.name(number)} {what}: {times}")
+        say(f"         {len(own)} tasks, {layer.reads} -> {layer.shape}, {runner.plan.tilings[number]}")
+
+
 def probe(name: str, batch: int, flags: set[str]) -> str:
     """One model."""
     model = model_of(name)
@@ -132,20 +168,7 @@ def probe(name: str, batch: int, flags: set[str]) -> str:
             line += f", Inductor {microseconds(lambda: compiled(x)):.1f} us"
             say(line)
     if "--layers" in flags:
-        before = 0.0
-        for end in range(1, len(network.layers) + 1):
-            part = Network(network.layers[:end], network.dtype, network.names[:end])
-            layer = part.layers[-1]
-            plan = planned(part, runner.plan.blocks, runner.plan.tilings[:end])
-            one = NetworkRunner(part, torch.device("cuda"), layer.shape, plan=plan)
-            took = microseconds(lambda one=one: one(*values))
-            tiling = plan.tilings[-1]
-            what = f"{layer.size} /{layer.stride}" if isinstance(layer, Convolution) else type(layer).__name__
-            say(
-                f"  {took:7.1f} {took - before:+6.1f} {part.name(end - 1)} {what} {layer.reads} -> {layer.shape} {tiling}",
-                flush=True,
-            )
-            before = took
+        layers(NetworkRunner(network, torch.device("cuda"), shape, Options(timeline=True)), values)
     return line
 
 

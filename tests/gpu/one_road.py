@@ -53,8 +53,8 @@ x = torch.randn(64, 2048, dtype=torch.float16, device="cuda")
 COMPILED = PROGRAMS["perceptron"] + "net = torch.compile(net)\n"
 
 COMMANDS = {
-    "record": (["record", "--", "python", "infer.py"], 90),
-    "report": (["report", "infer.tileprof"], 60),
+    "record": (["record", "--", "python", "infer.py"], 150),
+    "report": (["report", "infer.tileprof"], 150),
     "export": (["export", "infer.tileprof"], 60),
     "verify": (["verify", "infer-json/policy.json", "infer.tileprof"], 60),
     "run": (["run", "infer-json/policy.json"], 90),

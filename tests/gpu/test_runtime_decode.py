@@ -236,18 +236,22 @@ def decoded(
     return torch.cat(tokens, 1), torch.cat(margins, 1)
 
 
-@pytest.mark.parametrize("kind", ["Llama", "Qwen2", "Qwen3"])
-def test_a_whole_model_decodes_eagers_tokens(kind):
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("Llama", "float16"), ("Llama", "bfloat16"), ("Qwen2", "float16"), ("Qwen3", "bfloat16")]
+)
+def test_a_whole_model_decodes_eagers_tokens(kind, dtype):
     torch.manual_seed(0)
     torch._dynamo.reset()
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=512, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=64, vocab_size=2048
+        hidden_size=512, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=64, vocab_size=2048,
+        initializer_range=0.06,  # with transformers' own 0.02 the tokens soon repeat
     )  # fmt: skip
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).half().cuda().eval()
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to(getattr(torch, dtype)).cuda().eval()
     ids = torch.randint(0, 2048, (1, 17), device="cuda")
     expected, margins = decoded(model, model, ids, 256)
     compiled = torch.compile(model, backend="tileprof", dynamic=False, options={"use": "always"})
     got, _ = decoded(model, compiled, ids, 256, expected)
-    assert len(expected.unique()) > 20
-    assert (margins[got != expected] < 2e-3).all()
-    assert (got == expected).float().mean() > 0.98
+    assert len(expected.unique()) > 150
+    tie, agreeing = {"float16": (2e-3, 0.98), "bfloat16": (2e-2, 0.9)}[dtype]
+    assert (margins[got != expected] < tie).all()
+    assert (got == expected).float().mean() > agreeing

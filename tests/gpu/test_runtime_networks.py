@@ -1,4 +1,4 @@
-"""On a GPU: convolutional networks in one launch are right under delays, the same bits in every run, and say so when a wait gives up."""
+"""On a GPU: convolutional networks in one launch are right, under delays too, and name lost waits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "runtime"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from networks import image, parameters, small
+from network_probe import model_of, networks
+from networks import image, parameters, pooling, pooling_parameters, small
 
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Network, Windows, computed
@@ -52,7 +54,9 @@ def pictures(images: int) -> torch.Tensor:
     return made.half().to(memory_format=torch.channels_last).cuda()
 
 
-def wrong_replays(runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], wanted: torch.Tensor, replays: int) -> int:  # fmt: skip
+def wrong_replays(
+    runner: NetworkRunner, x: torch.Tensor, weights: list[torch.Tensor], wanted: torch.Tensor, replays: int
+) -> int:
     """How many replays differ in a bit. What layers write is NaN when one begins."""
     wrong = torch.zeros(1, dtype=torch.int32, device="cuda")
     runner(x, *weights)
@@ -123,3 +127,40 @@ def test_a_small_network_is_pytorchs(images, dtype):
     wanted = computed(network, x, given)[-1].float()
     assert all(torch.equal(out, outs[0]) for out in outs)
     assert float((outs[0].float() - wanted).norm() / wanted.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("images", [1, 3])
+def test_convolutions_that_pool_are_pytorchs(images, dtype):
+    network = pooling(images, dtype)
+    given, x = [p.cuda() for p in pooling_parameters(dtype)], image(images, dtype).cuda()
+    runner = NetworkRunner(network, torch.device("cuda"), network.layers[-1].shape)
+    outs = [runner(x, *given)[0].clone() for _ in range(3)]
+    wanted = computed(network, x, given)[-1].float()
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    assert float((outs[0].float() - wanted).norm() / wanted.norm()) < {"float16": 3e-3, "bfloat16": 2e-2}[dtype]
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "dtype", "layout"),
+    [
+        ("resnet34", 1, torch.float16, torch.channels_last),
+        ("resnet34", 2, torch.bfloat16, torch.contiguous_format),
+        ("wide_resnet50_2", 1, torch.float16, torch.contiguous_format),
+        ("timm.resnet26", 4, torch.float16, torch.channels_last),
+        ("vgg13_bn", 1, torch.bfloat16, torch.channels_last),
+        ("vgg11", 2, torch.float16, torch.contiguous_format),
+    ],
+)
+def test_networks_that_nothing_is_tuned_for_are_right(name, images, dtype, layout):
+    """Results of the whole model in float32, and the same bits in every run."""
+    model = model_of(name).to(dtype).to(memory_format=layout)
+    x = torch.randn(images, 3, 224, 224, device="cuda").to(dtype).to(memory_format=layout)
+    network, shape, values = networks(model, x)
+    runner = NetworkRunner(network, torch.device("cuda"), shape)
+    outs = [runner(*values)[0].clone() for _ in range(20)]
+    runner.check()
+    with torch.no_grad():
+        exact = model.float()(x.float())
+    assert all(torch.equal(out, outs[0]) for out in outs)
+    assert float((outs[0].float() - exact).norm() / exact.norm()) < {torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]

@@ -13,9 +13,15 @@ from torch import nn
 from torch.nn import functional
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "runtime"))
+sys.path.append(str(Path(__file__).parent))
+from model_cases import decoding, of_transformers, tokens
 from region_builders import Played, between, played
 
+from tileprof.cli.timeline_trace import write_trace
+from tileprof.devices import of_driver
 from tileprof.runtime.compile import aten, entry, program
+from tileprof.runtime.programs.timeline import observing
+from tileprof.trace import load, validate
 
 if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
     pytest.skip("needs a GPU of compute capability 9.0", allow_module_level=True)
@@ -183,3 +189,44 @@ def test_inference_mode_and_exported_programs(models, export) -> None:
         compiled = torch.compile(module, backend="tileprof")
         for _ in range(3):
             assert close(compiled(x), other(x))
+
+
+SMALL = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 2048, "head_dim": 64}  # fmt: skip
+TIMED = {
+    "a decoder": lambda: decoding(of_transformers("LlamaForCausalLM", "LlamaConfig", "cuda", None, **SMALL), torch.bfloat16, 1, 100, 256, "cuda"),
+    "transformer blocks": lambda: tokens(of_transformers("GPT2Model", "GPT2Config", "cuda", None, n_layer=2), torch.float16, 128, "cuda", use_cache=False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_run_with_clocks_has_times_of_every_tile_and_is_a_trace(name, tmp_path) -> None:
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    case, found = TIMED[name](), []
+
+    def watch(region, device, inputs):
+        saved = [inputs[n].clone() for n in region.mutated]
+        found.append(region.timed(device, inputs))
+        for n, before in zip(region.mutated, saved, strict=True):
+            inputs[n].copy_(before)
+
+    compiled = torch.compile(case.model, backend="tileprof", dynamic=False, options={"use": "always"})
+    with torch.no_grad():
+        case.call(compiled)
+        with observing(watch):
+            case.call(compiled)
+    (timeline,) = found
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    ends = [int(stage.end_ns.max()) for stage in timeline.stages]
+    for stage in timeline.stages:
+        assert (stage.end_ns >= stage.begin_ns).all()
+        assert stage.begin_ns.min() >= 0
+        assert set(stage.block) <= set(range(sms))
+    assert 5_000 < timeline.span_ns < 5_000_000
+    assert ends[-1] == max(ends)
+    trace = load(
+        write_trace(timeline, tmp_path / "run.tileprof", of_driver(torch.cuda.get_device_name()), ["infer.py"])
+    )
+    assert not validate(trace)
+    sys.stdout.write(f"{name}: {timeline.span_ns / 1e3:.1f} us with clocks, {len(timeline.stages)} stages\n")

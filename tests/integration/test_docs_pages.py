@@ -59,7 +59,17 @@ def test_the_defaults_on_a_page_are_those_of_the_program(verb):
 
 def test_pages_and_readme_speak_of_no_option_that_does_not_exist():
     known = {option for verb in VERBS for action in actions_of(verb) for option in action.option_strings}
-    examples = {"--preset", "--tokens", "--layers", "--channels-last", "--batch", "--train"}
+    examples = {
+        "--steps",
+        "--kind",
+        "--graph",
+        "--preset",
+        "--tokens",
+        "--layers",
+        "--channels-last",
+        "--batch",
+        "--train",
+    }
     for page in PAGES:
         text = re.sub(r"^\$ (?!tileprof|.*-m tileprof).*$", "", page.read_text(), flags=re.MULTILINE)
         spoken = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
@@ -84,7 +94,7 @@ def test_the_page_of_notebooks_names_every_notebook():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 175
 
 
 def anchors(page):

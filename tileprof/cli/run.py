@@ -12,7 +12,7 @@ from tileprof.cli import policies
 from tileprof.cli.progress import steps
 from tileprof.cli.run_acs import SCHEDULERS as ACS
 from tileprof.cli.run_acs import run_acs
-from tileprof.cli.run_gpu import AUTO, check_scheduler, run_on_gpu, sentences
+from tileprof.cli.run_gpu import AUTO, check_device, check_scheduler, run_on_gpu, sentences
 from tileprof.cli.run_header import run_header
 from tileprof.cli.run_program import MODELS, run_program
 from tileprof.cli.target import check_file
@@ -147,6 +147,8 @@ def _run(options: Namespace) -> int:
     with steps() as say:
         say("reading the policy")
         policy = policies.load(options.policy[0], options.at)
+        if not options.trace:
+            check_device(policy)
         found = _over_trace(policy, options, say) if options.trace else _over_operators(policy, options, say)
     if options.json:
         json.dump(found, sys.stdout, indent=1, allow_nan=False)
@@ -182,8 +184,11 @@ def _compare(options: Namespace) -> int:
 
     if options.csv:
         check_file(options.csv, force=options.force)
+    given = [policies.load(path, options.at) for path in options.policy]
+    for policy in given:
+        check_device(policy)
     with steps() as say:
-        found = compare([policies.load(path, options.at) for path in options.policy], options.compile, say)
+        found = compare(given, options.compile, say)
     report(found, as_json=options.json)
     if options.csv:
         write_csv(found, options.csv, force=options.force)

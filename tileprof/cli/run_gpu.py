@@ -40,6 +40,35 @@ def check_scheduler(name: str) -> None:
         )
 
 
+def check_device(policy: Policy) -> None:
+    """Raise `UserError` where the GPU here is another than the one that the policy was verified for; without a GPU it
+    does not matter.
+    """
+    import torch  # noqa: PLC0415 - slow to import
+
+    from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
+
+    if not torch.cuda.is_available():
+        return
+    major, minor = torch.cuda.get_device_capability()
+    named, here = policy.guard.get("architecture"), f"sm_{major}{minor}"
+    again = "`tileprof record` here and `tileprof export` make one for it. Nothing was run"
+    if named is not None and named != here:
+        raise UserError(f"the policy was verified for {named!r:.40}, and this GPU is {here}: {again}")
+    name = policy.guard.get("device")
+    if policy.options.wait_kernel or name is None:
+        return
+    try:
+        device = of_driver(torch.cuda.get_device_name()).name
+    except UserError:
+        device = torch.cuda.get_device_name()
+    if name != device:
+        raise UserError(
+            f"the policy does without a wait kernel because of what resides on {name!r:.40}, and this GPU is {device}: "
+            f"{again}"
+        )
+
+
 def run_on_gpu(
     policy: Policy, name: str, seed: int, tolerance: Mapping[str, float], say: Callable[[str], None]
 ) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tileprof.cli.progress import steps
+from tileprof.cli.run_gpu import check_device
 from tileprof.errors import UserError
 
 
@@ -14,8 +15,9 @@ def run_header(header: Path, *, as_json: bool) -> int:
     """Compile and run the example beside an exported header; 0 where no tile went on too early, otherwise 1."""
     from tileprof.runtime.exported import check_exported, run_exported  # noqa: PLC0415 - heavy, and not needed for --help
 
-    check_exported(header)
+    policy = check_exported(header)
     architecture = _architecture()
+    check_device(policy)
     with steps() as say:
         say("compiling the header and running its waits")
         counts = run_exported(header, architecture)

@@ -103,7 +103,7 @@ def _after(code: int, error: BaseException | None, calls: list[Call], options: N
         _say(f"measuring model {number} of {len(chosen)}, {call.name}")
         try:
             rows.append(compare(call, timelines=options.timeline is not None))
-        except RuntimeError as failure:  # memory, mostly: the others may fit
+        except (RuntimeError, UserError) as failure:  # memory, mostly: the others may fit
             _say(f"{call.name} cannot be measured: {(str(failure) or type(failure).__name__).splitlines()[0]}")
     print_table(rows, left_out=len(calls) - len(chosen))
     if options.timeline:

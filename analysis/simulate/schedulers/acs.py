@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import Options, Program, option
+from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
 
 _NAMED = 5
 """Missed pairs that a note names."""
@@ -15,6 +16,10 @@ _NAMED = 5
 
 CHECK_NS, SEGMENT_NS = 12.0, 0.49
 """Least squares on the paper's table II (410 to 1,640 ns for 6 and 10 segments a kernel, windows of 16 and 32), whose times they meet within 30%."""
+
+
+RECORD_NS, WAIT_NS, HOP_NS = 180.0, 200.0, 1000.0
+"""The first two are an H200's, measured by `tileprof.runtime.acs.costs`; the last is assumed."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class AcsSoftware(Options):
     them launches a kernel that depends on nothing under way, in ``issue_ns`` (the device's figure for so many threads launching side by
     side), waits for its end, and is free for the next ``sync_ns`` after that, as are the launches that waited for it (the paper measures
     5 to 20 us for that and the launch together). ``gap_ns``, the device's launch gap, passes before each kernel but the first.
+
+    ``events=1`` is what ``tileprof run --scheduler acs`` does: one host thread issues, and order is kept on the GPU by events,
+    so that nothing waits for the host. A launch follows on a stream that ends with one that it waits for, else takes a
+    stream whose work is over for it; each event that is recorded and awaited costs the host ``record_ns`` and ``wait_ns``, and
+    where one is awaited ``hop_ns`` pass. ``sync_ns`` and ``threads`` then mean nothing.
 
     ``published=1`` keeps what the check as printed finds: it holds the segments that the new kernel writes against those of the
     window, so that a kernel that only reads what another writes waits for nothing. The note says which dependencies are then
@@ -55,8 +65,31 @@ class AcsSoftware(Options):
     threads: int = option(1, "host threads that check", least=1)
     exact: int = option(0, "1: hazards by bytes, 0: by ranges of operands", most=1)
     published: int = option(0, "1: only what the printed check finds, 0: all hazards", most=1)
+    events: int = option(0, "1: order by events on the GPU, 0: by host threads that wait", most=1)
+    record_ns: float = option(RECORD_NS, "ns of host time to record an event (events=1)")
+    wait_ns: float = option(WAIT_NS, "ns of host time to make a stream wait for an event (events=1)")
+    hop_ns: float = option(HOP_NS, "ns more where another stream's event is awaited (events=1)")
 
     def draft(self, program: Program) -> Draft:
+        return self._by_events(program) if self.events else self._by_workers(program)
+
+    def _by_events(self, program: Program) -> Draft:
+        device = program.device
+        gap = device.launch_gap_ns if self.gap_ns is None else self.gap_ns
+        each = device.issue_ns() if self.issue_ns is None else self.issue_ns
+        draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
+        draft.window, draft.period_ns = 0, device.graph_issue_ns
+        lanes, host = Lanes(self.streams, self.window), 0.0
+        for launch in range(program.count):
+            placed = lanes.place(launch, draft.after[launch])
+            draft.after[launch] = {*placed.awaited, *({placed.before} if placed.before >= 0 else ())}
+            if launch:
+                host += each + placed.recorded * self.record_ns + len(placed.awaited) * self.wait_ns
+            draft.issue_ns[launch] = host
+            draft.gap_ns[launch] = (gap if draft.after[launch] else 0.0) + (self.hop_ns if placed.awaited else 0.0)
+        return draft
+
+    def _by_workers(self, program: Program) -> Draft:
         gap = program.device.launch_gap_ns if self.gap_ns is None else self.gap_ns
         draft = windowed(program, self.window, exact=bool(self.exact), published=bool(self.published))
         draft.lanes, draft.lane_ns = self.streams, self.sync_ns

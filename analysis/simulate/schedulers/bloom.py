@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Pairs = dict[tuple[int, int], Bits]
 
+_ASKED_AT_ONCE = 128
+"""Threads of a block that ask, a filter each."""
+
 
 @dataclass(frozen=True)
 class DataflowBloom(Options):
@@ -27,7 +30,9 @@ class DataflowBloom(Options):
 
     The filters are real, over the recorded addresses, weights included; false edges are simulated and counted. Every
     ``flush`` launches the filters are emptied, and the launches after wait for all before. ``granule`` 128 is a cache line, as in
-    Kuper's tool; ``bits`` and ``hashes``, a pair of filters a tile, are assumed. What a look-up costs is in ``signal_ns``.
+    Kuper's tool; ``bits`` and ``hashes``, a pair of filters a tile, are assumed. ``insert_ns`` and ``look_up_ns`` were
+    measured on an H200 (docs/bloom.md): a block of 128 threads inserts a range of 4 KB, then each thread asks the filters
+    of another earlier tile, so that every 128 tiles since the last flush cost a tile one round.
     """
 
     name: ClassVar[str] = "dataflow-bloom"
@@ -37,10 +42,14 @@ class DataflowBloom(Options):
     granule: int = option(128, "bytes that count as one address", least=1)
     flush: int = option(4, "launches between two flushes", least=1)
     signal_ns: float = option(0.0, "ns from the end of a parent to a tile that waits for it")
+    insert_ns: float = option(250.0, "ns of a tile's time to fill its filters")
+    look_up_ns: float = option(2800.0, "ns of a tile's time to ask the filters of up to 128 earlier tiles")
 
     def draft(self, program: Program) -> Draft:
-        n = program.count
-        draft = Draft(n, gate=[READY] * n, signal_ns=self.signal_ns)
+        n, tiles = program.count, program.launches["tiles"].tolist()
+        asked = [sum(tiles[launch // self.flush * self.flush : launch]) for launch in range(n)]
+        overhead = [self.insert_ns + self.look_up_ns * -(-count // _ASKED_AT_ONCE) for count in asked]
+        draft = Draft(n, gate=[READY] * n, overhead_ns=overhead, signal_ns=self.signal_ns)
         for launch in range(self.flush, n):
             since = launch // self.flush * self.flush
             draft.after[launch] = set(range(since - self.flush, since))

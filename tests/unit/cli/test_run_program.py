@@ -211,3 +211,8 @@ def test_without_a_gpu_nothing_runs(monkeypatch) -> None:
     monkeypatch.undo()
     with pytest.raises(UserError, match="no GPU here"):
         run_program._check_gpu()
+
+
+def test_a_call_that_makes_its_cache_cannot_be_repeated_and_says_so() -> None:
+    with pytest.raises(UserError, match="makes tensors that later calls go on with"):
+        measured(calls.Call(Cached(), (torch.ones(2), Cache()), {}), (1.0, 2.0, 3.0))

@@ -68,11 +68,11 @@ class Schedule(ctypes.Structure):
 class HostArguments(Arguments):
     """Encodes tensor maps as `machine.Map`."""
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzled: bool = True) -> None:  # fmt: skip
+    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzle: int = 128) -> None:  # fmt: skip
         more = 4 - len(sizes)
         words = [address, *sizes, *[1] * more, *strides, *[0] * more]
         words += [sum(side << 16 * i for i, side in enumerate((*sides, *[1] * more))) for sides in (box, steps)]
-        self.words[word : word + 11] = [*words, int(not swizzled)]
+        self.words[word : word + 11] = [*words, swizzle]
 
 
 Patch = Callable[[str, str], str]

@@ -11,10 +11,11 @@ import torch
 from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _aligned, _run
 
 from tileprof.runtime.convnet.build import Options, header, sources
-from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table
+from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan
+from tileprof.runtime.sync.tables import FLAG_BYTES
 
 _MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
@@ -53,7 +54,8 @@ class HostNetwork:
             for layer, tiling in zip(network.layers, plan.tilings, strict=True)
         ]
         self._weights = weights
-        self._stages = _kept(stage_table(plan, self.results, weights, HostArguments))
+        self._sums = _room((sum_bytes(plan) // 2,), torch.float16)
+        self._stages = _kept(stage_table(plan, self.results, weights, self._sums, HostArguments))
         self._tables = [_aligned(table.numpy()) for table in plan_tables(plan)]
         flags = torch.zeros(flag_words(plan) + 32, dtype=torch.int32)
         self.flags = flags[-(flags.data_ptr() // 4) % 32 :][: flag_words(plan)]
@@ -65,15 +67,16 @@ class HostNetwork:
 
     def run(self, seed: int) -> str | None:
         """Poison what layers write, and run. None, or what went wrong."""
-        for result in self.results:
+        for result in (*self.results, self._sums):
             result.fill_(float("nan"))
         arguments = HostArguments(ARGUMENT_WORDS)
         pointers = (self._stages, *self._tables, self.x, self.results[-1], *self._shared)
-        arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
+        arguments.words[:] = [*(tensor.data_ptr() for tensor in pointers), 0]
         schedule = Schedule.of(seed, self.plan.blocks, 1)
         said = self._run(
             ctypes.c_void_p(arguments.pointers[0]), self.plan.blocks, 1, ctypes.byref(schedule),
-            ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(4 * flag_words(self.plan)),
+            # where what TMA reads is posted
+            ctypes.c_void_p(self.flags.data_ptr()), ctypes.c_uint64(self.plan.counters[0] * FLAG_BYTES),
         )  # fmt: skip
         if said is None and int(self._shared[3][0]):
             return f"a wait gave up: {self._shared[3].tolist()}"

@@ -109,6 +109,17 @@ def test_gpt2_with_the_cache_that_it_returns(cache: bool) -> None:
     check(graph_of(model, torch.randint(0, 64, (1, 32))), 1)
 
 
+def test_opt_whose_queries_are_scaled_before_attention() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.OPTConfig(
+        hidden_size=128, num_hidden_layers=2, ffn_dim=256, num_attention_heads=2, word_embed_proj_dim=128, vocab_size=64, use_cache=False
+    )  # fmt: skip
+    graph = graph_of(transformers.OPTModel(config), torch.randint(2, 64, (1, 32)))
+    check(graph, 1)
+    (region,) = find(graph.graph)
+    assert [stage.scale for stage in program_of(region).stages if isinstance(stage, Attention)] == [0.125, 0.125]
+
+
 def bert_config() -> Any:
     transformers = pytest.importorskip("transformers")
     return transformers.BertConfig(
@@ -139,6 +150,42 @@ def test_bert_whose_attention_pytorch_writes_out_is_taken_with_its_last_norm() -
     (region,) = find(graph.graph)
     assert program_of(region).last is not None
     assert {node.target for node in region.outputs} == {operator.getitem}
+
+
+class Image(nn.Module):
+    """Patches of an image through a block."""
+
+    def __init__(self, *, bias: bool, padding: int = 0) -> None:
+        super().__init__()
+        self.cut, self.block = nn.Conv2d(3, 128, 4, stride=4, bias=bias, padding=padding), Block()
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.block(self.cut(image).flatten(2).transpose(1, 2).contiguous())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weights", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("pixels", [torch.channels_last, torch.contiguous_format])
+def test_patches_of_an_image_are_a_product(
+    bias: bool, weights: torch.memory_format, pixels: torch.memory_format
+) -> None:
+    model, image = Image(bias=bias), torch.randn(2, 3, 16, 24).half().to(memory_format=pixels)
+    model.cut.weight.data = model.cut.weight.data.to(memory_format=weights)
+    graph = graph_of(model, image)
+    regions = list(find(graph.graph))
+    assert [region.name for region in regions] == ["1 transformer blocks", "a convolution of patches"]
+    region, values = regions[1], values_of(graph)
+    assert unfit(graph.graph, region) is None
+    (found,) = region.build(torch.device("cpu"))(*(values[node] for node in region.inputs))
+    wanted = values[region.outputs[0]]
+    assert found.stride() == region.outputs[0].meta["val"].stride()
+    assert (found.float() - wanted.float()).norm() < 1e-2 * wanted.float().norm()
+
+
+def test_convolutions_whose_patches_overlap_an_edge_are_left_alone() -> None:
+    image = torch.randn(2, 3, 16, 24).half().to(memory_format=torch.channels_last)
+    graph = graph_of(Image(bias=True, padding=2).to(memory_format=torch.channels_last), image)
+    assert [region.name for region in find(graph.graph)] == ["1 transformer blocks"]
 
 
 class Masked(nn.Module):

@@ -13,6 +13,7 @@ from networks import small
 from tileprof.devices import of_driver
 from tileprof.runtime.compile.report import Report
 from tileprof.runtime.decode.shape import DecoderShape
+from tileprof.runtime.prefill.shape import PrefillShape
 from tileprof.runtime.programs import compare
 from tileprof.runtime.programs.expected import CALIBRATED, expected_us
 
@@ -40,6 +41,12 @@ def us(what, left=None):
 )
 def test_decoders_are_predicted_within_a_tenth(shape, measured) -> None:
     assert us(shape, ROTARY) == pytest.approx(measured, rel=0.1)
+
+
+def test_a_prefill_is_predicted_and_takes_longer_than_a_token() -> None:
+    shape = PrefillShape("bfloat16", 1, 64, 16, 2048, 8192, 32, 8, 64, 128256, 1e-5, 0.125)
+    assert us(shape) == pytest.approx(986, rel=0.1)
+    assert us(shape) > us(LLAMA)
 
 
 def test_larger_models_take_longer_and_products_of_the_same_rows_run_together() -> None:

@@ -1,4 +1,4 @@
-"""Convolutional networks are found in what AOTAutograd makes of modules, computed alike, and left alone where they are not the kernel's."""
+"""Convolutional networks in what AOTAutograd makes of modules: found, computed alike, or left alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 from tileprof.runtime.compile.partition import unfit
 from tileprof.runtime.compile.tracing import inference_graphs, traced
 from tileprof.runtime.convnet import find as finding
-from tileprof.runtime.convnet.network import Convolution, Network, computed
+from tileprof.runtime.convnet.network import Convolution, Maximum, Network, computed
 
 
 class Block(nn.Module):
@@ -53,7 +53,8 @@ class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d((16, 16))
+            nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.AdaptiveAvgPool2d((16, 16)),
         )  # fmt: skip
         self.classifier = nn.Sequential(nn.Linear(64 * 256, 64), nn.ReLU(), nn.Dropout(), nn.Linear(64, 24))
 
@@ -61,19 +62,20 @@ class Plain(nn.Module):
         return self.classifier(torch.flatten(self.features(x), 1))
 
 
-def half(model: nn.Module) -> nn.Module:
+def half(model: nn.Module, *, last: bool = True) -> nn.Module:
     torch.manual_seed(0)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -0.5, 0.5)
             nn.init.uniform_(module.running_var, 0.5, 2)
             nn.init.uniform_(module.weight, 0.5, 1)
-    return model.eval().half().to(memory_format=torch.channels_last)
+    return model.eval().half().to(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
-def picture(images: int = 2) -> Any:
+def picture(images: int = 2, *, last: bool = True) -> Any:
     torch.manual_seed(1)
-    return torch.randn(images, 3, 32, 32).half().to(memory_format=torch.channels_last)
+    x = torch.randn(images, 3, 32, 32).half()
+    return x.to(memory_format=torch.channels_last) if last else x
 
 
 @pytest.fixture(autouse=True)
@@ -93,8 +95,13 @@ def network_of(region: Any) -> Network:
 
 
 @pytest.mark.parametrize("model", [Small(), Small(torch.relu), Plain()], ids=["residual", "relu", "plain"])
-def test_a_network_is_found_and_is_the_model(model: nn.Module) -> None:
-    model, x = half(model), picture()
+@pytest.mark.parametrize(("lasts", "dtype"), [
+    ((True, True), torch.float16), ((True, False), torch.float16), ((False, False), torch.float16),
+    ((True, True), torch.bfloat16),
+])  # fmt: skip
+def test_a_network_is_found_and_is_the_model(model: nn.Module, lasts: tuple[bool, bool], dtype: torch.dtype) -> None:
+    """Channels last or first, of the model's weights and of the picture."""
+    model, x = half(model, last=lasts[0]).to(dtype), picture(last=lasts[1]).to(dtype)
     kept: list[Any] = []
 
     def compiler(graph: Any, _: Any) -> Any:
@@ -113,12 +120,30 @@ def test_a_network_is_found_and_is_the_model(model: nn.Module) -> None:
         torch.compile(model, backend=lambda graph, inputs: traced(graph, inputs, compiler))(x)
         ((region, (first, *values)),) = kept
         exact = model.float()(x.float())
-        model.half()
+        model.to(dtype)
     assert unfit(region.outputs[0].graph, region) is None
     network = network_of(region)
     out = computed(network, first, values)[-1].reshape(exact.shape).float()
-    assert float((out - exact).norm() / exact.norm()) < 5e-3
+    assert float((out - exact).norm() / exact.norm()) < {torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
     assert region.folded == tuple(range(1, len(region.inputs)))
+
+
+def test_pooling_is_part_of_the_convolution_that_it_reads() -> None:
+    _, (region,) = found(half(Plain()), picture())
+    layers = network_of(region).layers
+    assert [layer.pool for layer in layers if isinstance(layer, Convolution)] == [1, 2, 1, 1]
+    assert not any(isinstance(layer, Maximum) for layer in layers)
+
+
+def test_a_convolution_that_others_read_is_pooled_by_itself() -> None:
+    class Both(Plain):
+        def forward(self, x: Any) -> Any:
+            x = self.features[3](self.features[2](self.features[1](self.features[0](x))))
+            return self.classifier[0](torch.flatten(self.features[4](x), 1)) + x.mean()
+
+    _, regions = found(half(Both()), picture())
+    for region in regions:
+        assert all(layer.pool == 1 for layer in network_of(region).layers if isinstance(layer, Convolution))
 
 
 def test_branches_do_not_wait_for_each_other() -> None:

@@ -1,4 +1,7 @@
-"""The kernel of convolutional networks, run on the CPU thread by thread in adversarial orders: always the same bits, and every planted fault is seen."""
+"""The kernel of convolutional networks on the CPU, thread by thread in adversarial orders.
+
+Always the same bits, and every planted fault is seen.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,24 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from kernel_on_cpu import compile_machine, compiler_missing
 from network_on_cpu import HostNetwork, compiled
-from networks import image, parameters, small
+from networks import image, parameters, pooling, pooling_parameters, small
 
 from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.network import Convolution, computed
+from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.tiling import Tiling, candidates
 
 pytestmark = pytest.mark.skipif(compiler_missing(), reason="needs g++, which compiles the kernel for the CPU")
 
 RUNS = int(os.environ.get("TILEPROF_KERNEL_RUNS", "12"))
+POOLING = len(pooling(1).layers)
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
 
 
@@ -38,14 +43,18 @@ def library(folder: Path) -> Path:
     return compiled(folder / "kernel")
 
 
+def given(network: Network) -> list[Any]:
+    return pooling_parameters(network.dtype) if len(network.layers) == POOLING else parameters(network.dtype)
+
+
 def host(plan: Plan, library: Path) -> HostNetwork:
-    images, dtype = plan.network.layers[0].shape[0], plan.network.dtype
-    return HostNetwork(plan, library, image(images, dtype), parameters(dtype))
+    network = plan.network
+    return HostNetwork(plan, library, image(network.layers[0].shape[0], network.dtype), given(network))
 
 
 def far_layers(runner: HostNetwork) -> Iterator[str]:
     network = runner.plan.network
-    wanted = computed(network, runner.x, parameters(network.dtype))
+    wanted = computed(network, runner.x, given(network))
     for number, (ours, theirs) in enumerate(zip(runner.results, wanted, strict=True)):
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error < TOLERANCE[network.dtype]:
@@ -66,6 +75,23 @@ def test_every_layer_is_pytorchs_in_every_order(library: Path, images: int, bloc
         assert all(torch.equal(a, b) for a, b in zip(first, runner.results, strict=True))
 
 
+@pytest.mark.parametrize("layout", ["channels first", "wider rows"])
+def test_an_input_may_lie_in_other_ways(library: Path, layout: str) -> None:
+    """Loaded channel by channel, sixteen bytes at a time, or element by element."""
+    network = small(2)
+    x = image(2)
+    if layout == "channels first":
+        x = x.contiguous()
+    else:
+        x = torch.cat([x.permute(0, 2, 3, 1)] * 2, 2)[:, :, 3 : 3 + x.shape[3]].permute(0, 3, 1, 2)
+    first = network.layers[0]
+    assert isinstance(first, Windows)
+    layers = (replace(first, strides=x.stride()), *network.layers[1:])
+    runner = HostNetwork(planned(replace(network, layers=layers), 3), library, x, parameters())
+    assert runner.run(1) is None
+    assert list(far_layers(runner)) == []
+
+
 def test_bfloat16_is_computed_too(folder: Path) -> None:
     library = compiled(folder / "bfloats", Options(dtype="bfloat16"))
     runner = host(planned(small(2, "bfloat16"), 4), library)
@@ -73,8 +99,8 @@ def test_bfloat16_is_computed_too(folder: Path) -> None:
     assert list(far_layers(runner)) == []
 
 
-def test_every_tiling_of_a_layer_gives_its_result(library: Path) -> None:
-    network = small(3)
+@pytest.mark.parametrize("network", [small(3), pooling(3)], ids=["small", "pooling"])
+def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Network) -> None:
     plan = planned(network, 3)
     for number, layer in enumerate(network.layers):
         if not isinstance(layer, Convolution):
@@ -119,7 +145,16 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
         ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
         ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
         ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-        ("products.cuh", "turn ^= 1;\n        }", "}"),
+        ("products.cuh", "if (mixed || mixes) barrier", "if (mixed) barrier"),
+        ("products.cuh", "if (mixed || mixes) barrier", "if (mixes) barrier"),
+        ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
+        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
+        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
+        ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
+        ("loads.cuh", "begin > 0)", "begin > 100)"),
+        ("ends.cuh", "thread % 32\n        );\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
+        ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
+        ("ends.cuh", "        }\n        __syncwarp();", "        }"),
         ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
     ],
 )  # fmt: skip
@@ -130,20 +165,31 @@ def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) ->
         assert old in text, "the fault has lost its place"
         return text.replace(old, new, 1)
 
-    library = compiled(folder / f"fault{zlib.crc32((name + old).encode())}", patch=plant)
-    for plan in (planned(small(2), 3), deep(1)):
+    library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
+    plans = (
+        planned(small(2), 3),
+        of_kinds(small(2), 1, True),
+        of_kinds(small(2), 1, True, False, width=32),
+        of_kinds(small(2), 1, True, False, width=16),
+        of_kinds(small(2), 4, True, parts=4),
+        of_kinds(pooling(2), 1, False, width=16),
+        of_kinds(pooling(2), 1, True, False),
+    )
+    for plan in plans:
         runner = host(plan, library)
-        for seed in range(40):
+        for seed in range(20):
             if runner.run(seed) is not None or list(far_layers(runner)):
                 return
     pytest.fail("nothing was seen")
 
 
-def deep(blocks: int) -> Plan:
-    """Tiles whose k the warpgroups share, wherever they can be."""
-    network = small(2)
+def of_kinds(network: Network, blocks: int, *kinds: bool, width: int = 8, parts: int = 1) -> Plan:
+    """Tiles whose k the warpgroups share, or not, layer by layer in turn, wherever there are such; of about this many
+    columns and parts.
+    """
     tilings = []
-    for layer, tiling in zip(network.layers, planned(network, blocks).tilings, strict=True):
-        shared = [t for t in candidates(network, layer) if t.deep] if isinstance(layer, Convolution) else []
-        tilings.append(min(shared, key=lambda t: t.width) if shared else tiling)
+    for number, (layer, tiling) in enumerate(zip(network.layers, planned(network, blocks).tilings, strict=True)):
+        options = list(candidates(network, layer)) if isinstance(layer, Convolution) else []
+        wanted = [t for t in options if t.deep == kinds[number % len(kinds)]]
+        tilings.append(min(wanted or [tiling], key=lambda t: (abs(t.parts - parts), abs(t.width - width), -t.rows)))
     return planned(network, blocks, tuple(tilings))

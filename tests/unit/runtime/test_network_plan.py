@@ -1,4 +1,4 @@
-"""Plans of convolutional networks: what tiles wait for covers what they read, and a plan that lacks something is refused."""
+"""Plans of convolutional networks: tiles wait for all that they read, and a plan that lacks something is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from networks import image, parameters, small
 
 from tileprof.errors import UserError
+from tileprof.runtime.convnet import pack
 from tileprof.runtime.convnet.network import INPUT, Convolution, Maximum, Network, computed, windowed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
 from tileprof.runtime.convnet.tiling import candidates, k_blocks
@@ -34,13 +35,13 @@ def test_tiles_wait_for_all_who_write_what_they_read(images: int, blocks: int) -
     plan = planned(network, blocks)
     verify(plan)
     posters: dict[tuple[int, int, int], set[int]] = {}
-    for number, at, y, _, _, _, _, post in plan.tasks.tolist():
+    for number, at, y, _, _, _, _, post, *_ in plan.tasks.tolist():
         tiling = plan.tilings[number]
         for one in range(at, at + tiling.images):
             for row in range(y, y + tiling.rows):
                 posters.setdefault((number, one, row), set()).add(post)
     checked = 0
-    for number, at, y, _, _, begin, end, _ in plan.tasks.tolist():
+    for number, at, y, _, _, begin, end, *_ in plan.tasks.tolist():
         layer, tiling = network.layers[number], plan.tilings[number]
         if not isinstance(layer, Convolution | Maximum) or layer.source in {INPUT, 0}:
             continue
@@ -78,6 +79,59 @@ def test_a_plan_that_lacks_something_is_refused(kind: str) -> None:
     verify(plan)
     with pytest.raises(UserError):
         verify(broken(plan, kind))
+
+
+def in_parts(blocks: int) -> Plan:
+    """Tiles of as many parts as can be."""
+    network = small(1)
+    tilings = list(planned(network, blocks).tilings)
+    for number, layer in enumerate(network.layers):
+        if isinstance(layer, Convolution):
+            tilings[number] = max(candidates(network, layer), key=lambda tiling: tiling.parts)
+    return planned(network, blocks, tuple(tilings))
+
+
+PART, COUNTER, PLACE = 8, 9, 10
+
+
+@pytest.mark.parametrize(("word", "from_other", "said"), [
+    (PART, True, "missing"), (COUNTER, False, "do not meet"), (PLACE, False, "do not meet"), (COUNTER, True, "share"),
+    (PLACE, True, "share"),
+])  # fmt: skip
+def test_parts_that_do_not_add_up_are_refused(word: int, from_other: bool, said: str) -> None:
+    """A part has the word of the layer's next tile, or a tile's parts all have the one of the tile before."""
+    plan = in_parts(5)
+    verify(plan)
+    tasks = plan.tasks.copy()
+    number = next(n for n, tiling in enumerate(plan.tilings) if tiling.parts > 1)
+    of_layer = np.flatnonzero(tasks[:, 0] == number)
+    of_tile = of_layer[tasks[of_layer, PLACE] == 1]
+    if word == PART:
+        tasks[of_tile[0], PART] = tasks[of_tile[1], PART]
+    else:
+        tasks[of_tile if from_other else of_tile[:1], word] -= 1
+    with pytest.raises(UserError, match=said):
+        verify(replace(plan, tasks=tasks))
+
+
+def test_every_tile_of_parts_posts_for_each_part() -> None:
+    plan = in_parts(5)
+    posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
+    for band in plan.bands:
+        assert (posted[band.first : band.first + band.count] == band.posts).all()
+    assert max(tiling.parts for tiling in plan.tilings) > 1
+
+
+def test_packing_some_columns_at_a_time_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = in_parts(5)
+    given = parameters()
+    for layer, tiling in zip(plan.network.layers, plan.tilings, strict=True):
+        if isinstance(layer, Convolution):
+            monkeypatch.setattr(pack, "_ELEMENTS", 1 << 30)
+            at_once = pack.packed(plan.network, layer, tiling, given)
+            monkeypatch.setattr(pack, "_ELEMENTS", 1)
+            assert torch.equal(pack.packed(plan.network, layer, tiling, given), at_once)
+            assert at_once.numel() * 2 == at_once.shape[0] * pack.column_bytes(plan.network, layer, tiling)
 
 
 def test_every_convolution_has_tiles() -> None:

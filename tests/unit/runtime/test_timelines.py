@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
+import torch
 from encoder_programs import pre_norm
 from networks import small
 
 from tileprof.analysis import build_graph
-from tileprof.cli import main
+from tileprof.cli import main, run_program
 from tileprof.cli.timeline_trace import write_trace
 from tileprof.devices import of_driver
+from tileprof.errors import UserError
 from tileprof.runtime.convnet.plan import planned
 from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.encoder.plan import plan_of
+from tileprof.runtime.programs import compare
+from tileprof.runtime.programs.compare import Compared
 from tileprof.runtime.programs.timeline import DECODER_STAGES, observer, observing, of_blocks, of_decoder, of_network
 from tileprof.runtime.programs.whole_policy import of_blocks as plan_of_blocks
 from tileprof.runtime.programs.whole_policy import of_network as plan_of_network
@@ -140,3 +147,32 @@ def test_regions_are_shown_to_an_observer_on_its_own_thread_only() -> None:
         assert nothing is None
         assert observer() is not None
     assert observer() is None
+
+
+def test_each_model_whose_kernel_has_clocks_gets_a_trace_and_the_others_a_sentence(
+    tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA H200")
+    rows = [Compared("GPT2Model", 1, timelines=[blocks_run()[1]]), Compared("ResNet", 1)]
+    run_program.write_timelines(rows, tmp_path, ["infer.py"], force=False)
+    assert len(load(tmp_path / "model1-1.tileprof").launches) == len(blocks_run()[0].stages)
+    said = capsys.readouterr().err
+    assert "model1-1.tileprof; next: tileprof view" in said
+    assert "ResNet: no kernel with clocks ran" in said
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_with_clocks_puts_back_what_it_updates_and_may_fail(fails) -> None:
+    cache, found = torch.zeros(3), Compared("a decoder", 1)
+
+    def timed(_, inputs):
+        inputs[1].add_(1)
+        if fails:
+            raise UserError("no clocks")
+        return "a timeline"
+
+    region = SimpleNamespace(name="decoder", timed=timed, mutated=(1,))
+    compare._time_region(found, region, "cuda", [torch.ones(3), cache])
+    assert cache.eq(0).all()
+    assert found.timelines == ([] if fails else ["a timeline"])
+    assert ("timeline of decoder" in found.failures) == fails

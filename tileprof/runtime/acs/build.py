@@ -35,7 +35,7 @@ def build() -> Path:
     """
     if platform.machine() != "x86_64":
         raise UserError(f"{WHAT} is written for x86-64; this machine is {platform.machine()}")
-    compiler = _compiler()
+    compiler = host_compiler()
     version = building.run([compiler, "--version"], WHAT)
     digest = hashlib.sha256(repr((version, FLAGS)).encode())
     for path in sorted(SOURCES.iterdir()):
@@ -49,7 +49,7 @@ def build() -> Path:
     return folder / LIBRARY
 
 
-def _compiler() -> str:
+def host_compiler() -> str:
     for name in (os.environ.get("CXX"), "g++", "c++", "clang++"):
         if name and (found := shutil.which(name)):
             return found

@@ -18,7 +18,8 @@ CONFIGURATION: Final = "TILEPROF_ACS"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the library is told. ``lanes``: streams, the program's own among them; ``window``: launches that a new one is
+    """What the library is told. ``lanes``: streams, the program's own among them; ``issuer``: 1 for a
+    thread that issues, 0 for the program's own; ``window``: launches that a new one is
     compared with; ``segment``: launches that a captured or checked segment holds at most; ``orders``: in which a segment is
     checked.
     """
@@ -27,6 +28,7 @@ class Settings:
     folder: Path
     table: Path | None = None
     lanes: int = 8
+    issuer: int = 0
     window: int = 128
     segment: int = 256
     orders: int = 2
@@ -42,7 +44,10 @@ class Settings:
 
 def environment(library: Path, settings: Settings) -> dict[str, str]:
     """The variables that the program needs on top of its own; writes the library's configuration into the folder."""
-    lines = [f"{name} {getattr(settings, name)}" for name in ("mode", "lanes", "window", "segment", "orders", "seed")]
+    lines = [
+        f"{name} {getattr(settings, name)}"
+        for name in ("mode", "lanes", "issuer", "window", "segment", "orders", "seed")
+    ]
     lines += [f"folder {settings.folder}", *([f"table {settings.table}"] if settings.table is not None else [])]
     path = settings.folder / f"acs-{settings.mode}.conf"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -17,6 +17,13 @@ def whole_decoders(graph: fx.Graph) -> Iterator[Region]:
     yield from decoders(graph)
 
 
+def whole_prefills(graph: fx.Graph) -> Iterator[Region]:
+    """See `tileprof.runtime.prefill.find`, which imports this package."""
+    from tileprof.runtime.prefill.find import prefills  # noqa: PLC0415
+
+    yield from prefills(graph)
+
+
 def convolutional_networks(graph: fx.Graph) -> Iterator[Region]:
     """See `tileprof.runtime.convnet.find`, which imports this package."""
     from tileprof.runtime.convnet.find import find  # noqa: PLC0415
@@ -31,7 +38,7 @@ def transformer_blocks(graph: fx.Graph) -> Iterator[Region]:
     yield from find(graph)
 
 
-FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, convolutional_networks, transformer_blocks)
+FINDERS: Final[tuple[Finder, ...]] = (whole_decoders, whole_prefills, convolutional_networks, transformer_blocks)
 """One line per family of models. Chains of products are looked for last, by `tileprof.runtime.compile.products`.
 
 A family is registered once its tests under tests/gpu have passed: a fault on the device would end the user's process, whatever the race compares.

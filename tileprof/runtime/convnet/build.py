@@ -30,12 +30,15 @@ _RESERVED_BYTES: Final = 18 * 1024  # sums that warpgroups exchange, barriers, w
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and gives up."""
+    """``delay_ns``: for tests, tiles sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the
+    record and gives up. ``timeline``: tasks write down when they wait, multiply and store.
+    """
 
     dtype: str = "float16"
     delay_ns: int = 0
     timeout_ns: int = 2_000_000_000
     slot_bytes: int = MOST_SLOT_BYTES
+    timeline: bool = False
 
     @property
     def activation_slots(self) -> int:
@@ -54,6 +57,7 @@ def header(options: Options) -> str:
         "#pragma once", f"#define BFLOAT16 {int(options.dtype == 'bfloat16')}",
         *(f"constexpr int {name} = {value};" for name, value in constants.items()),
         f"constexpr unsigned long long TIMEOUT_NS = {options.timeout_ns}ull, DELAY_NS = {options.delay_ns}ull;",
+        f"constexpr bool TIMELINE = {str(options.timeline).lower()};",
         "template <int> struct Multiply;", *(multiply(width, options.dtype) for width in WIDTHS),
     ]) + "\n"  # fmt: skip
 
@@ -65,17 +69,18 @@ def sources() -> dict[str, str]:
 
 
 def compiled(options: Options) -> Path:
-    """The folder that holds the cubin, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words."""
+    """The folder that holds the cubin, compiled now if it is not in the cache.
+
+    Raises `UserError` with the compiler's own words.
+    """
     compiler, stages = nvcc(), header(options)
     parts = json.dumps([version(compiler), FLAGS, sorted(sources().items()), stages])
     folder = building.cache_folder("convnet") / hashlib.sha256(parts.encode()).hexdigest()[:24]
 
     def make(work: Path) -> None:
         (work / "stages.h").write_text(stages, encoding="utf-8")
-        said = building.run(
-            [str(compiler), *FLAGS, f"-I{work}", f"-I{SOURCES}", f"-I{SHARED_SOURCES}", str(SOURCES / KERNEL), "-o", str(work / CUBIN)],
-            WHAT,
-        )  # fmt: skip
+        includes = [f"-I{folder}" for folder in (work, SOURCES, SHARED_SOURCES)]
+        said = building.run([str(compiler), *FLAGS, *includes, str(SOURCES / KERNEL), "-o", str(work / CUBIN)], WHAT)
         (work / "compiler.txt").write_text(said, encoding="utf-8")
 
     return building.kept(folder, (CUBIN,), make, WHAT)

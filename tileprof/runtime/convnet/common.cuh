@@ -10,8 +10,8 @@ constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
 constexpr int ROW_BYTES = 128;  // of shared memory: 64 channels of a pixel, or 64 of k of a row of weights
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int WINDOW_PITCH = 1024;  // of a row of the padded input
-constexpr int MOST_DEEP = 32;  // columns of a tile whose k is shared by the two warpgroups
-constexpr u64 STUCK_NS = 8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
+constexpr u64 STUCK_NS =
+    8 * TIMEOUT_NS;  // a ring that long without progress is a fault of this kernel, not of the plan
 
 enum Kind : s32 { CONVOLUTION, MAXIMUM, AVERAGE, WINDOWS };
 
@@ -22,20 +22,24 @@ struct alignas(64) Stage {
     const void* residual;  // null: none
     const unsigned char* weights;
     s32 kind, columns, k_blocks, weight_blocks;  // blocks of k in a slot of weights
-    s32 taps, tap_columns, slot_blocks, halo;  // blocks of k in a slot of activations; whether they are the taps of one box
-    s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of pixels to the next, from a warpgroup's first to the other's
+    s32 taps, tap_columns, slot_blocks,
+        halo;  // blocks of k in a slot of activations; whether they are the taps of one box
+    s32 box_bytes, block_bytes, step, group_rows;  // of a load; from a block to the next; rows of a slot from a row of
+                                                   // pixels to the next, from a warpgroup's first to the other's
     s32 deep, tile_rows, tile_columns, tile_images;  // deep: both warpgroups take the same rows and share k
     s32 stride, padding, out_rows, out_columns;
     s32 out_images, out_channels, relu, weight_bytes;  // of a tile's columns
     s32 in_rows, in_columns, channels, window;
     s32 image_stride, channel_stride, row_stride, column_stride;  // of the network's input, in elements
-    s32 tap_inverse;  // 65536 / tap_columns, rounded up
+    s32 parts;  // of k, each a task
     s32 source_rows, source_columns;  // of the padded input, where `window` is set
-    s32 unused[5];
+    s32 pool;  // of each side, pixels of a convolution that are one of the result
+    float* sums;  // of the parts of each tile
 };
-static_assert(sizeof(Stage) == 192);
+static_assert(sizeof(Stage) == 192 && __builtin_offsetof(Stage, sums) == 4 * (8 + 36));
 
-// A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be read again after every wait.
+// A row of the table of layers. Its roles copy what they need of `stage` before they wait for anything: memory would be
+// read again after every wait.
 struct Row {
     TensorMap map;  // of what a convolution reads
     Stage stage;
@@ -44,8 +48,10 @@ static_assert(sizeof(Row) == 320);
 
 struct alignas(16) Task {
     s32 stage, image, y, x, column, wait, waits_end, post;  // image, y, x: the tile's first output pixel
+    s32 part, counter, place,
+        unused;  // where parts of k are tasks: which, the tile's semaphore, which of the layer's tiles
 };
-static_assert(sizeof(Task) == 32);
+static_assert(sizeof(Task) == 48);
 
 struct Arguments {
     const Row* rows;
@@ -56,18 +62,24 @@ struct Arguments {
     void* out;
     const s32* seed;
     s32 *flags, *state, *record;
+    u64* times;  // PLACES of each task, where TIMELINE is set
 };
-static_assert(sizeof(Arguments) == 80);
+static_assert(sizeof(Arguments) == 88);
 
-// Shared memory: rings, sums that warpgroups exchange, barriers. Offsets from an address that 1024 divides, as the swizzle wants.
+// Moments of a task that a timeline records, in the order of PLACES of launch.py.
+enum Place : u32 { AWAITS, AWAITED, WEIGHTS_THERE, TILES_THERE, MULTIPLIED, STORED_TILE, POSTED_TILE, PLACES };
+
+// Shared memory: rings, sums and halves on their way out, barriers. Offsets from an address that 1024 divides, as the
+// swizzle wants.
 constexpr u32 W_AT = A_SLOTS * A_BYTES;
 constexpr u32 SCRATCH_AT = W_AT + W_SLOTS * W_BYTES;
-constexpr u32 SCRATCH_PART = MOST_DEEP / 4 * 128 * 4;  // of a warpgroup, in one of two tiles in turn
-constexpr u32 BARRIERS_AT = SCRATCH_AT + 4 * SCRATCH_PART;
+constexpr u32 SCRATCH_BYTES = 16 * 1024;  // sums of 128 rows and 32 columns, halves of 64
+constexpr u32 BARRIERS_AT = SCRATCH_AT + SCRATCH_BYTES;
 constexpr u32 A_FULL = BARRIERS_AT, A_FREE = A_FULL + 8 * A_SLOTS;
 constexpr u32 W_FULL = A_FREE + 8 * A_SLOTS, W_FREE = W_FULL + 8 * W_SLOTS;
 constexpr u32 STORED = W_FREE + 8 * W_SLOTS, POSTED = STORED + 8 * POST_SLOTS;
-static_assert(POSTED + 8 * POST_SLOTS + 1024 <= SHARED_BYTES, "rings, sums and barriers fit");
+constexpr u32 LAST_AT = POSTED + 8 * POST_SLOTS;  // a word: whether the task is the last of its tile's parts
+static_assert(LAST_AT + 16 + 1024 <= SHARED_BYTES, "rings, scratch and barriers fit");
 
 template <int SLOTS>
 struct Ring {
@@ -107,6 +119,11 @@ __device__ __forceinline__ void for_tasks(const Arguments& arguments, Work&& wor
         const Stage stage = arguments.rows[task.stage].stage;
         work(stage, task, number);
     }
+}
+
+// One thread per place and task.
+__device__ __forceinline__ void stamp(const Arguments& arguments, s32 task, Place place) {
+    if constexpr (TIMELINE) arguments.times[task * PLACES + place] = globaltimer();
 }
 
 // For tests: sleep up to DELAY_NS, another time for every task, run and place.

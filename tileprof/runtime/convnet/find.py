@@ -1,10 +1,14 @@
-"""Convolutional networks in an ATen graph: from the image that the first convolution reads to the last operation that the kernel has."""
+"""Convolutional networks in an ATen graph.
+
+From the image that the first convolution reads to the last operation that the kernel has.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -27,7 +31,7 @@ from tileprof.runtime.compile.aten import (
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, Norm, Windows
 from tileprof.runtime.convnet.plan import planned
-from tileprof.runtime.convnet.runner import NetworkRunner
+from tileprof.runtime.convnet.runner import NetworkRunner, timed_run
 from tileprof.runtime.convnet.tiling import WINDOW
 
 LOG: Final = logging.getLogger("tileprof.compile")
@@ -41,10 +45,12 @@ _H200_BLOCKS: Final = 132
 _MOST_INPUT_CHANNELS: Final = 4
 _DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _NORMS: Final = (
-    ATEN._native_batch_norm_legit_no_training.default, ATEN.native_batch_norm.default, ATEN.cudnn_batch_norm.default,  # noqa: SLF001 - ATen's own names
+    ATEN._native_batch_norm_legit_no_training.default,  # noqa: SLF001 - ATen's own names
+    ATEN.native_batch_norm.default, ATEN.cudnn_batch_norm.default,
 )  # fmt: skip
 _COPIES: Final = (
-    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default, ATEN.clone.default, ATEN.as_strided.default, ATEN.alias.default,  # noqa: SLF001
+    ATEN.view.default, ATEN.reshape.default, ATEN._unsafe_view.default,  # noqa: SLF001 - ATen's own name
+    ATEN.clone.default, ATEN.as_strided.default, ATEN.alias.default,
     ATEN.squeeze.dims, ATEN.squeeze.dim,
 )  # fmt: skip
 
@@ -82,7 +88,10 @@ class _Growing:
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """The network that begins at the graph's first convolution of an image of at most four channels, if it is one that the kernel can run."""
+    """The network that begins at the graph's first convolution of an image of at most four channels.
+
+    Nothing where it is not one that the kernel can run.
+    """
     for node in graph.nodes:
         if not calls(node, ATEN.convolution.default):
             continue
@@ -138,7 +147,7 @@ def _value(net: _Growing, node: Any) -> int:
 
 
 def _tail(net: _Growing, node: fx.Node) -> tuple[fx.Node, list[fx.Node], fx.Node | None, bool]:
-    """What follows a convolution alone: the last node, all nodes, the residual that is added, and whether ReLU is the last."""
+    """What follows a convolution alone: the last node, all nodes, its residual, and whether ReLU is last."""
     nodes, residual = [node], None
     after = only_user(node)
     if after is not None and calls(after, ATEN.add.Tensor) and argument(after, 2, "alpha", 1) == 1:
@@ -163,8 +172,8 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
         raise Unmatched("a convolution with groups, dilation or of another kind")
     if step[0] != step[1] or step[0] not in {1, 2} or padding[0] != padding[1]:
         raise Unmatched(f"a convolution of stride {step} and padding {padding}")
-    if out[1] % 8 or strides(node) != _channels_last(out):
-        raise Unmatched(f"a convolution to {out[1]} channels, or not channels last")
+    if out[1] % 8 or strides(node) not in {_channels_last(out), _channels_first(out)}:
+        raise Unmatched(f"a convolution to {out[1]} channels, or with gaps in its result")
     first = x is net.image
     if not first and read[1] % 64:
         raise Unmatched(f"a convolution of {read[1]} channels")
@@ -197,7 +206,10 @@ def _take_convolution(net: _Growing, node: fx.Node) -> None:
 def _add_windows(
     net: _Growing, x: fx.Node, size: tuple[int, ...], step: int, padding: int, out: tuple[int, ...]
 ) -> int:
-    """The layer that lays the image out in windows of 32 elements, whose pixels have 4 or 8 channels, so that a step is 16 bytes."""
+    """The layer that lays the image out in windows of 32 elements.
+
+    Its pixels have 4 or 8 channels, so that a step is 16 bytes.
+    """
     read, lie = shape(x), strides(x)
     channels = 8 // step
     if read is None or lie is None or len(lie) != 4 or read[1] > channels or size[3] > WINDOW // channels:
@@ -224,8 +236,11 @@ def _take_maximum(net: _Growing, node: fx.Node) -> None:
         raise Unmatched("a max pooling whose indices are read")
     out = shape(pooled)
     step, padding, dilation = (list(v) * (2 // len(v)) for v in (step, padding, dilation))
-    if out is None or len({*size}) != 1 or len({*step}) != 1 or len({*padding}) != 1 or dilation != [1, 1] or argument(node, 5, "ceil_mode", default=False) or read[1] % 8 or size[0] not in {2, 3} or 2 * padding[0] > size[0]:  # fmt: skip
-        raise Unmatched("a max pooling of windows that are not square")
+    square = all(len({*sides}) == 1 for sides in (size, step, padding)) and dilation == [1, 1]
+    if out is None or not square or argument(node, 5, "ceil_mode", default=False) or read[1] % 8:
+        raise Unmatched("a max pooling of windows that are not square, or that end beyond the image")
+    if size[0] not in {2, 3} or 2 * padding[0] > size[0]:
+        raise Unmatched(f"a max pooling of {size[0]} x {size[0]} pixels")
     layer = Maximum(
         _value(net, x),
         (read[0], read[2], read[3], read[1]),
@@ -317,6 +332,11 @@ def _channels_last(size: tuple[int, ...]) -> tuple[int, ...]:
     return (channels * rows * columns, 1, columns * channels, channels)
 
 
+def _channels_first(size: tuple[int, ...]) -> tuple[int, ...]:
+    _, channels, rows, columns = size
+    return (channels * rows * columns, rows * columns, columns, 1)
+
+
 def _region(net: _Growing) -> Region:
     if len(net.layers) < LEAST_LAYERS:
         raise Unmatched(f"{len(net.layers)} layers are too few")
@@ -342,12 +362,13 @@ def _region(net: _Growing) -> Region:
         build=lambda device: NetworkRunner(network, device, size),
         folded=tuple(range(1, len(inputs))),
         what=network,
+        timed=partial(timed_run, network, size),
     )
 
 
 def _ordered(net: _Growing) -> Network:
     """Layers by how many are in front of them at most, so that branches run side by side."""
-    layers = _residuals_moved(net.layers)
+    layers, names = _pools_fused(_residuals_moved(net.layers), net.names)
     depth: dict[int, int] = {INPUT: 0}
 
     def deep(number: int) -> int:
@@ -359,11 +380,31 @@ def _ordered(net: _Growing) -> Network:
     order = sorted(range(len(layers)), key=deep)
     place = {number: at for at, number in enumerate(order)} | {INPUT: INPUT}
     moved = tuple(_renumbered(layers[number], place) for number in order)
-    return Network(moved, _DTYPES[dtype(net.image)], tuple(net.names[number] for number in order))
+    return Network(moved, _DTYPES[dtype(net.image)], tuple(names[number] for number in order))
+
+
+def _pools_fused(layers: list[Layer], names: list[str]) -> tuple[list[Layer], list[str]]:
+    """The same layers, where a convolution keeps the largest of two by two pixels that nothing else reads."""
+    made, fused = list(layers), dict[int, int]()
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, Maximum) or (layer.size, layer.stride, layer.padding) != (2, 2, 0):
+            continue
+        source = layers[layer.source]
+        readers = sum(layer.source in {one.source, _residual(one)} for one in layers)
+        if isinstance(source, Convolution) and source.residual is None and readers == 1 and layer.reads == source.shape:
+            made[layer.source] = replace(source, shape=layer.shape, pool=2)
+            fused[number] = layer.source
+    left = [number for number in range(len(layers)) if number not in fused]
+    place = {number: at for at, number in enumerate(left)} | {INPUT: INPUT}
+    place |= {number: place[source] for number, source in fused.items()}
+    return [_renumbered(made[number], place) for number in left], [names[number] for number in left]
 
 
 def _residuals_moved(layers: list[Layer]) -> list[Layer]:
-    """The same sums, added where the longer branch ends: a convolution that reads an earlier layer need not wait for the one whose result it would add to its own."""
+    """The same sums, added where the longer branch ends.
+
+    A convolution that reads an earlier layer need not wait for the one whose result it would add to its own.
+    """
     made = list(layers)
     for number, layer in enumerate(layers):
         other = _residual(layer)

@@ -22,6 +22,7 @@ from tileprof.runtime.convnet.tiling import (
     block_bytes,
     k_blocks,
     slot_blocks,
+    tiles,
     weight_blocks,
 )
 from tileprof.runtime.persistent.build import CUBIN
@@ -33,8 +34,11 @@ THREADS: Final = 384
 """Of a block: one warpgroup of loaders, two that multiply."""
 
 STAGE_WORDS: Final = 40  # Row of common.cuh
-ARGUMENT_WORDS: Final = 10
-_INVERSE: Final = 65536
+ARGUMENT_WORDS: Final = 11
+PLACES: Final = ("awaits", "awaited", "weights", "tiles", "multiplied", "stored", "posted")
+"""Moments of a task in a timeline: Place of common.cuh."""
+
+SUMS_WORD: Final = 36  # `sums` of Stage, behind its pointers
 _KINDS: Final = {Convolution: 0, Maximum: 1, Average: 2, Windows: 3}  # Kind of common.cuh
 
 
@@ -48,35 +52,47 @@ def stage_numbers(plan: Plan, number: int) -> list[int]:
     match layer:
         case Convolution() if windowed(network, layer):
             _, source_rows, source_columns, _ = network.layers[layer.source].shape
-            box = 16 * (tiling.columns - 1) + 2 * WINDOW
+            box = 16 * (tiling.columns * layer.pool - 1) + 2 * WINDOW
             return [
                 _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
-                1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0, box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
-                0, *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
-                in_rows, in_columns, in_channels, 1, 0, 0, 0, 0, _INVERSE, source_rows, source_columns,
+                1, 1, slot_blocks(network, layer, tiling, plan.slot_bytes), 0,
+                box, 2 * WINDOW_PITCH, 64, layer.stride * WINDOW_PITCH // ROW_BYTES,
+                0, *tile, layer.stride, layer.padding,
+                *out, int(layer.relu), column_bytes(network, layer, tiling),
+                in_rows, in_columns, in_channels, 1, *[0] * 4, tiling.parts, source_rows, source_columns, layer.pool,
             ]  # fmt: skip
         case Convolution():
-            step, height = tiling.step(layer), tiling.rows + (layer.size[0] - 1 if tiling.halo else 0)
+            step, height = tiling.step(layer), tiling.box_rows(layer) // tiling.step(layer) // tiling.images
             return [
-                _KINDS[Convolution], tiling.width, k_blocks(network, layer), weight_blocks(tiling),
-                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes), int(tiling.halo),
-                tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling), step, height * step if tiling.images > 1 else 64,
-                int(tiling.deep), *tile, layer.stride, layer.padding, *out, int(layer.relu), column_bytes(network, layer, tiling),
-                in_rows, in_columns, in_channels, 0, 0, 0, 0, 0, -(-_INVERSE // layer.size[1]), 0, 0,
+                _KINDS[Convolution], tiling.width, k_blocks(network, layer) // tiling.parts, weight_blocks(tiling),
+                layer.size[0] * layer.size[1], layer.size[1], slot_blocks(network, layer, tiling, plan.slot_bytes),
+                int(tiling.halo), tiling.box_rows(layer) * ROW_BYTES, block_bytes(layer, tiling),
+                step, height * step if tiling.images > 1 else 64,
+                int(tiling.deep), *tile, layer.stride, layer.padding,
+                *out, int(layer.relu), column_bytes(network, layer, tiling),
+                in_rows, in_columns, in_channels, *[0] * 5, tiling.parts, 0, 0, layer.pool,
             ]  # fmt: skip
         case Maximum():
-            return [_KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0, in_rows, in_columns, channels, layer.size]  # fmt: skip
+            return [
+                _KINDS[Maximum], *[0] * 12, *tile, layer.stride, layer.padding, *out, 0, 0,
+                in_rows, in_columns, channels, layer.size,
+            ]  # fmt: skip
         case Average():
             return [_KINDS[Average], *[0] * 12, *tile, 1, 0, *out, 0, 0, in_rows, in_columns, channels]
         case Windows():
-            return [_KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0, in_rows, in_columns, channels, in_channels, *layer.strides]  # fmt: skip
+            return [
+                _KINDS[Windows], *[0] * 12, *tile, 1, layer.padding, *out, 0, 0,
+                in_rows, in_columns, channels, in_channels, *layer.strides,
+            ]  # fmt: skip
 
 
 def stage_table(
-    plan: Plan, results: Sequence[Any], weights: Sequence[Any], arguments: type[Arguments] = Arguments
+    plan: Plan, results: Sequence[Any], weights: Sequence[Any], sums: Any, arguments: type[Arguments] = Arguments
 ) -> Any:
-    """The kernel's table of layers, int64 on the CPU. ``results``: memory of each layer, None where the launch is given it; ``weights``: packed, None where there are none."""
-    network = plan.network
+    """The kernel's table of layers, int64 on the CPU. ``results``: memory of each layer, None where the launch is given
+    it; ``weights``: packed, None where there are none; ``sums``: of parts of tiles, as many bytes as `sum_bytes` says.
+    """
+    network, sums_at = plan.network, sums.data_ptr()
     table = arguments(STAGE_WORDS * len(network.layers))
     for number, layer in enumerate(network.layers):
         at = STAGE_WORDS * number
@@ -89,6 +105,9 @@ def stage_table(
         numbers = np.zeros(2 * (STAGE_WORDS - MAP_WORDS - 4), np.int32)
         made = stage_numbers(plan, number)
         numbers[: len(made)] = made
+        if bytes_here := layer_sum_bytes(plan, number):
+            numbers[SUMS_WORD : SUMS_WORD + 2] = np.array([sums_at], np.uint64).view(np.int32)
+            sums_at += bytes_here
         table.words[at + MAP_WORDS + 4 : at + STAGE_WORDS] = [int(word) for word in numbers.view(np.uint64)]
     return torch.from_numpy(np.array(table.words, np.uint64).view(np.int64))
 
@@ -103,9 +122,21 @@ def _put_map(table: Arguments, at: int, plan: Plan, number: int, source: Any) ->
         (channels, columns, rows, images),
         (2 * channels, 2 * channels * columns, 2 * channels * columns * rows),
     )
-    sides = ((tiling.columns - 1) * step + 1 + more[1], (tiling.rows - 1) * step + 1 + more[0])
+    wide, high = tiling.columns * layer.pool, tiling.rows * layer.pool
+    sides = ((wide - 1) * step + 1 + more[1], (high - 1) * step + 1 + more[0])
     box, steps = (K_BLOCK, *sides, tiling.images), (1, step, step, 1)
     table.put_map(at, source.data_ptr(), network.dtype, sizes, strides, box, steps)
+
+
+def layer_sum_bytes(plan: Plan, number: int) -> int:
+    """Of the sums of a layer's parts of tiles: 64 rows each."""
+    layer, tiling = plan.network.layers[number], plan.tilings[number]
+    return 64 * tiling.width * 4 * tiling.parts * tiles(layer, tiling) if tiling.parts > 1 else 0
+
+
+def sum_bytes(plan: Plan) -> int:
+    """Of the sums of all parts of tiles."""
+    return sum(layer_sum_bytes(plan, number) for number in range(len(plan.tilings)))
 
 
 def plan_tables(plan: Plan) -> tuple[Any, Any, Any]:
@@ -131,16 +162,19 @@ class Launcher:
         self._tables = [table.to(self.device) for table in plan_tables(plan)]
         # seed, flags, state, record
         self.shared = [torch.zeros(n, dtype=torch.int32, device=self.device) for n in (1, flag_words(plan), 2, 8)]
+        times = len(plan.tasks) * len(PLACES) if options.timeline else 0
+        self.times = torch.zeros(times, dtype=torch.int64, device=self.device)
+        self._sums = torch.empty(sum_bytes(plan) // 4, dtype=torch.float32, device=self.device)
         self._stages: Any = None
 
     def bind(self, results: Sequence[Any], weights: Sequence[Any]) -> None:
         """Say where the layers' results and weights lie."""
-        self._stages = stage_table(self.plan, results, weights).to(self.device)
+        self._stages = stage_table(self.plan, results, weights, self._sums).to(self.device)
 
     def launch(self, x: Any, out: Any) -> None:
         """Run on the current stream; may be captured into a graph."""
         arguments = Arguments(ARGUMENT_WORDS)
-        pointers = (self._stages, *self._tables, x, out, *self.shared)
+        pointers = (self._stages, *self._tables, x, out, *self.shared, self.times)
         arguments.words[:] = [tensor.data_ptr() for tensor in pointers]
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(self.plan.blocks, THREADS, stream, arguments, programmatic=False, cooperative=True)

@@ -1,4 +1,5 @@
-// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that made them.
+// The warps that load: weights, which wait for nothing but free slots, and activations, which wait for the tiles that
+// made them.
 #pragma once
 
 #include "common.cuh"
@@ -8,9 +9,11 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
     for_tasks(arguments, [&](const Stage& stage, const Task& task, s32) {
         if (stage.kind != CONVOLUTION) return;
         const int blocks = stage.k_blocks, most = stage.weight_blocks, block = stage.columns * ROW_BYTES;
-        const unsigned char* from = stage.weights + static_cast<u64>(task.column) * stage.weight_bytes;
+        const unsigned char* from =
+            stage.weights + static_cast<u64>(task.column * stage.parts + task.part) * stage.weight_bytes;
         for (int k = 0; k < blocks; k += most, ring.advance()) {
-            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + (k == 0 ? 4 * stage.columns : 0);  // biases stand behind the first slot's
+            const u32 biases = k == 0 ? 4 * stage.columns : 0;  // which stand behind the first slot's weights
+            const u32 bytes = (blocks - k < most ? blocks - k : most) * block + biases;
             const u32 full = shared + W_FULL + 8 * ring.slot;
             wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);
             mbarrier_arrive_expect_release_cta(full, bytes);
@@ -20,7 +23,8 @@ __device__ __forceinline__ void load_weights(const Arguments& arguments, u32 sha
     });
 }
 
-// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1 to -2^31.
+// Whether a count has come to a value, of which it is less than half a round ahead or behind: both go on from 2^31 - 1
+// to -2^31.
 __device__ __forceinline__ bool reached(s32 seen, s32 expected) {
     return static_cast<s32>(static_cast<u32>(seen) - static_cast<u32>(expected)) >= 0;
 }
@@ -30,12 +34,13 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
     const s32* flag = arguments.flags + wait.x * FLAG_WORDS;
     const u32 before = epoch * static_cast<u32>(wait.y);
     const s32 expected = static_cast<s32>(before + static_cast<u32>(wait.y));
-    if (reached(load_acquire_gpu_s32(flag), expected)) return;
-    const u64 start = globaltimer();
-    while (true) {
+    u64 start = 0;
+    for (u32 tries = 1;; ++tries) {
         const s32 seen = load_acquire_gpu_s32(flag);
         if (reached(seen, expected)) return;
-        if (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0) {
+        if (tries == 1) start = globaltimer();
+        // A look at the record takes as long as a look at the semaphore.
+        if (tries % 16 == 0 && (globaltimer() - start > TIMEOUT_NS || load_relaxed_gpu_s32(arguments.record) != 0)) {
             if (compare_and_swap_relaxed_gpu_s32(arguments.record, 0, 1) == 0) {
                 arguments.record[1] = task.stage;
                 arguments.record[2] = number;
@@ -50,37 +55,48 @@ __device__ __forceinline__ void await(const Arguments& arguments, int2 wait, u32
 }
 
 // One thread: the boxes of a tile's blocks of k, which run over channels, and for each of these over taps.
-__device__ __forceinline__ void load_tile(const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
+__device__ __forceinline__ void load_tile(
+    const Stage& stage, const TensorMap* map, const Task& task, u32 shared, Ring<A_SLOTS>& ring
+) {
     const int blocks = stage.k_blocks, most = stage.slot_blocks, taps = stage.taps, halo = stage.halo;
-    const int y = task.y * stage.stride - stage.padding, x = task.x * stage.stride - stage.padding;
+    const int step = stage.pool * stage.stride, y = task.y * step - stage.padding, x = task.x * step - stage.padding;
     int channel = 0, tap = 0, down = 0, across = 0;
+    if (const int begin = task.part * blocks; begin > 0) {
+        channel = begin / taps * 64, tap = begin % taps;
+        down = tap / stage.tap_columns, across = tap - down * stage.tap_columns;
+    }
     for (int k = 0; k < blocks; k += most, ring.advance()) {
         const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
         const int here = blocks - k < most ? blocks - k : most;
         wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
         if (halo) {
             mbarrier_arrive_expect_release_cta(full, stage.box_bytes);
-            copy_tensor_4d(to, map, full, k / taps * 64, x, y, task.image, EVICT_NORMAL);
+            copy_tensor_4d(to, map, full, channel + k / taps * 64, x, y, task.image, EVICT_NORMAL);
             continue;
         }
         mbarrier_arrive_expect_release_cta(full, here * stage.box_bytes);
         for (int block = 0; block < here; ++block) {
-            copy_tensor_4d(to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL);
+            copy_tensor_4d(
+                to + block * stage.block_bytes, map, full, channel, x + across, y + down, task.image, EVICT_NORMAL
+            );
             if (++across == stage.tap_columns) across = 0, ++down;
             if (++tap == taps) tap = across = down = 0, channel += 64;
         }
     }
 }
 
-// One thread: rows of the padded input behind each other, WINDOW_PITCH apart, of which a step of the convolution is 16 bytes: as many as both warpgroups and all pairs of taps read.
+// One thread: rows of the padded input behind each other, WINDOW_PITCH apart, of which a step of the convolution is 16
+// bytes: as many as both warpgroups and all pairs of taps read.
 __device__ __forceinline__ void load_windows(const Stage& stage, const Task& task, u32 shared, Ring<A_SLOTS>& ring) {
-    const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes, width = stage.source_columns * 16 / stage.stride;
+    const int rows = stage.stride + 2 * stage.k_blocks, bytes = stage.box_bytes,
+              width = stage.source_columns * 16 / stage.stride;
     const u32 full = shared + A_FULL + 8 * ring.slot, to = shared + ring.slot * A_BYTES;
-    const auto* image = static_cast<const unsigned char*>(stage.from) + static_cast<long long>(task.image) * stage.source_rows * width + task.x * 16;
+    const auto* image = static_cast<const unsigned char*>(stage.from) +
+                        static_cast<long long>(task.image) * stage.source_rows * width + task.x * stage.pool * 16;
     wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);
     mbarrier_arrive_expect_release_cta(full, rows * bytes);
     for (int row = 0; row < rows; ++row) {
-        const int y = task.y * stage.stride + row, last = stage.source_rows - 1;
+        const int y = task.y * stage.pool * stage.stride + row, last = stage.source_rows - 1;
         copy_bulk_written(to + row * WINDOW_PITCH, image + (y < last ? y : last) * width, bytes, full, EVICT_NORMAL);
     }
     ring.advance();
@@ -94,9 +110,12 @@ __device__ __forceinline__ void load_activations(const Arguments& arguments, u32
         const TensorMap* map = &arguments.rows[task.stage].map;
         if (lane == 0 && stage.kind == CONVOLUTION && !stage.window) prefetch_tensormap(map);
         delay(arguments, number, 0);
-        for (int wait = task.wait + lane; wait < task.waits_end; wait += 32) await(arguments, arguments.waits[wait], epoch, task, number);
+        if (lane == 0) stamp(arguments, number, AWAITS);
+        for (int wait = task.wait + lane; wait < task.waits_end; wait += 32)
+            await(arguments, arguments.waits[wait], epoch, task, number);
         __syncwarp();
         if (lane == 0) {
+            stamp(arguments, number, AWAITED);
             if (stage.kind == CONVOLUTION) {
                 fence_proxy_async_global();
                 if (stage.window)

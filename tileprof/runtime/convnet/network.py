@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ INPUT = -1
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A batch norm behind a convolution: indices of its tensors among the parameters, None where there is none, and its epsilon."""
+    """A batch norm behind a convolution: indices among the parameters (None: there is none), epsilon."""
 
     weight: int | None
     bias: int | None
@@ -26,10 +26,11 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution or a product with a matrix, then perhaps a batch norm, a residual addition, ReLU.
+    """A convolution or a product with a matrix, then perhaps a batch norm, a residual addition, ReLU, max pooling.
 
-    ``weight``, ``bias`` and those of ``norm`` are indices of parameters. ``reads`` is the shape in which the source is seen: a matrix is a row of as many pixels as there are images, and a
-    source of several pixels is one of all their channels. ``residual`` is a layer.
+    ``weight``, ``bias`` and those of ``norm`` are indices of parameters. ``reads`` is the shape in which the source is
+    seen: a matrix is a row of as many pixels as there are images, and a source of several pixels is one of all their
+    channels. ``residual`` is a layer. ``shape`` is the result's, whose pixels are the largest of ``pool`` x ``pool``.
     """
 
     source: int
@@ -44,7 +45,8 @@ class Convolution:
     padding: int = 0
     relu: bool = False
     flattened: Shape | None = None
-    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no such image."""
+    """The image whose (channels, rows, columns) are the columns of a matrix ``weight``; None: there is no image."""
+    pool: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,10 @@ class Average:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The input with its channels filled up to ``shape``'s, ``padding`` rows of zeros above and columns to the left, the rest below and to the right: what a convolution
-    reads as windows of 32 elements, of which a step is eight elements.
+    """The input with its channels filled up to ``shape``'s and zeros around it: what a convolution reads as windows.
+
+    ``padding`` rows of zeros are above and columns to the left, the rest below and to the right.
+    A window has 32 elements, of which a step is eight.
 
     ``strides``: of the input's images, channels, rows and columns, in elements.
     """
@@ -105,8 +109,8 @@ def windowed(network: Network, layer: Layer) -> bool:
     return isinstance(layer, Convolution) and isinstance(network.layers[layer.source], Windows)
 
 
-def folded(layer: Convolution, parameters: Sequence[Any]) -> tuple[Any, Any]:
-    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm in them, float32."""
+def folded(layer: Convolution, parameters: Sequence[Any] | Mapping[int, Any]) -> tuple[Any, Any]:
+    """Weights [channels out, rows, columns, channels in] and biases of a convolution with its batch norm, float32."""
     import torch  # noqa: PLC0415 - plans need none
 
     weight = parameters[layer.weight].detach()
@@ -130,7 +134,10 @@ def folded(layer: Convolution, parameters: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
-    """The results of all layers for an input (images, channels, rows, columns), by PyTorch, rounded where the kernel rounds: after each layer, and folded weights."""
+    """The results of all layers for an input (images, channels, rows, columns), by PyTorch.
+
+    They are rounded where the kernel rounds: after each layer, and folded weights.
+    """
     import torch  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
@@ -151,6 +158,7 @@ def computed(network: Network, x: Any, parameters: Sequence[Any]) -> list[Any]:
                 if layer.residual is not None:
                     out = out + results[layer.residual].float().permute(0, 3, 1, 2)
                 out = out.relu() if layer.relu else out
+                out = functional.max_pool2d(out, layer.pool) if layer.pool > 1 else out
             case Maximum():
                 out = functional.max_pool2d(seen, layer.size, layer.stride, layer.padding)
             case Average():

@@ -1,7 +1,8 @@
 """Who computes which tile in which order, what each tile waits for and what it posts.
 
-Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row of tiles. A tile waits until all tiles of the
-bands that it reads have posted. Every layer has memory of its own, so that nothing is overwritten within a run.
+Tiles of a layer that write the same rows of the same images post one semaphore, of which there is one per *band*: a row
+of tiles. A tile waits until all tiles of the bands that it reads have posted. Every layer has
+memory of its own, so that nothing is overwritten within a run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate, product
 from math import ceil
 from typing import Final
 
@@ -25,9 +27,12 @@ from tileprof.runtime.convnet.tiling import (
     load_bytes,
     microseconds,
     tiled,
+    tiles,
 )
 
 I32 = NDArray[np.int32]
+
+TASK_WORDS: Final = 12
 
 _GAP_US: Final = 2.0
 """From the last store of a layer to the first product of the next, for dealing out tiles."""
@@ -35,7 +40,10 @@ _GAP_US: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on, each posted ``posts`` times a run."""
+    """The semaphores of a layer: of band ``(image group) * per_image + (row of tiles)`` from ``first`` on.
+
+    Each is posted ``posts`` times per run.
+    """
 
     first: int
     images: int
@@ -53,13 +61,18 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A tile: its layer, its first pixel, and which of the layer's columns of tiles it is in."""
+    """A tile, or a part of it: its layer, its first pixel, its column of tiles, its part of k.
+
+    ``place`` counts a layer's tiles.
+    """
 
     layer: int
     image: int
     y: int
     x: int
     column: int
+    part: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,12 @@ class Read:
 
 @dataclass(frozen=True)
 class Plan:
-    """``tasks`` [n, 8]: layer, image, y, x, column, waits from, to, semaphore posted, as the kernel reads them, in order of blocks; ``heads`` [blocks, 2]; ``waits`` [m, 2]: semaphore, posts."""
+    """The tables of a launch, as the kernel reads them, in order of blocks.
+
+    ``tasks`` [n, `TASK_WORDS`]: layer, image, y, x, column, waits from, to, semaphore posted, part of k, semaphore of
+    the tile's parts, place of the tile in its layer, 0. ``heads`` [blocks, 2]. ``waits`` [m, 2]: semaphore, posts.
+    ``counters``: of each layer, the first of its tiles' semaphores of parts.
+    """
 
     network: Network
     tilings: tuple[Tiling, ...]
@@ -81,11 +99,13 @@ class Plan:
     heads: I32
     tasks: I32
     waits: I32
+    counters: tuple[int, ...]
 
     @property
     def semaphores(self) -> int:
-        """Of all layers."""
-        return self.bands[-1].first + self.bands[-1].count
+        """Of all layers, and of tiles that are cut into parts."""
+        layer, tiling = self.network.layers[-1], self.tilings[-1]
+        return self.counters[-1] + (tiles(layer, tiling) if tiling.parts > 1 else 0)
 
     @property
     def slot_bytes(self) -> int:
@@ -110,13 +130,13 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
         seen = source.shape
         match layer:
             case Convolution() if windowed(network, layer):
-                low = tile.y * layer.stride
+                low = tile.y * layer.pool * layer.stride
                 high = low + layer.stride + 2 * k_blocks(network, layer)
                 yield Read(layer.source, (tile.image, last_image), (low, min(seen[1], high)))
             case Convolution() | Maximum() if layer.reads == source.shape:
-                size = layer.size if isinstance(layer, Maximum) else layer.size[0]
-                low = tile.y * layer.stride - layer.padding
-                high = (last_row - 1) * layer.stride - layer.padding + size
+                size, pool = (layer.size, 1) if isinstance(layer, Maximum) else (layer.size[0], layer.pool)
+                low = tile.y * pool * layer.stride - layer.padding
+                high = (last_row * pool - 1) * layer.stride - layer.padding + size
                 yield Read(layer.source, (tile.image, last_image), (max(0, low), min(seen[1], high)))
             case Average():
                 yield Read(layer.source, (tile.image, tile.image + 1), (0, seen[1]))
@@ -127,25 +147,29 @@ def reads(network: Network, tiling: Tiling, tile: Tile) -> Iterator[Read]:
 
 
 def tiles_of(layer: Layer, number: int, tiling: Tiling) -> Iterator[Tile]:
-    """A layer's tiles, those of a band behind each other."""
+    """A layer's tiles, those of a band behind each other, parts of a tile behind each other."""
     images, rows, columns, channels = layer.shape
-    for image in range(0, images, tiling.images):
-        for y in range(0, rows, tiling.rows):
-            for x in range(0, columns, tiling.columns):
-                for column in range(ceil(channels / tiling.width)):
-                    yield Tile(number, image, y, x, column)
+    starts = product(
+        range(0, images, tiling.images), range(0, rows, tiling.rows), range(0, columns, tiling.columns),
+        range(ceil(channels / tiling.width)),
+    )  # fmt: skip
+    for place, start in enumerate(starts):
+        yield from (Tile(number, *start, part, place) for part in range(tiling.parts))
 
 
 def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
     """The semaphores of a layer, from number ``first`` on."""
     images, rows, columns, channels = layer.shape
     down = ceil(rows / tiling.rows)
-    posts = ceil(columns / tiling.columns) * ceil(channels / tiling.width)
+    posts = ceil(columns / tiling.columns) * ceil(channels / tiling.width) * tiling.parts
     return Bands(first, tiling.images, tiling.rows, down, ceil(images / tiling.images) * down, posts)
 
 
 def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
-    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given. Raises `UserError` where a layer does not fit the kernel."""
+    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given.
+
+    Raises `UserError` where a layer does not fit the kernel.
+    """
     if tilings is None:
         tilings = tuple(tiled(network, layer, blocks) for layer in network.layers)
     bands: list[Bands] = []
@@ -172,45 +196,58 @@ def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = 
             }
             dealt[block].append((tile, tuple(sorted(awaited))))
         ends.append(end)
-    return Plan(network, tilings, tuple(bands), *_tables(bands, dealt))
+    cut = [
+        tiles(layer, tiling) if tiling.parts > 1 else 0 for layer, tiling in zip(network.layers, tilings, strict=True)
+    ]
+    counters = tuple(accumulate(cut[:-1], initial=bands[-1].first + bands[-1].count))
+    return Plan(network, tilings, tuple(bands), *_tables(bands, counters, dealt), counters)
 
 
-def _tables(bands: list[Bands], dealt: list[list[tuple[Tile, tuple[int, ...]]]]) -> tuple[I32, I32, I32]:
+def _tables(
+    bands: list[Bands], counters: tuple[int, ...], dealt: list[list[tuple[Tile, tuple[int, ...]]]]
+) -> tuple[I32, I32, I32]:
     posts = np.concatenate([np.full(band.count, band.posts) for band in bands])
     heads: list[tuple[int, int]] = []
     tasks: list[tuple[int, ...]] = []
     waits: list[tuple[int, int]] = []
-    for tiles in dealt:
-        heads.append((len(tasks), len(tasks) + len(tiles)))
-        for tile, awaited in tiles:
+    for own in dealt:
+        heads.append((len(tasks), len(tasks) + len(own)))
+        for tile, awaited in own:
             post = bands[tile.layer].of(tile.image, tile.y)
-            tasks.append(
-                (tile.layer, tile.image, tile.y, tile.x, tile.column, len(waits), len(waits) + len(awaited), post)
-            )
+            counter = counters[tile.layer] + tile.place
+            tasks.append((
+                tile.layer, tile.image, tile.y, tile.x, tile.column, len(waits), len(waits) + len(awaited), post,
+                tile.part, counter, tile.place, 0,
+            ))  # fmt: skip
             waits.extend((semaphore, int(posts[semaphore])) for semaphore in awaited)
     return (
         np.array(heads, np.int32),
-        np.array(tasks, np.int32).reshape(-1, 8),
+        np.array(tasks, np.int32).reshape(-1, TASK_WORDS),
         np.array(waits or [(0, 0)], np.int32).reshape(-1, 2),
     )
 
 
 def verify(plan: Plan) -> None:
-    """Check a plan by what its tiles touch, element by element, without the bands it was made with. Raises `UserError` that names the tile and what is missing.
+    """Check a plan by what its tiles touch, element by element, without the bands it was made with.
 
-    Every element of every layer is written once; every row that a tile reads was written by tiles all of which post semaphores that it awaits in full; every
-    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits for itself or in a circle.
+    Raises `UserError` that names the tile and what is missing.
+
+    Every element of every layer is written once, by all parts of its tile, which share a semaphore and memory of their
+    own; every row that a tile reads was written by tiles all of which post semaphores that it awaits in full; every
+    semaphore is posted as often as waits expect; and each block's tasks are in order of layers, so that no block waits
+    for itself or in a circle.
     """
     layers = plan.network.layers
     posted = np.bincount(plan.tasks[:, 7], minlength=plan.semaphores)
     written = [np.zeros(layer.shape, np.int8) for layer in layers]
     posters: list[dict[tuple[int, int], set[int]]] = [{} for _ in layers]
-    for number, image, y, x, column, _, _, post in plan.tasks.tolist():
+    _verify_parts(plan)
+    for number, image, y, x, column, _, _, post, part, *_ in plan.tasks.tolist():
         tiling = plan.tilings[number]
         written[number][
             image : image + tiling.images, y : y + tiling.rows, x : x + tiling.columns,
             column * tiling.width : (column + 1) * tiling.width,
-        ] += 1  # fmt: skip
+        ] += part == 0  # fmt: skip
         for one in range(image, min(layers[number].shape[0], image + tiling.images)):
             for row in range(y, min(layers[number].shape[1], y + tiling.rows)):
                 posters[number].setdefault((one, row), set()).add(post)
@@ -222,7 +259,7 @@ def verify(plan: Plan) -> None:
     for head, end in plan.heads.tolist():
         if (np.diff(plan.tasks[head:end, 0]) < 0).any():
             raise UserError("a block has tasks that are not in order of layers")
-    for number, image, y, x, column, begin, end, _ in plan.tasks.tolist():
+    for number, image, y, x, column, begin, end, *_ in plan.tasks.tolist():
         awaited = dict(plan.waits[begin:end].tolist())
         if any(posted[semaphore] != value for semaphore, value in awaited.items()):
             raise UserError(
@@ -235,6 +272,29 @@ def verify(plan: Plan) -> None:
                 for row in range(*read.rows):
                     if not posters[read.layer][one, row] <= awaited.keys():
                         raise UserError(
-                            f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row {row} of "
+                            f"{plan.network.name(number)}: the tile at image {image}, row {y}, column {x} reads row "
+                            f"{row} of "
                             f"{plan.network.name(read.layer)} and does not wait for all of it"
                         )
+
+
+def _verify_parts(plan: Plan) -> None:
+    """Raises `UserError` unless each tile's parts are all there, with a semaphore and memory of their own."""
+    tiles_seen: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
+    for number, *start, _, _, _, part, counter, place, _ in plan.tasks.tolist():
+        tiles_seen.setdefault((number, *start), []).append((part, counter, place))
+    counters, places = set[int](), set[tuple[int, int]]()
+    posted = {semaphore for band in plan.bands for semaphore in range(band.first, band.first + band.count)}
+    for (number, *_), parts in tiles_seen.items():
+        if sorted(part for part, _, _ in parts) != list(range(plan.tilings[number].parts)):
+            raise UserError(f"{plan.network.name(number)}: parts of k of a tile are missing, or are there twice")
+        if len(parts) == 1:
+            continue
+        (_, counter, place), *others = parts
+        if any(other[1:] != (counter, place) for other in others):
+            raise UserError(f"{plan.network.name(number)}: parts of a tile do not meet in one semaphore and place")
+        count = tiles(plan.network.layers[number], plan.tilings[number])
+        if counter in counters | posted or (number, place) in places or not 0 <= place < count:
+            raise UserError(f"{plan.network.name(number)}: tiles share a semaphore or memory of their parts")
+        counters.add(counter)
+        places.add((number, place))

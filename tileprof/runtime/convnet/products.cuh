@@ -2,13 +2,15 @@
 #pragma once
 
 #include "common.cuh"
+#include "ends.cuh"
 
 // The lower half of a descriptor: where an operand begins, which is K-major.
 __device__ __forceinline__ u32 descriptor(u32 address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
 
-// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight rows of 16 bytes are an atom, the next eight of k follow
-// 16 bytes on. As an atom's rows are 16 bytes apart, too, each row begins with what the row before has from its ninth element on: windows of a row of pixels of which
-// a step is 16 bytes.
+// Upper halves. Swizzled: eight rows of 128 bytes are an atom, atoms follow each other. Windows: not swizzled, eight
+// rows of 16 bytes are an atom, the next eight of k follow 16 bytes on. As an atom's rows are 16 bytes apart, too, each
+// row begins with what the row before has from its ninth element on: windows of a row of pixels of which a step is 16
+// bytes.
 constexpr u32 SWIZZLED = 64u | 1u << 30, WINDOWED = 8u;
 
 // Where a warpgroup stands in the rings.
@@ -28,62 +30,58 @@ struct Used {
     }
 };
 
-// A thread's two rows of a tile: elements of the result from its beginning on; -1 where the row is no pixel.
-struct Rows {
-    s32 at[2];
-
-    __device__ Rows(const Stage& stage, const Task& task, u32 thread) {
-        const int group = thread / 128, two = stage.tile_images > 1;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int row = thread % 128 / 32 * 16 + thread % 32 / 4 + 8 * half + (stage.deep || two ? 0 : group * 64);
-            const int down = row / stage.step, across = row - down * stage.step, image = task.image + (two ? group : 0);
-            const bool pixel = down < stage.tile_rows && across < stage.tile_columns && task.y + down < stage.out_rows &&
-                               task.x + across < stage.out_columns && image < stage.out_images;
-            at[half] = pixel ? ((image * stage.out_rows + task.y + down) * stage.out_columns + task.x + across) * stage.out_channels : -1;
-        }
-    }
-};
-
-// Rows of a slot of activations from its first to the first that block k of the task multiplies.
-__device__ __forceinline__ u32 rows_before(const Stage& stage, int block) {
-    const u32 down = block * stage.tap_inverse >> 16, across = block - down * stage.tap_columns;
-    return stage.halo ? (down * stage.step + across) * ROW_BYTES : block * stage.block_bytes;
-}
-
 // One block of k, of which DEEP warpgroups take half each.
 template <int W, bool DEEP>
 __device__ __forceinline__ void multiply_block(float (&sums)[W / 2], u32 a, u32 b, u32 layout, u32 pair) {
 #pragma unroll
     for (int step = 0; step < (DEEP ? 2 : 4); ++step)
-        Multiply<W>::add(sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair), static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step));
+        Multiply<W>::add(
+            sums, static_cast<u64>(layout) << 32 | (a + 2 * (step % 2) + step / 2 * pair),
+            static_cast<u64>(SWIZZLED) << 32 | (b + 2 * step)
+        );
 }
 
-// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which products read.
+// Of what lane 0 holds ptxas knows that all lanes read the same: descriptors then stay in uniform registers, which
+// products read.
 __device__ __forceinline__ u32 uniform(u32 value) { return __shfl_sync(~0u, value, 0); }
 
-// Sums of all blocks of k, block by block, two of them under way at a time.
+// Sums of all blocks of k, two at a time where a slot has two: these are under way while the next slot is awaited.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+__device__ __forceinline__ void multiply(
+    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
+) {
     const int group = thread / 128, blocks = stage.k_blocks, a_most = stage.slot_blocks, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;  // bytes along k
     const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half;
     const u32 lane = thread % 32;
-    const u32 pair = uniform(stage.window ? WINDOW_PITCH / 16 : 4);  // from two steps along k to the next two: another tap, where there are windows
+    const u32 pair = uniform(
+        stage.window ? WINDOW_PITCH / 16 : 4
+    );  // from two steps along k to the next two: another tap, where there are windows
+    const u32 next = uniform(stage.block_bytes / 16);
     const u32 layout = uniform(stage.window ? WINDOWED : SWIZZLED);
     Used before;
     for (int k = 0, a_begin = 0, w_begin = 0; k < blocks;) {
-        const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks, w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
+        const int a_end = a_begin + a_most < blocks ? a_begin + a_most : blocks,
+                  w_end = w_begin + w_most < blocks ? w_begin + w_most : blocks;
         const int end = a_end < w_end ? a_end : w_end;
         if (k == w_begin) wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
         if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
         const u32 a_slot = a_at + reader.a.slot * A_BYTES, w_slot = w_at + reader.w.slot * W_BYTES;
-        for (; k < end; ++k) {
-            const u32 a = uniform(descriptor(a_slot + rows_before(stage, k - a_begin)));
+        for (; k + 1 < end; k += 2) {
+            const u32 a = uniform(descriptor(a_slot + (k - a_begin) * stage.block_bytes));
+            const u32 b = uniform(descriptor(w_slot + (k - w_begin) * (W * ROW_BYTES)));
+            wgmma_fence();
+            multiply_block<W, DEEP>(sums, a, b, layout, pair);
+            multiply_block<W, DEEP>(sums, a + next, b + W * ROW_BYTES / 16, layout, pair);
+            wgmma_commit();
+        }
+        if (k < end) {
+            const u32 a = uniform(descriptor(a_slot + (k - a_begin) * stage.block_bytes));
             const u32 b = uniform(descriptor(w_slot + (k - w_begin) * (W * ROW_BYTES)));
             wgmma_fence();
             multiply_block<W, DEEP>(sums, a, b, layout, pair);
             wgmma_commit();
+            ++k;
         }
         wgmma_wait<1>();
         before.release(shared, lane);
@@ -96,10 +94,13 @@ __device__ __forceinline__ void multiply(float (&sums)[W / 2], Reader& reader, c
 
 // The same for 3x3 taps of a box and slots of weights that hold three taps or multiples of it: a row of taps at a time.
 template <int W, bool DEEP>
-__device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread) {
+__device__ __forceinline__ void multiply_rows(
+    float (&sums)[W / 2], Reader& reader, const Stage& stage, u32 shared, u32 thread
+) {
     const int group = thread / 128, rows = stage.k_blocks / 3, w_most = stage.weight_blocks;
     const u32 half = DEEP ? group * 64 : 0;
-    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half, step = stage.step * ROW_BYTES;
+    const u32 a_at = shared + (DEEP ? 0 : group * stage.group_rows * ROW_BYTES) + half, w_at = shared + W_AT + half,
+              step = stage.step * ROW_BYTES;
     const u32 lane = thread % 32;
     Used before;
     for (int row = 0, down = 0, block = 0; row < rows; ++row) {
@@ -109,7 +110,8 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& read
         const u32 b = uniform(descriptor(w_at + reader.w.slot * W_BYTES + block * (W * ROW_BYTES)));
         wgmma_fence();
 #pragma unroll
-        for (int tap = 0; tap < 3; ++tap) multiply_block<W, DEEP>(sums, a + tap * (ROW_BYTES / 16), b + tap * (W * ROW_BYTES / 16), SWIZZLED, 4);
+        for (int tap = 0; tap < 3; ++tap)
+            multiply_block<W, DEEP>(sums, a + tap * (ROW_BYTES / 16), b + tap * (W * ROW_BYTES / 16), SWIZZLED, 4);
         wgmma_commit();
         wgmma_wait<1>();
         before.release(shared, lane);
@@ -121,79 +123,59 @@ __device__ __forceinline__ void multiply_rows(float (&sums)[W / 2], Reader& read
     before.release(shared, lane);
 }
 
-// Where both warpgroups have sums of the same rows: each finishes one of a thread's two rows, and gets the other's part of it.
-template <int W>
-__device__ __forceinline__ void exchange(float (&sums)[W / 2], u32 shared, u32 thread, u32 turn) {
-    static_assert(W <= MOST_DEEP);
-    const u32 group = thread / 128, mine = shared + SCRATCH_AT + thread % 128 * 8 + 2 * turn * SCRATCH_PART;
-#pragma unroll
-    for (int i = 0; i < W / 8; ++i) {
-        const float2 other = {group ? sums[4 * i] : sums[4 * i + 2], group ? sums[4 * i + 1] : sums[4 * i + 3]};
-        store_shared_f32x2(mine + group * SCRATCH_PART + i * 1024, other);
-    }
-    barrier_sync<1, CONSUMERS>();
-#pragma unroll
-    for (int i = 0; i < W / 8; ++i) {
-        const float2 part = load_shared_f32x2(mine + (1 - group) * SCRATCH_PART + i * 1024);
-        if (group)
-            sums[4 * i + 2] += part.x, sums[4 * i + 3] += part.y;
-        else
-            sums[4 * i] += part.x, sums[4 * i + 1] += part.y;
-    }
-}
-
 struct Consumer {
     const Arguments& arguments;
     u32 shared, thread;
     Reader reader;
-    u32 turn = 0;  // of the memory in which sums are exchanged
+    bool mixed = false;  // whether warps have read what others have left in the scratch, in the last tile
 
     template <int W, bool DEEP>
     __device__ __forceinline__ void tile(const Stage& stage, const Task& task, s32 number) {
-        const Rows rows(stage, task, thread);
-        const int first = task.column * W + thread % 4 * 2, channels = stage.out_channels;
-        const bool adds = !DEEP || thread < 128;
+        const bool adds = !DEEP || thread<128, pools = stage.pool> 1;
         float sums[W / 2];
         wait_cta(shared + W_FULL + 8 * reader.w.slot, reader.w.turn);
-        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + (stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks) * (W * ROW_BYTES);
+        if (thread == 0) stamp(arguments, number, WEIGHTS_THERE);
+        const int blocks = stage.k_blocks < stage.weight_blocks ? stage.k_blocks : stage.weight_blocks;
+        const u32 biases = shared + W_AT + reader.w.slot * W_BYTES + blocks * (W * ROW_BYTES);
 #pragma unroll
         for (int i = 0; i < W / 8; ++i) {
             const float2 bias = load_shared_f32x2(biases + i * 32 + thread % 4 * 8);
             sums[4 * i] = sums[4 * i + 2] = adds ? bias.x : 0.0f;
             sums[4 * i + 1] = sums[4 * i + 3] = adds ? bias.y : 0.0f;
         }
-        u32 more[W / 4];
-        const auto* residual = static_cast<const unsigned short*>(stage.residual);
-        if (residual != nullptr) {
+        typename End<W, DEEP>::Type end(stage, task, thread);
+        if (stage.residual != nullptr) {
             wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);  // then its tiles are there, too
-#pragma unroll
-            for (int i = 0; i < W / 8; ++i)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const bool here = rows.at[half] >= 0 && first + 8 * i < channels && (!DEEP || half == static_cast<int>(thread / 128));
-                    more[2 * i + half] = here ? load_global_u32(residual + rows.at[half] + first + 8 * i) : 0;
-                }
+            end.load(static_cast<const unsigned short*>(stage.residual));
         }
-        if (W <= 64 && stage.halo)
+        if constexpr (TIMELINE) {
+            wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);
+            if (thread == 0) stamp(arguments, number, TILES_THERE);
+        }
+        if (stage.halo)
             multiply_rows<W, DEEP>(sums, reader, stage, shared, thread);
         else
             multiply<W, DEEP>(sums, reader, stage, shared, thread);
+        if (thread == 0) stamp(arguments, number, MULTIPLIED);
         delay(arguments, number, 1);
-        if constexpr (DEEP) {
-            exchange<W>(sums, shared, thread, turn);
-            turn ^= 1;
-        }
+        const bool mixes = DEEP || pools;
+        if (mixed || mixes) barrier_sync<1, CONSUMERS>();  // what the last tile has left in the scratch is read
+        mixed = mixes;
         auto* out = static_cast<unsigned short*>(stage.out != nullptr ? stage.out : arguments.out);
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (rows.at[half] < 0 || (DEEP && half != static_cast<int>(thread / 128))) continue;
-#pragma unroll
-            for (int i = 0; i < W / 8; ++i) {
-                float x = sums[4 * i + 2 * half], y = sums[4 * i + 2 * half + 1];
-                if (residual != nullptr) x += unpack(more[2 * i + half] & 0xFFFF), y += unpack(more[2 * i + half] >> 16);
-                if (stage.relu) x = x < 0.0f ? 0.0f : x, y = y < 0.0f ? 0.0f : y;  // what is no number stays so
-                if (first + 8 * i < channels) store_global_u32(out + rows.at[half] + first + 8 * i, pack(x, y));
-            }
+        if constexpr (DEEP) {
+            if (stage.parts > 1)
+                end.store_part(stage, task, arguments.flags, out, sums, shared);
+            else if (pools)
+                pool_together<W>(stage, task, out, sums, shared, thread);
+            else
+                end.store(stage, out, sums, shared);
+        } else if constexpr (W >= LEAST_POOLED) {
+            if (pools)
+                pool_apart<W>(stage, task, out, sums, shared, thread);
+            else
+                end.store(stage, out, sums, shared);
+        } else {
+            end.store(stage, out, sums, shared);
         }
     }
 };

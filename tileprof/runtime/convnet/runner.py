@@ -11,18 +11,21 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.build import Options
-from tileprof.runtime.convnet.launch import Launcher
+from tileprof.runtime.convnet.launch import THREADS, Launcher
 from tileprof.runtime.convnet.network import Convolution, Network
 from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan, planned, verify
+from tileprof.runtime.persistent.source import SHARED_BYTES
+from tileprof.runtime.programs.timeline import Timeline, of_network
 
 _CAPABILITY: Final = (9, 0)
 
 
 class NetworkRunner:
-    """Runs a network whose input comes first and whose parameters follow, as `Runner` of `tileprof.runtime.compile.region` says.
+    """Runs a network whose input comes first and whose parameters follow: a `Runner` of `compile.region`.
 
-    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan`` that is given is not verified. Raises `UserError` where the device or the network does not fit.
+    Weights are folded and packed at the first call, which is not to be captured. ``shape`` is the result's; a ``plan``
+    that is given is not verified. Raises `UserError` where the device or the network does not fit.
     """
 
     frozen = True
@@ -69,8 +72,8 @@ class NetworkRunner:
             _, layer, task, semaphore, seen, expected = record[:6]
             image, row, column, channels = self.plan.tasks[task, 1:5].tolist()
             raise RuntimeError(
-                f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, column of tiles {channels} waited for semaphore "
-                f"{semaphore} in vain: {seen} posts of {expected}"
+                f"{self.network.name(layer)}: the tile at image {image}, row {row}, column {column}, "
+                f"column of tiles {channels} waited for semaphore {semaphore} in vain: {seen} posts of {expected}"
             )
 
     @property
@@ -82,6 +85,11 @@ class NetworkRunner:
     def results(self) -> list[Any]:
         """Of each layer in the last run; the network's own result is not there."""
         return self._memory or []
+
+    @property
+    def timeline(self) -> Any:
+        """Of the last run, where `Options` asks for one: [tasks, places], nanoseconds, by `PLACES`; 0: not reached."""
+        return self._launcher.times.view(len(self.plan.tasks), -1)
 
     def _bind(self, parameters: Sequence[Any]) -> None:
         network = self.network
@@ -96,3 +104,12 @@ class NetworkRunner:
         ]
         self._launcher.bind([*results, None], self._weights)
         self._memory = results
+
+
+def timed_run(network: Network, shape: Sequence[int], device: torch.device, inputs: Sequence[Any]) -> Timeline:
+    """What each task did in a run that is not the first, by a kernel with clocks."""
+    runner = NetworkRunner(network, device, shape, Options(timeline=True))
+    for _ in range(3):
+        runner(*inputs)
+    runner.check()
+    return of_network(runner.plan, runner.timeline.cpu().numpy(), THREADS, SHARED_BYTES)

@@ -1,20 +1,23 @@
-"""How a layer is cut into tiles, and what a tile costs by a model of shared memory, tensor cores and the steps around them."""
+"""How a layer is cut into tiles, and what a tile costs by a model of shared memory and the steps around products."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, prod
 from typing import Final
 
 from tileprof.errors import UserError
 from tileprof.runtime.convnet.network import Average, Convolution, Layer, Maximum, Network, Windows, windowed
 
-WIDTHS: Final = (8, 16, 32, 64, 128)
+WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
 
 DEEP_WIDTHS: Final = (8, 16, 32)
-"""Columns where both warpgroups take the same rows: they exchange sums through shared memory, which has room for so many."""
+"""Columns where both warpgroups take the same rows: shared memory has room for the sums of so many."""
+
+LEAST_POOLED: Final = 16
+"""Columns of a tile that pools where the warpgroups have rows of their own."""
 
 ROW_BYTES: Final = 128
 """Of shared memory: 64 channels of a pixel."""
@@ -36,18 +39,43 @@ MOST_SLOT_BYTES: Final = 29 * 1024
 WEIGHT_BYTES: Final = 24 * 1024
 """Of a slot of weights, biases not counted."""
 
+PARTS: Final = (1, 2, 4, 8)
+"""Of k. Powers of two, as a tile's parts are counted by a word that overflows."""
+
 _MOST_BLOCKS: Final = 16
-_CYCLE_US: Final = 1 / 1700
-_BYTES_PER_CYCLE: Final = 128
-_LOADED_PER_CYCLE: Final = 48
-_FIRST_US: Final = 3.0
-_NEXT_US: Final = 0.6
+
+# Microseconds on an H200, from timelines of the four networks of docs/whole-models.md.
+_BOUNDARY_US: Final = 2.0
+"""From the end of a layer's last tile to the first product of the next layer: a post, a wait, a load."""
+_PARTS_US: Final = 1.7
+"""From a part's sums to the word that says whether it is the last, and the first of the others' sums."""
+_LOAD_US: Final = 0.12
+"""Of a load of a box, whatever its size."""
+_LOAD_ROW_US: Final = 0.0013
+"""Of a row of a box, 128 bytes."""
+_BYTES_PER_US: Final = 65_000
+"""That a block loads at most."""
+
+
+def block_us(width: int, *, deep: bool) -> float:
+    """A block of k of 64 rows (``deep``) or 128, by what it takes through shared memory."""
+    return 0.07 + 0.0005 * width if deep else 0.08 + 0.0014 * width
+
+
+def end_us(tiling: Tiling) -> float:
+    """Of a tile's sums on their way to memory; the last of its parts loads those of all."""
+    if not tiling.deep:
+        return 0.2 + 0.0125 * tiling.width
+    added = _PARTS_US + tiling.parts * 64 * tiling.width * 4 / _BYTES_PER_US
+    return 0.25 + 0.005 * tiling.width + (0.0 if tiling.parts == 1 else added)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of ``images`` x ``rows`` x ``columns`` pixels and ``width`` channels. ``deep``: the warpgroups take the same rows and share k; else half of the rows each.
-    ``halo``: all taps of 64 channels are loaded as one box.
+    """Tiles of ``images`` x ``rows`` x ``columns`` pixels of the result and ``width`` channels.
+
+    ``deep``: the warpgroups take the same rows and share k; else half of the rows each. ``halo``: all taps of 64
+    channels are loaded as one box. ``parts``: of k, each a task; the last to end adds their sums up.
     """
 
     width: int
@@ -56,15 +84,19 @@ class Tiling:
     images: int = 1
     deep: bool = False
     halo: bool = False
+    parts: int = 1
 
     def step(self, layer: Layer) -> int:
         """Rows of shared memory from a row of pixels to the next."""
-        return self.columns + (layer.size[1] - 1 if self.halo and isinstance(layer, Convolution) else 0)
+        if not isinstance(layer, Convolution):
+            return self.columns
+        return self.columns * layer.pool + (layer.size[1] - 1 if self.halo else 0)
 
     def box_rows(self, layer: Layer) -> int:
         """Rows of shared memory that one load fills."""
-        down = layer.size[0] - 1 if self.halo and isinstance(layer, Convolution) else 0
-        return self.images * (self.rows + down) * self.step(layer)
+        if not isinstance(layer, Convolution):
+            return self.images * self.rows * self.columns
+        return self.images * (self.rows * layer.pool + (layer.size[0] - 1 if self.halo else 0)) * self.step(layer)
 
 
 def k_blocks(network: Network, layer: Convolution) -> int:
@@ -75,23 +107,23 @@ def k_blocks(network: Network, layer: Convolution) -> int:
 
 
 def tiles(layer: Layer, tiling: Tiling) -> int:
-    """Tiles of a layer."""
-    images, rows, columns, channels = layer.shape
-    return (
-        ceil(images / tiling.images) * ceil(rows / tiling.rows) * ceil(columns / tiling.columns) * ceil(channels / tiling.width)
-    )  # fmt: skip
+    """Tiles of a layer, whatever their parts."""
+    sides = (tiling.images, tiling.rows, tiling.columns, tiling.width)
+    return prod(ceil(whole / side) for whole, side in zip(layer.shape, sides, strict=True))
 
 
 def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
-    """Of one tile in a row of tiles, modelled."""
+    """Of one task in a row of tasks, modelled."""
     if not isinstance(layer, Convolution):
         return 1.0
-    blocks = k_blocks(network, layer)
-    groups = 1 if tiling.deep else 2
-    shared = groups * 4 * (64 * 32 + tiling.width * 32) / _BYTES_PER_CYCLE
-    rows = tiling.box_rows(layer) / (layer.size[0] * layer.size[1] if tiling.halo else 1)
-    loaded = (rows + tiling.width) * ROW_BYTES / _LOADED_PER_CYCLE
-    return blocks * max(shared, loaded) * _CYCLE_US + _NEXT_US
+    blocks = k_blocks(network, layer) // tiling.parts
+    taps = layer.size[0] * layer.size[1] if tiling.halo else 1
+    rows = tiling.box_rows(layer)
+    loaded = max(
+        (_LOAD_US + _LOAD_ROW_US * rows) / taps, (rows / taps + tiling.width) * ROW_BYTES / _BYTES_PER_US
+    )  # fmt: skip
+    multiplied = block_us(tiling.width, deep=tiling.deep)
+    return blocks * max(multiplied, 0.0 if windowed(network, layer) else loaded) + end_us(tiling)
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
@@ -110,35 +142,47 @@ def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
         raise UserError(f"no tile holds a convolution of {layer.reads} to {layer.shape}")
 
     def cost(tiling: Tiling) -> float:
-        return ceil(tiles(layer, tiling) / blocks) * microseconds(network, layer, tiling) + _FIRST_US
+        rounds = ceil(tiles(layer, tiling) * tiling.parts / blocks)
+        return rounds * microseconds(network, layer, tiling) + _BOUNDARY_US
 
-    return min(choices, key=lambda t: (cost(t), tiles(layer, t)))
+    return min(choices, key=lambda t: (cost(t), tiles(layer, t) * t.parts))
 
 
 def candidates(network: Network, layer: Convolution) -> Iterator[Tiling]:
     """Tilings that the kernel can run."""
     images, rows, columns, channels = layer.shape
+    pool = layer.pool
+    widths = [width for width in WIDTHS if width < 2 * channels]
+    apart = [width for width in widths if pool == 1 or width >= LEAST_POOLED]
     if windowed(network, layer):
-        wide = next(n for n in range(64, 0, -1) if columns % n == 0)
-        yield from (Tiling(width, 2, wide) for width in WIDTHS if width < 2 * channels)
+        wide = next(n for n in range(64 // pool, 0, -1) if columns % n == 0)
+        yield from (Tiling(width, 2 // pool, wide) for width in apart)
         return
     halo = layer.size == (3, 3) and layer.stride == 1
     for deep in (False, True):
+        room = 64 if deep else 128
         for across in (n for n in range(1, columns + 1) if columns % n == 0):
-            wide = columns // across
+            wide = columns // across * pool
             step = wide + (layer.size[1] - 1 if halo else 0)
-            most = ((64 if deep else 128) - wide) // step + 1
-            if wide > (64 if deep else 128) or wide < min(7, columns):
+            high = min((room - wide) // step + 1, rows * pool) // pool * pool
+            if wide > room or high < 1 or wide < min(7, columns * pool):
                 continue
-            high = min(most, rows)
             shapes = [(high, 1)] if deep or (high - 1) * step + wide > 64 else []
-            if not deep and across == 1 and images > 1 and (rows - 1) * step + wide <= 64:
-                shapes.append((rows, 2))
+            if not deep and across == 1 and images > 1 and (rows * pool - 1) * step + wide <= 64:
+                shapes.append((rows * pool, 2))
             for high, together in shapes:
-                for width in DEEP_WIDTHS if deep else WIDTHS:
-                    tiling = Tiling(width, high, wide, together, deep, halo)
-                    if width < 2 * channels and tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
-                        yield tiling
+                for width in (width for width in widths if width in DEEP_WIDTHS) if deep else apart:
+                    tiling = Tiling(width, high // pool, wide // pool, together, deep, halo)
+                    if tiling.box_rows(layer) * ROW_BYTES <= MOST_SLOT_BYTES:
+                        yield from (replace(tiling, parts=parts) for parts in PARTS if divisible(layer, tiling, parts))
+
+
+def divisible(layer: Convolution, tiling: Tiling, parts: int) -> bool:
+    """Whether k can be cut: where a part is a whole number of loads, and sums of a tile are few."""
+    taps = layer.size[0] * layer.size[1]
+    blocks = taps * (layer.reads[3] // K_BLOCK)
+    unit = taps if tiling.halo else 1
+    return parts == 1 or (tiling.deep and layer.pool == 1 and blocks % (parts * unit) == 0)
 
 
 def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:

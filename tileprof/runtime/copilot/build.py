@@ -18,6 +18,7 @@ from tileprof.runtime.persistent.dealing import COMMANDS, TaskGraph, completions
 from tileprof.runtime.persistent.plan import I32, Plan
 
 SOURCE: Final = Path(__file__).parent / "native" / "pilot.cpp"
+TOWER: Final = SOURCE.with_name("tower.cpp")
 LIBRARY: Final = "pilot.so"
 FLAGS: Final = ("-std=c++17", "-O3", "-shared", "-fPIC", "-pthread", "-Wall", "-Wextra")
 _WHAT: Final = "the co-pilot"
@@ -30,7 +31,15 @@ def compiled(plan: Plan, choices: Choices, source: str | None = None) -> Path:
 
     ``source``: another text of pilot.cpp. Raises `UserError` as `building.kept`.
     """
-    text, graph = source or SOURCE.read_text(encoding="utf-8"), header(plan, choices)
+    return _compiled(source or SOURCE.read_text(encoding="utf-8"), header(plan, choices))
+
+
+def compiled_tower() -> Path:
+    """The library of the thread in which co-pilots fly."""
+    return _compiled(TOWER.read_text(encoding="utf-8"), "")
+
+
+def _compiled(text: str, graph: str) -> Path:
     compiler = str(building.host_compiler())
     key = hashlib.sha256(json.dumps([compiler, FLAGS, text, graph]).encode()).hexdigest()[:24]
 

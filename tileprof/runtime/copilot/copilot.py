@@ -1,7 +1,8 @@
-"""A co-pilot's thread and the memory that it shares with a kernel."""
+"""A co-pilot, the memory that it shares with a kernel, and the thread in which it flies."""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import weakref
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from tileprof.runtime.copilot.build import compiled_tower
 from tileprof.runtime.persistent.dealing import link_words
 from tileprof.runtime.persistent.plan import Plan
 
@@ -33,11 +35,11 @@ class Counts:
 
 
 class Copilot:
-    """Deals the tasks of a plan's kernel for as long as it exists: a thread of this process, which ends with it, and
-    page-locked memory that both read and write.
+    """Deals the tasks of a plan's kernel for as long as it exists, in the thread of this process that all co-pilots
+    share, over page-locked memory.
 
-    Kernels that wait for a thread that has ended see its last word, and end. ``library``: as `build.compiled` makes it.
-    ``flies``: in a thread; tests let it `step`.
+    Kernels that wait for a co-pilot that has ended see its last word, and end. ``library``: as `build.compiled` makes it.
+    ``flies``: in that thread; tests let it `step`.
     """
 
     def __init__(self, plan: Plan, library: Path, *, pinned: bool = True, flies: bool = True) -> None:
@@ -48,16 +50,17 @@ class Copilot:
 
     def _begin(self) -> None:
         self._pilot = self._library.pilot_new(self.data_ptr())
-        if self._flies:
-            self._library.pilot_start(self._pilot)
-        self._end = weakref.finalize(self, self._library.pilot_delete, self._pilot)
+        tower = _tower() if self._flies else None
+        if tower is not None:
+            tower.add(self._library.pilot_step, self._pilot)
+        self._end = weakref.finalize(self, _land, self._library, self._pilot, tower)
 
     def data_ptr(self) -> int:
         """Where the memory is, for CPU and GPU alike: they share addresses."""
         return int(self.memory.data_ptr())
 
     def zero_(self) -> None:
-        """Begin anew, while no kernel runs: with a new thread, as before the first run."""
+        """Begin anew, while no kernel runs, as before the first run."""
         self._end()
         self.memory.zero_()
         self._begin()
@@ -78,8 +81,40 @@ class Copilot:
         return Counts(*six)
 
     def close(self) -> None:
-        """End the thread, and kernels that wait for it."""
+        """End it, and kernels that wait for it."""
         self._end()
+
+
+def _land(library: ctypes.CDLL, pilot: int, tower: Tower | None) -> None:
+    if tower is not None:
+        tower.remove(pilot)
+    library.pilot_delete(pilot)
+
+
+class Tower:
+    """The one thread of this process that steps through its co-pilots; it ends with the process."""
+
+    def __init__(self) -> None:
+        self._library = library = ctypes.CDLL(str(compiled_tower()))
+        library.tower_new.restype = ctypes.c_void_p
+        library.tower_add.argtypes = [ctypes.c_void_p] * 3
+        library.tower_remove.argtypes = [ctypes.c_void_p] * 2
+        library.tower_close.argtypes = [ctypes.c_void_p]
+        self._tower = library.tower_new()
+        atexit.register(library.tower_close, self._tower)
+
+    def add(self, step: Any, pilot: int) -> None:
+        """Step a co-pilot from now on."""
+        self._library.tower_add(self._tower, ctypes.cast(step, ctypes.c_void_p), pilot)
+
+    def remove(self, pilot: int) -> None:
+        """Returns once it is not stepped any more."""
+        self._library.tower_remove(self._tower, pilot)
+
+
+@cache
+def _tower() -> Tower:
+    return Tower()
 
 
 @cache
@@ -89,7 +124,6 @@ def _loaded(library: Path) -> ctypes.CDLL:
     for name, arguments in (
         ("pilot_new", [ctypes.c_void_p]),
         ("pilot_step", [ctypes.c_void_p]),
-        ("pilot_start", [ctypes.c_void_p]),
         ("pilot_delete", [ctypes.c_void_p]),
         ("pilot_counts", [ctypes.c_void_p, ctypes.c_void_p]),
     ):

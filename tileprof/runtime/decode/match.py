@@ -10,7 +10,7 @@ from torch import fx
 
 from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
-from tileprof.runtime.decode.positions import Computed, computed, is_causal, is_counter
+from tileprof.runtime.decode.positions import Computed, computed, is_causal, is_counter, is_triangle
 
 _DTYPES: Final = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _MASKED_VALUES: Final = (-65504.0, float("-inf"))
@@ -33,6 +33,9 @@ class Matched:
     scale: float | None = None
     masked: float | None = None
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
+    triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
+    kept: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
+    """Of a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
     dtype: torch.dtype = torch.bfloat16
 
     def size(self, name: str, value: int) -> None:
@@ -54,17 +57,19 @@ def _need(holds: object, reason: str) -> None:
         raise Mismatch(reason)
 
 
-def matched(logits: fx.Node) -> Matched:
-    """The decoder whose logits a node is. Raises `Mismatch` that says what differs."""
+def matched(logits: fx.Node, *, prefill: bool = False) -> Matched:
+    """The decoder whose logits a node is: of one token and a static cache, or of a ``prefill`` with no tokens before. Raises `Mismatch` that says what differs."""
     value = aten.tensor(logits)
-    _need(value is not None and len(value.shape) == 3 and value.shape[1] == 1, "the logits are not of one token")
+    _need(value is not None and len(value.shape) == 3, "the logits are not of tokens")
     assert value is not None
+    _need(prefill or value.shape[1] == 1, "the logits are not of one token")
     _need(
         value.dtype in _DTYPES and value.is_contiguous(),
         "the logits are neither float16 nor bfloat16, or not contiguous",
     )
     found = Matched(logits, dtype=value.dtype)
     found.size("batch", value.shape[0])
+    found.size("tokens", value.shape[1])
     found.size("vocabulary", value.shape[2])
     last, weight, bias = _linear(found, logits)
     _need(bias is None, "the head has a bias")
@@ -74,16 +79,17 @@ def matched(logits: fx.Node) -> Matched:
     found.tensor(found.model, "head", weight, (found.sizes["vocabulary"], found.sizes["hidden"]))
     while aten.calls(x, ATEN.add.Tensor):
         layer: dict[str, fx.Node] = {}
-        x = _layer(found, x, layer)
+        x = _layer(found, x, layer, prefill=prefill)
         found.layers.insert(0, layer)
     _need(found.layers, "no layer ends in a sum with its residual")
     _entrance(found, x)
-    _counters(found)
+    if not prefill:
+        _counters(found)
     return found
 
 
 def _entrance(found: Matched, x: fx.Node) -> None:
-    batch, hidden = found.sizes["batch"], found.sizes["hidden"]
+    batch, count, hidden = (found.sizes[name] for name in ("batch", "tokens", "hidden"))
     _need(
         aten.calls(x, ATEN.embedding.default) and aten.dtype(x.args[1]) is torch.int64,
         "the first layer is not of embedded tokens",
@@ -94,8 +100,8 @@ def _entrance(found: Matched, x: fx.Node) -> None:
     assert shape is not None
     found.nodes.add(x)
     found.tensor(found.model, "embedding", table, (shape[0], hidden))
-    one_each = aten.shape(tokens) == (batch, 1) and strides is not None and (batch == 1 or strides[0] == 1)
-    _need(one_each, "the tokens are not one per sequence, in neighbouring words")
+    neighbours = strides is not None and (batch == 1 or strides[0] == count) and (count == 1 or strides[1] == 1)
+    _need(aten.shape(tokens) == (batch, count) and neighbours, "the tokens are not in neighbouring words")
     found.model["tokens"] = tokens
 
 
@@ -120,7 +126,7 @@ def _counters(found: Matched) -> None:
             found.nodes.add(updates[cache][0])
 
 
-def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
+def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
     """One layer backwards; the node that enters it."""
     hidden = found.sizes["hidden"]
     middle, down_out = _residual(found, x)
@@ -139,7 +145,7 @@ def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
 
     enters, output_out = _residual(found, middle)
     attended, output = _plain_linear(found, output_out, "output")
-    normed = _attention(found, attended, layer)
+    normed = _attention(found, attended, layer, prefill=prefill)
     found.tensor(layer, "output", output, (hidden, found.sizes["heads"] * found.sizes["head_dim"]))
     inner, norm = _norm(found, normed, "hidden")
     _need(inner is enters, "the first norm is not of the residual")
@@ -147,7 +153,7 @@ def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
     return enters
 
 
-def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node]) -> fx.Node:
+def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
     """From what enters the output product back to the normalised activations."""
     merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
     _need(
@@ -161,18 +167,22 @@ def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node]) -> 
     assert attention is not None
     found.nodes |= {attention.call, attention.out}
     sizes = aten.shape(attention.query)
-    _need(sizes is not None and sizes[2] == 1, "attention is not of one token")
+    _need(sizes is not None and sizes[2] == found.sizes["tokens"], "attention is not of the tokens")
     assert sizes is not None
     found.size("batch", sizes[0])
     found.size("heads", sizes[1])
     found.size("head_dim", sizes[3])
-    _need(not attention.causal and attention.mask is not None, "attention without a mask")
     _need(found.scale in {None, attention.scale}, "layers differ in the scale of their scores")
     found.scale = attention.scale
 
-    inputs = [
-        _cached(found, attention.key, layer, "keys"), _cached(found, attention.value, layer, "values"), attention.query
-    ]  # fmt: skip
+    if prefill:
+        _triangle(found, attention)
+        inputs = [*_fresh(found, attention.key, attention.value), attention.query]
+    else:
+        _need(not attention.causal and attention.mask is not None, "attention without a mask")
+        inputs = [
+            _cached(found, attention.key, layer, "keys"), _cached(found, attention.value, layer, "values"), attention.query
+        ]  # fmt: skip
     head_dim, heads, kv_heads = (found.sizes[name] for name in ("head_dim", "heads", "kv_heads"))
     key, key_norm = _turned(found, inputs[0], kv_heads)
     query, query_norm = _turned(found, inputs[2], heads)
@@ -190,9 +200,67 @@ def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node]) -> 
         if bias is not None:
             found.tensor(layer, f"{role}_bias", bias, (rows * head_dim,))
     _need(normed[0] is normed[1] is normed[2], "queries, keys and values read different activations")
-    _need(attention.mask is not None, "attention without a mask")
-    _mask(found, attention.mask)
+    if not prefill:
+        _mask(found, attention.mask)
     return normed[0]
+
+
+def _triangle(found: Matched, attention: aten.Attention) -> None:
+    """Each token attends itself and those before it."""
+    mask = attention.mask
+    if mask is None:
+        _need(attention.causal, "attention is not causal")
+        return
+    _need(not attention.causal, "attention is causal and has a mask")
+    if mask not in found.triangles:
+        behind = computed(mask)
+        _need(behind is not None and behind.counter is None, "a mask that is no constant")
+        assert behind is not None
+        _need(is_triangle(behind, found.sizes["tokens"]), "a mask that is not causal")
+        found.triangles[mask] = frozenset(behind.nodes)
+    found.nodes |= found.triangles[mask]
+
+
+def _fresh(found: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """From keys and values as attention reads them back to the tokens': behind repeated heads, and caches that were empty."""
+    nodes = []
+    for repeated in attended:
+        node = _not_repeated(found, repeated)
+        shape = aten.shape(node)
+        batch, tokens, head_dim = (found.sizes[name] for name in ("batch", "tokens", "head_dim"))
+        _need(
+            shape is not None and len(shape) == 4 and (shape[0], *shape[2:]) == (batch, tokens, head_dim),
+            "keys of other tokens",
+        )
+        assert shape is not None
+        found.size("kv_heads", shape[1])
+        nodes.append(node)
+    keys, values = nodes
+    if all(aten.calls(node, ATEN.cat.default) for node in nodes) and all(_after_nothing(node) for node in nodes):
+        found.kept.insert(0, (keys, values))
+        found.nodes |= {keys, values}
+        return keys.args[0][1], values.args[0][1]
+    return keys, values
+
+
+def _after_nothing(node: fx.Node) -> bool:
+    """Whether a node puts tokens behind an empty tensor."""
+    parts = node.args[0]
+    empty = aten.tensor(parts[0])
+    return len(parts) == 2 and empty is not None and empty.numel() == 0 and aten.shape(node) == aten.shape(parts[1])
+
+
+def _not_repeated(found: Matched, node: fx.Node) -> fx.Node:
+    """The heads of keys or values behind a node that may repeat them for the heads of queries."""
+    node = _through(found, node, *aten.RESHAPES, ATEN.clone.default)
+    if not aten.calls(node, ATEN.expand.default):
+        return node
+    found.nodes.add(node)
+    inner = node.args[0]
+    _need(aten.calls(inner, ATEN.unsqueeze.default) and inner.args[1] == 2, "heads are repeated otherwise")
+    found.nodes.add(inner)
+    repeated: fx.Node = inner.args[0]
+    return repeated
 
 
 def _mask(found: Matched, mask: Any) -> None:
@@ -213,7 +281,7 @@ def _what_mask(found: Matched, mask: Any) -> tuple[str, fx.Node, float, frozense
     _need(sizes is not None and sizes[1:] == (1, 1, cache) and sizes[0] in {1, batch}, f"a mask of shape {sizes}")
     _need(aten.dtype(mask) is found.dtype, "a mask of another dtype")
     behind = computed(mask)
-    if behind is not None and is_causal(behind, cache):
+    if behind is not None and behind.counter is not None and is_causal(behind, cache):
         return "last", behind.counter, 0.0, frozenset(behind.nodes)
     _need(aten.calls(mask, ATEN.where.self), "a mask that is not made of booleans")
     keep, zero, value = mask.args
@@ -236,13 +304,7 @@ def _constant(node: Any) -> float | None:
 def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
     """From keys or values as attention reads them back to the new token's."""
     heads = aten.shape(node)
-    node = _through(found, node, *aten.RESHAPES, ATEN.clone.default)
-    if aten.calls(node, ATEN.expand.default):
-        found.nodes.add(node)
-        inner = node.args[0]
-        _need(aten.calls(inner, ATEN.unsqueeze.default) and inner.args[1] == 2, "heads are repeated otherwise")
-        found.nodes.add(inner)
-        node = inner.args[0]
+    node = _not_repeated(found, node)
     _need(aten.calls(node, ATEN.index_copy.default) and node.args[1] == 2, f"{role} do not come from a static cache")
     found.nodes.add(node)
     cache, _, index, new = node.args
@@ -273,6 +335,7 @@ def _index(found: Matched, index: fx.Node) -> fx.Node:
         "the position that is appended is not a counter's",
     )
     assert position is not None
+    assert position.counter is not None
     found.nodes |= set(position.nodes)
     return position.counter
 
@@ -310,7 +373,7 @@ def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node
         inner, shape = table.args[0], aten.shape(table.args[0])
         _need(shape is not None and shape[0] in {1, found.sizes["batch"]}, f"the {role} has shape {shape}")
         assert shape is not None
-        found.tensor(found.model, role, found.model.get(role, inner), (shape[0], 1, 2 * half))
+        found.tensor(found.model, role, found.model.get(role, inner), (shape[0], found.sizes["tokens"], 2 * half))
         _need(found.model[role] is inner, f"layers differ in their {role}")
     found.nodes |= {node, plain, crossed, halves, negative, first, second}
     _need(aten.calls(x, ATEN.transpose.int) and tuple(x.args[1:]) == (1, 2), "heads are not transposed")
@@ -330,9 +393,10 @@ def _split(found: Matched, node: Any, heads: int) -> Any:
 
 def _heads(found: Matched, node: Any, heads: int) -> Any:
     """A view of a product's result as heads."""
-    batch, head_dim = found.sizes["batch"], found.sizes["head_dim"]
+    batch, tokens, head_dim = (found.sizes[name] for name in ("batch", "tokens", "head_dim"))
     _need(
-        aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, 1, heads, head_dim), "heads have another shape"
+        aten.calls(node, *aten.RESHAPES) and aten.shape(node) == (batch, tokens, heads, head_dim),
+        "heads have another shape",
     )
     found.nodes.add(node)
     return node.args[0]
@@ -350,10 +414,8 @@ def _gated(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node]:
 def _residual(found: Matched, node: Any) -> tuple[Any, Any]:
     _need(aten.calls(node, ATEN.add.Tensor) and len(node.args) == 2 and not node.kwargs, "no sum with the residual")
     before, new = node.args
-    _need(
-        all(aten.shape(n) == (found.sizes["batch"], 1, found.sizes["hidden"]) for n in (before, new)),
-        "no sum with the residual",
-    )
+    shape = tuple(found.sizes[name] for name in ("batch", "tokens", "hidden"))
+    _need(all(aten.shape(n) == shape for n in (before, new)), "no sum with the residual")
     found.nodes.add(node)
     return before, new
 
@@ -408,8 +470,8 @@ def _linear(found: Matched, node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node | 
     _need(bias is None or aten.parameter(bias), "a bias that is computed")
     found.nodes |= {product, turned}
     _need(
-        aten.shape(x) == (found.sizes["batch"], _width(turned.args[0])),
-        "a product of other activations than one token's",
+        aten.shape(x) == (found.sizes["batch"] * found.sizes["tokens"], _width(turned.args[0])),
+        "a product of other activations than the tokens'",
     )
     before = _through(found, x, *aten.RESHAPES)
     return before, turned.args[0], bias

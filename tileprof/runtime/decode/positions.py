@@ -1,4 +1,4 @@
-"""Which positions a graph attends, and at which it appends, as functions of one counter: evaluated for every value that the counter may have.
+"""Which positions a graph attends, and at which it appends, as functions of one counter, or as constants: evaluated for every value that the counter may have.
 
 Small whole-number subgraphs (ranges, sums, comparisons) have many equivalent forms. Instead of a list of forms, the subgraph is run for each number of cached tokens and compared with
 what the kernel does, so that nothing is taken that differs anywhere.
@@ -20,7 +20,8 @@ _ALLOWED: Final = frozenset({
     ATEN.arange.default, ATEN.arange.start, ATEN.arange.start_step, ATEN.add.Tensor, ATEN.sub.Tensor, ATEN.le.Tensor, ATEN.lt.Tensor, ATEN.ge.Tensor, ATEN.gt.Tensor,
     ATEN.le.Scalar, ATEN.lt.Scalar, ATEN.ge.Scalar, ATEN.gt.Scalar, ATEN.bitwise_and.Tensor, ATEN.bitwise_or.Tensor, ATEN.logical_and.default, ATEN.new_ones.default,
     ATEN.ones.default, ATEN.full.default, ATEN.scalar_tensor.default, ATEN.where.self, ATEN.where.ScalarSelf, ATEN.unsqueeze.default, ATEN.expand.default, ATEN.view.default,
-    ATEN.alias.default, ATEN.slice.Tensor, ATEN.squeeze.dim,
+    ATEN.alias.default, ATEN.slice.Tensor, ATEN.squeeze.dim, ATEN.index.Tensor, ATEN.eq.Tensor, ATEN.eq.Scalar, ATEN.ne.Tensor, ATEN.ne.Scalar, ATEN.cumsum.default, ATEN.cat.default,
+    ATEN.bitwise_not.default, ATEN.logical_not.default, ATEN.select.int, ATEN._to_copy.default,  # noqa: SLF001 - ATen's own name
 })  # fmt: skip
 _MOST_NODES: Final = 64
 _MOST_MASKED: Final = -65504.0
@@ -29,16 +30,16 @@ _MOST_MASKED: Final = -65504.0
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A tensor that the graph computes from one counter alone, an int64 scalar that comes in."""
+    """A tensor that the graph computes from one counter alone, an int64 scalar that comes in, or from nothing that comes in."""
 
     node: fx.Node
-    counter: fx.Node
+    counter: fx.Node | None
     nodes: tuple[fx.Node, ...]
 
     def values(self, most: int) -> Iterator[tuple[int, torch.Tensor]]:
         """Each number below ``most``, and what the node is where the counter has it."""
         for count in range(most):
-            known: dict[fx.Node, Any] = {self.counter: torch.tensor(count)}
+            known: dict[fx.Node, Any] = {} if self.counter is None else {self.counter: torch.tensor(count)}
             for node in self.nodes:
                 args = fx.node.map_arg(node.args, known.__getitem__)
                 kwargs = {k: v for k, v in node.kwargs.items() if k not in {"device", "pin_memory", "layout"}}
@@ -47,7 +48,7 @@ class Computed:
 
 
 def computed(node: fx.Node) -> Computed | None:
-    """The subgraph behind a node, if it reads one counter and nothing else."""
+    """The subgraph behind a node, if it reads one counter at most and nothing else."""
     found: set[fx.Node] = set()
     counters: set[fx.Node] = set()
     waiting = [node]
@@ -60,17 +61,19 @@ def computed(node: fx.Node) -> Computed | None:
                 return None
             found.add(at)
             waiting.extend(at.all_input_nodes)
-    if len(counters) != 1:
+    if len(counters) > 1:
         return None
-    counter = counters.pop()
-    if aten.shape(counter) != () or aten.dtype(counter) is not torch.int64:
+    counter = counters.pop() if counters else None
+    if counter is not None and (aten.shape(counter) != () or aten.dtype(counter) is not torch.int64):
         return None
     return Computed(node, counter, tuple(sorted(found)))
 
 
 def is_counter(index: Computed, cache: int) -> bool:
     """Whether an index is the counter itself, for all positions of the cache."""
-    return all(value.numel() == 1 and int(value) == count for count, value in index.values(cache))
+    return index.counter is not None and all(
+        value.numel() == 1 and int(value) == count for count, value in index.values(cache)
+    )
 
 
 def is_causal(mask: Computed, cache: int) -> bool:
@@ -82,3 +85,11 @@ def is_causal(mask: Computed, cache: int) -> bool:
         if not bool(torch.where(attended, row == 0, row <= _MOST_MASKED).all()):
             return False
     return True
+
+
+def is_triangle(mask: Computed, tokens: int) -> bool:
+    """Whether a mask to be added, a constant, has each of some tokens attend itself and those before it, and no others."""
+    ((_, value),) = mask.values(1)
+    rows = value.reshape(-1, tokens, tokens)
+    attended = torch.ones(tokens, tokens, dtype=torch.bool).tril().expand_as(rows)
+    return bool(torch.where(attended, rows == 0, rows <= _MOST_MASKED).all())

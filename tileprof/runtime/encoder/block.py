@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field, replace
+from math import frexp
 from typing import Any, Final
 
 import torch
@@ -107,6 +108,7 @@ class _Block:
     def __init__(self, stack: Stack, attention: Attended) -> None:
         self._stack, self._call, self._attended = stack, attention.call, attention.nodes
         self._kept_norms: dict[fx.Node, Matrix] = {}
+        self._query_factor = 1.0
 
     def match(self) -> Stack:
         stack, call = self._stack, self._call
@@ -156,11 +158,11 @@ class _Block:
         if places[1][1] != places[2][1]:
             raise Refused("keys and values have rows of different lengths")
         query, key, value = (Matrix(product.name, pitch, column) for product, pitch, column in places)
-        out = Matrix(call.call.name, heads * HEAD)
+        out, scale = Matrix(call.call.name, heads * HEAD), call.scale * self._query_factor
         mask, causal = self._mask(batch, heads, length)
         stack.stages.append(
             Attention(
-                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, call.scale, causal or call.causal,
+                call.call.name, stack.rows, length, heads, key_heads, query, key, value, out, scale, causal or call.causal,
                 mask, self._copies_kept(),
             )
         )  # fmt: skip
@@ -178,6 +180,8 @@ class _Block:
         while aten.calls(base, *_VIEWS, operator.getitem):
             self._stack.nodes.add(base)
             base = base.args[0]
+        if node is self._call.query:
+            base = self._unscaled(base)
         value, columns = aten.tensor(layout), (aten.shape(base) or (0,))[-1]
         if not aten.calls(base, *_PRODUCTS) or value is None:
             raise Refused(f"{node.name} is no view of a product")
@@ -189,6 +193,17 @@ class _Block:
         if batch * length != self._stack.rows or value.storage_offset() % 8:
             raise Refused(f"{node.name} begins in the middle of 16 bytes")
         return base, columns, int(value.storage_offset())
+
+    def _unscaled(self, node: fx.Node) -> fx.Node:
+        """The product that is multiplied by a power of two, as OPT's queries are; that changes no bit of a mantissa."""
+        if not aten.calls(node, ATEN.mul.Tensor, ATEN.mul.Scalar) or node.kwargs or aten.only_user(node) is None:
+            return node
+        factor, product = node.args[1], self._behind(node.args[0])
+        if not isinstance(factor, float | int) or frexp(factor)[0] != 0.5 or not aten.calls(product, *_PRODUCTS):
+            return node
+        self._take_steps(node, product)
+        self._query_factor = float(factor)
+        return product
 
     def _copies_kept(self) -> tuple[str, str] | None:
         """Names of the outputs that get keys and values, where a cache takes them."""
@@ -248,8 +263,10 @@ class _Block:
     # Rows.
 
     def _behind(self, node: Any) -> Any:
-        """The node behind reshapes and copies of rows, as far as a value that stages compute."""
+        """The node behind reshapes and copies of rows, as far as a value that stages compute, or a copy that puts rows in order."""
         while aten.calls(node, *_STEPS) and node not in self._stack.known:
+            if aten.calls(node, *_COPIES) and not _dense(node.args[0]):
+                break
             node = node.args[0]
         return node
 

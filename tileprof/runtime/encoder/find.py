@@ -18,6 +18,7 @@ from tileprof.runtime.compile import aten
 from tileprof.runtime.compile.aten import ATEN
 from tileprof.runtime.compile.region import Region, Runner
 from tileprof.runtime.encoder.block import Refused, Stack, add_block, with_last_norm
+from tileprof.runtime.encoder.patches import patches
 from tileprof.runtime.encoder.plan import plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import PARAMETERS, Options, header
@@ -30,7 +31,14 @@ LOG: Final = logging.getLogger("tileprof.runtime.compile")
 
 
 def find(graph: fx.Graph) -> Iterator[Region]:
-    """Stacks of transformer blocks; see the module."""
+    """Stacks of transformer blocks, and the patches of images in front of them; see the module."""
+    found = list(_stacks(graph))
+    yield from found
+    if found:
+        yield from patches(graph)
+
+
+def _stacks(graph: fx.Graph) -> Iterator[Region]:
     stack: Stack | None = None
     for node in graph.nodes:
         if (attention := attended(node)) is None:

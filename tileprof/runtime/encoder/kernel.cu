@@ -14,9 +14,9 @@
 
 constexpr int THREADS = 384;
 
-// What of the weights a task multiplies. `half`: columns of each of two boxes, or 0 where one box is K-major.
+// What of the weights a task multiplies.
 struct alignas(16) Stream {
-    s32 stage, column, from, chunks, bytes, half, unused[2];
+    s32 stage, column, from, chunks, bytes, unused[3];
 };
 
 extern __shared__ unsigned char memory[];
@@ -57,11 +57,13 @@ __device__ __forceinline__ void say_free(const Parameters& parameters, u32 share
     });
 }
 
-__device__ __forceinline__ void copy_weights(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y) {
+// A block of k: as rows of columns, or as rows of k of 32 columns each.
+__device__ __forceinline__ void copy_weights(u32 to, const TensorMap* map, u32 barrier, s32 k, s32 column) {
+    const s32 x = K_MAJOR ? k : 0, y = K_MAJOR ? column : k, z = K_MAJOR ? 0 : column / 32;
     if constexpr (CLUSTER == 1)
-        copy_tensor_3d(to, map, barrier, x, y, 0, EVICT_NORMAL);
+        copy_tensor_3d(to, map, barrier, x, y, z, EVICT_NORMAL);
     else
-        copy_tensor_3d_multicast(to, map, barrier, x, y, 0, (1 << CLUSTER) - 1, EVICT_NORMAL);
+        copy_tensor_3d_multicast(to, map, barrier, x, y, z, (1 << CLUSTER) - 1, EVICT_NORMAL);
 }
 
 __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 shared, u32 rank) {
@@ -74,12 +76,7 @@ __device__ __forceinline__ void load_weights(const Parameters& parameters, u32 s
             const u32 slot = place % SLOTS, to = shared + slot * SLOT_BYTES, full = shared + WEIGHTS_FULL + 8 * slot;
             const s32 k = stream.from + K_CHUNK * (place - chunk);
             wait_cluster(shared + WEIGHTS_READY + 8 * slot, place / SLOTS & 1);
-            if (stream.half == 0) {
-                copy_weights(to, map, full, k, stream.column);
-            } else {
-                copy_weights(to, map, full, stream.column, k);
-                copy_weights(to + 2 * K_CHUNK * stream.half, map, full, stream.column + stream.half, k);
-            }
+            copy_weights(to, map, full, k, stream.column);
         }
     });
 }

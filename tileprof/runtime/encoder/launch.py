@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tileprof.errors import UserError
 from tileprof.runtime.encoder.build import CUBIN, ENTRY, compiled
-from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, faults, plan_of
+from tileprof.runtime.encoder.plan import K_CHUNK, Plan, Tiled, cluster_for, faults, plan_of
 from tileprof.runtime.encoder.program import Program
 from tileprof.runtime.encoder.source import (
     PARAMETER,
@@ -138,11 +138,12 @@ class Runner:
     frozen = False
 
     def __init__(
-        self, program: Program, shapes: Sequence[Sequence[int]], device: torch.device, cluster: int = 2
+        self, program: Program, shapes: Sequence[Sequence[int]], device: torch.device, cluster: int | None = None
     ) -> None:
         capability = torch.cuda.get_device_capability(device)
         if capability != (9, 0):
             raise UserError(f"the transformer kernel is for compute capability 9.0; this GPU has {capability}")
+        cluster = cluster or cluster_for(program)
         with torch.cuda.device(device):
             plan = plan_of(program, max_clusters(cluster) * cluster, cluster)
         if found := faults(plan):
@@ -193,21 +194,20 @@ def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
 
 
 def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
-    """The tensor map of each product's weights: K-major with 128-byte swizzle, or half a tile of columns without."""
+    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte swizzle."""
     dtype = plan.program.dtype
     for number, stage in enumerate(plan.stages):
         if not isinstance(stage, Tiled):
             continue
         product, at = stage.product, MAP_WORDS * number
+        weight = address(product.weight)
         if product.k_major:
-            row, sizes, box = 2 * product.depth, (product.depth, product.columns, 1), (K_CHUNK, stage.width, 1)
-            outer = product.columns
+            sizes, box = (product.depth, product.columns, 1), (K_CHUNK, stage.width, 1)
+            strides, swizzle = (2 * product.depth, 2 * product.depth * product.columns), 128
         else:
-            row, sizes, box = 2 * product.columns, (product.columns, product.depth, 1), (stage.width // 2, K_CHUNK, 1)
-            outer = product.depth
-        maps.put_map(
-            at, address(product.weight), dtype, sizes, (row, row * outer), box, (1, 1, 1), swizzled=product.k_major
-        )
+            sizes, box = (32, product.depth, product.columns // 32), (32, K_CHUNK, stage.width // 32)
+            strides, swizzle = (2 * product.columns, 64), 64
+        maps.put_map(at, weight, dtype, sizes, strides, box, (1, 1, 1), swizzle=swizzle)
 
 
 def _upload(table: Any, device: torch.device) -> Tensor:

@@ -21,8 +21,8 @@ MOST_SPLITS: Final = 4
 MOST_ROW_COLUMNS: Final = 1024
 """Columns of rows that are ended or normalised: four per thread of a block."""
 
-WIDTHS: Final = (16, 32, 48, 64, 80, 96, 112)
-"""Columns of a product's tile that the kernel can be compiled for."""
+WIDTHS: Final = (32, 48, 64, 80, 96, 112)
+"""Columns of a product's tile that the kernel can be compiled for; multiples of 32 where weights are not K-major."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def plan_of(program: Program, blocks: int, cluster: int, width: int | None = Non
     """
     clusters, columns = blocks // cluster, activation_columns(program)
     cut = _Cut(clusters, cluster, columns, splits)
-    chosen = width or min(WIDTHS, key=lambda w: sum(cut.cost(p, w) for p in program.products()))
+    chosen = width or min(_widths(program), key=lambda w: sum(cut.cost(p, w) for p in program.products()))
     stages = tuple(_planned(program, chosen, cut, clusters * cluster))
     tasks: list[Task] = []
     lists: list[list[int]] = [[] for _ in range(clusters * cluster)]
@@ -110,6 +110,20 @@ def plan_of(program: Program, blocks: int, cluster: int, width: int | None = Non
     return Plan(
         program, cluster, columns, chosen, stages, tuple(tasks), tuple(map(tuple, lists)), _sizes(program, stages)
     )  # fmt: skip
+
+
+def cluster_for(program: Program) -> int:
+    """Blocks that share weights, each a tile of rows: two, unless one of them would have none in the last group of rows."""
+    tiles = max(-(-product.rows // ROWS) for product in program.products())
+    return 1 if tiles % 2 else 2
+
+
+def _widths(program: Program) -> Iterator[int]:
+    products = program.products()
+    if any(product.columns % 32 for product in products if not product.k_major):
+        raise UserError(f"{program.name}: weights that are not K-major have columns that 32 does not divide")
+    k_major = all(product.k_major for product in products)
+    return (width for width in WIDTHS if k_major or width % 32 == 0)
 
 
 def activation_columns(program: Program) -> int:
@@ -141,9 +155,8 @@ class _Cut:
 
     def _time(self, product: Product, width: int, splits: int) -> float:
         tiles = -(-product.rows // (ROWS * self.cluster)) * -(-product.columns // width) * splits
-        conflicts = 1.0 if product.k_major or width // 16 % 2 else 1.1
         passes = product.depth / splits / 768
-        return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width * conflicts)) + 0.1 * splits
+        return -(-tiles // self.clusters) * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits
 
 
 def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[Planned]:

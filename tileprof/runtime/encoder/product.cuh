@@ -34,13 +34,22 @@ __device__ __forceinline__ void load_rows(const Arguments& arguments, u32 shared
     }
 }
 
-// sums += the warp's half of a block of k. `slot`: weights, K-major with 128-byte swizzle, or in two halves of the columns, each as rows of k.
+// sums += the warp's half of a block of k. `slot`: weights, K-major with 128-byte swizzle, or in blocks of 32 columns, each rows of k with 64-byte swizzle.
 __device__ __forceinline__ void multiply_chunk(float (&sums)[2][EIGHTS / 2][4], u32 activations, u32 slot) {
     constexpr int HALF = EIGHTS / 2;
+    static_assert(K_MAJOR || HALF % 2 == 0);
     const int lane = threadIdx.x % 32, square = lane / 8, line = lane % 8, side = threadIdx.x / 32 / K_GROUPS;
     const u32 a_address = activations + (lane % 16) * AREA_PITCH + (lane / 16) * 16;
-    const u32 b_address = K_MAJOR ? slot + (side * HALF * 8 + (square >> 1) * 8 + line) * 128
-                                  : slot + side * (K_CHUNK * HALF * 16) + ((square & 1) * 8 + line) * (HALF * 16) + (square >> 1) * 16;
+    u32 b_address[K_MAJOR ? 1 : HALF / 2];
+    if constexpr (K_MAJOR) {
+        b_address[0] = slot + (side * HALF * 8 + (square >> 1) * 8 + line) * 128;
+    } else {
+#pragma unroll
+        for (int pair = 0; pair < HALF / 2; ++pair) {
+            const int eight = side * HALF + 2 * pair + (square >> 1);
+            b_address[pair] = slot + eight / 4 * (K_CHUNK * 64) + ((square & 1) * 8 + line) * 64 + ((eight % 4 ^ line >> 1) << 4);
+        }
+    }
 #pragma unroll 2
     for (int step = 0; step < K_CHUNK / 16; ++step) {
         u32 a[2][4];
@@ -50,11 +59,9 @@ __device__ __forceinline__ void multiply_chunk(float (&sums)[2][EIGHTS / 2][4], 
         for (int pair = 0; pair < (HALF + 1) / 2; ++pair) {
             u32 b[4];
             if constexpr (K_MAJOR) {
-                load_matrices_shared(b_address + pair * 2048 + (((step * 2 + (square & 1)) ^ line) << 4), b);
+                load_matrices_shared(b_address[0] + pair * 2048 + (((step * 2 + (square & 1)) ^ line) << 4), b);
             } else {
-                // Where one square is left, the others' lanes name it again.
-                const u32 again = 2 * pair + 1 == HALF ? (square >> 1) * 16 : 0;
-                load_matrices_transposed_shared(b_address + step * (16 * HALF * 16) + pair * 32 - again, b);
+                load_matrices_transposed_shared(b_address[pair] + step * (16 * 64), b);
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i) {

@@ -100,8 +100,7 @@ def stream_tables(plan: Plan) -> tuple[Table, Table]:
             if isinstance(stage, Tiled):
                 share = stage.product.depth // stage.splits
                 chunks, size = -(-share // K_CHUNK), 2 * K_CHUNK * stage.width
-                half = 0 if stage.product.k_major else stage.width // 2
-                rows.append((task.stage, task.column, task.part, chunks, size, half, 0, 0))
+                rows.append((task.stage, task.column, task.part, chunks, size, 0, 0, 0))
         ends.append(len(rows))
     return np.array(rows, np.int32).reshape(-1, 8), np.array(ends, np.int32)
 

@@ -14,7 +14,8 @@ _COOPERATIVE: Final = 2  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
 _CLUSTER_DIMENSION: Final = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 _PROGRAMMATIC: Final = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _DTYPES: Final = {"float16": 6, "bfloat16": 9}  # CUtensorMapDataType
-_SWIZZLE_128: Final = 3
+_SWIZZLES: Final = {0: 0, 32: 1, 64: 2, 128: 3}
+"""CUtensorMapSwizzle by the bytes that are swizzled."""
 _PROMOTE_256: Final = 3
 
 MAP_WORDS: Final = 16
@@ -107,8 +108,8 @@ class Arguments:
         self.words = (ctypes.c_uint64 * words).from_address(at)
         self.pointers = (ctypes.c_void_p * 1)(at)
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzled: bool = True) -> None:  # fmt: skip
-        """A tensor map from ``word`` on: boxes of a tensor, 128-byte swizzle unless told otherwise, zeros beyond its edges.
+    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzle: int = 128) -> None:  # fmt: skip
+        """A tensor map from ``word`` on: boxes of a tensor, rows of ``swizzle`` bytes swizzled (0: none), zeros beyond its edges.
 
         Dimensions innermost first, in elements; ``strides`` of all but the innermost, in bytes; ``steps``: every so many elements are taken.
         """
@@ -116,7 +117,7 @@ class Arguments:
         _call(
             "cuTensorMapEncodeTiled", ctypes.byref(self.words, 8 * word), _DTYPES[dtype], rank, ctypes.c_void_p(address),
             (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * (rank - 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-            (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLE_128 if swizzled else 0, _PROMOTE_256, 0,
+            (ctypes.c_uint32 * rank)(*steps), 0, _SWIZZLES[swizzle], _PROMOTE_256, 0,
         )  # fmt: skip
 
 

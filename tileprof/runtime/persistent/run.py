@@ -97,10 +97,11 @@ class PersistentKernel:
 
 def compile_for(policy: Policy, chain: Chain, chosen: Iterable[Scheduler], clusters: Callable[[int], int]) -> None:
     """Compile what `PersistentKernel` takes under some schedulers, at the same time and without a device. ``clusters``: how many of a size it holds. Raises `UserError` like that one."""
-    plan = plan_of(policy, chain, clusters=clusters)
     parts: dict[str, tuple[Plan, Options]] = {}
     for each in chosen:
-        options = Options(programmatic=each.overlapped)
+        dealer = Dealer[each.dealt.upper()]
+        plan = plan_of(policy, chain, clusters=clusters, cuts=dealer is Dealer.LISTS)
+        options = Options(programmatic=each.overlapped, dealer=dealer)
         parts |= {header(part, options): (part, options) for part in _plans(plan, each, clusters(plan.split))}
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
         for done in [pool.submit(compiled, part, options) for part, options in parts.values()]:

@@ -131,6 +131,11 @@ class _State:
         before = [t.clone() for t in tensors]
         with torch.no_grad():
             call.model(*call.args, **call.kwargs)
+        made = [*tensors_in((call.args, call.kwargs)), *call.model.buffers()]
+        if {id(t) for t in made} != {id(t) for t in tensors}:
+            raise UserError(
+                "the call makes tensors that later calls go on with, such as a cache's first, and cannot be repeated"
+            )
         pairs = zip(tensors, before, strict=True)
         self._changed = [(t, b) for t, b in pairs if t.shape == b.shape and not torch.equal(t, b)]
         self.restore()

@@ -19,11 +19,12 @@ from tileprof.runtime.convnet import plan as networks
 from tileprof.runtime.convnet.network import INPUT, Convolution, Network
 from tileprof.runtime.convnet.tiling import microseconds, tiled
 from tileprof.runtime.decode.shape import DecoderShape
-from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, plan_of
+from tileprof.runtime.encoder.patches import Patches
+from tileprof.runtime.encoder.plan import ROWS, Finish, Plan, Tiled, cluster_for, plan_of
 from tileprof.runtime.encoder.program import Attention, Program
+from tileprof.runtime.prefill.shape import PrefillShape
 
 _ITEM: Final = 2  # bytes of an element, half precision
-_CLUSTER: Final = 2
 _GAP: Final = 2.0  # microseconds between layers of a convolutional network, as its plan assumes
 
 
@@ -40,6 +41,8 @@ class Constants:
     """Of a decoder's layer: how long the stream of weights stands still while blocks wait for each other."""
     decoder_sequence: float
     """What each sequence adds to that."""
+    prefill_stall: float
+    """The same of a layer of a prefill, of up to 64 rows of tokens."""
     network: float
     """Factor on the time that a convolutional network's plan gives its tiles and boundaries."""
     product: float
@@ -52,8 +55,8 @@ class Constants:
 
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
-        origin="LLaMA-1B for one and eight sequences, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, network=1.275, product=1.09, attention=3.5, finish=2.4,
+        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
+        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.128, product=1.09, attention=3.5, finish=2.4,
     ),
 }  # fmt: skip
 """By the name of `tileprof.devices`."""
@@ -92,6 +95,14 @@ def _decoder(shape: DecoderShape, constants: Constants, device: Device) -> float
     return shape.layers * layer + _ITEM * shape.vocabulary * shape.hidden / per_us
 
 
+def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float:
+    """Weights at the device's sustained bandwidth; per layer a longer stall than in decoding."""
+    into = shape.hidden * (shape.qkv + 3 * shape.intermediate) + shape.query * shape.hidden
+    per_us = device.sustained_bytes_per_s / 1e6
+    head = _ITEM * shape.vocabulary * shape.hidden / per_us
+    return shape.layers * (_ITEM * into / per_us + constants.prefill_stall) + head
+
+
 def _network(network: Network, constants: Constants, device: Device) -> float:
     """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster than its weights come."""
     per_us = constants.network * device.sustained_bytes_per_s / 1e6
@@ -118,9 +129,15 @@ def _weight_bytes(layer: Any) -> int:
 
 def _blocks(program: Program, constants: Constants, device: Device) -> float:
     """Rounds of tiles, stage after stage."""
-    plan = plan_of(program, device.sms // _CLUSTER * _CLUSTER, _CLUSTER)
+    cluster = cluster_for(program)
+    plan = plan_of(program, device.sms // cluster * cluster, cluster)
     alike = groupby(plan.stages, lambda stage: (stage.source, stage.splits) if isinstance(stage, Tiled) else id(stage))
     return sum(_stage(plan, list(stages), constants) for _, stages in alike)
+
+
+def _patches(_: Patches, constants: Constants, __: Device) -> float:
+    """A copy and a product."""
+    return 2 * constants.rest
 
 
 def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
@@ -132,7 +149,8 @@ def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
             tiles = ceil(product.rows / (ROWS * plan.cluster)) * columns * splits
             passes = product.depth / splits / 768
             rounds = ceil(tiles / (blocks // plan.cluster))
-            return float(constants.product * (rounds * (1.5 + passes * (1.2 + 0.019 * width)) + 0.1 * splits))
+            later = 0.5 * (rounds - 1)  # what a later round multiplies is there when it begins
+            return float(constants.product * (1.5 + later + rounds * passes * (1.2 + 0.019 * width) + 0.1 * splits))
         case Attention():
             rounds = ceil(stage.heads * ceil(stage.length / ROWS) * (stage.rows // stage.length) / blocks)
             return constants.attention * rounds * max(1.0, stage.length / 128)
@@ -143,6 +161,8 @@ def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
 
 _COSTS: Final[Sequence[tuple[type, Callable[[Any, Constants, Device], float]]]] = (
     (DecoderShape, _decoder),
+    (PrefillShape, _prefill),
     (Network, _network),
     (Program, _blocks),
+    (Patches, _patches),
 )

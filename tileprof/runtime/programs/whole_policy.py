@@ -174,7 +174,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
     posts: list[list[int]] = [[] for _ in layers]
     writers: dict[tuple[int, int, int], list[int]] = {}
     tiles = []
-    for layer, image, y, x, column, begin, end, post in plan.tasks.tolist():
+    for layer, image, y, x, column, begin, end, post, *_ in plan.tasks.tolist():  # parts of a tile are all needed
         tile = int(counts[layer])
         counts[layer] += 1
         posts[layer].append(post - plan.bands[layer].first)

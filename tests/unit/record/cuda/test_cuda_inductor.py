@@ -63,7 +63,8 @@ def test_every_call_of_a_wrapper_says_its_operators_first_and_the_end_takes_them
     names = stand_ins(said)
     exec(compile(inductor.instrumented(WRAPPER), "wrapper.py", "exec"), names)
     assert names["call"]([0]) == (1,)
-    assert said == [("aten::t+aten::addmm", "h.0.fc"), "addmm", ("aten::add", ""), "triton kernel", ("", "")]
+    addmm = [("aten::t+aten::addmm", "h.0.fc"), ("aten::addmm", "h.0.fc"), "addmm"]
+    assert said == [*addmm, ("aten::add", ""), "triton kernel", ("", "")]
     assert names["get_args"]() == 1
 
 
@@ -115,3 +116,69 @@ def test_comments_get_the_innermost_modules_of_the_nodes(inductor):
     assert utils.get_kernel_metadata([], None) == ("# Original ATen: [aten.mm], Modules: [h.0.fc, ln]", "more")
     utils.aggregate_origins = None
     assert utils.get_kernel_metadata([], None) == ("# Original ATen: [aten.mm]", "more"), "another version of inductor"
+
+
+COMPILED = """
+class Runner:
+    def call(self, args):
+        # Topologically Sorted Source Nodes: [a], Original ATen: [aten.addmm], Modules: [up]
+        extern_kernels.bias_addmm(b, x, w, alpha=1, beta=1, out=h)
+        # Topologically Sorted Source Nodes: [a, c], Original ATen: [aten.addmm, aten.gelu], Activation: gelu_tanh
+        triton_poi_fused_gelu_0.run(h, g, 64, stream=0)
+        # Topologically Sorted Source Nodes: [a, c], Original ATen: [aten.addmm, aten.relu], Activation: relu
+        triton_poi_fused_addmm_relu_1.run(g, b, 64, stream=0)
+        # Topologically Sorted Source Nodes: [d], Original ATen: [aten.relu], Activation: relu
+        triton_poi_fused_relu_2.run(g, 64, stream=0)
+        return (extern_kernels.no_operator(g), )
+call = Runner().call
+"""
+
+
+def test_extern_kernels_and_activations_say_how_they_were_called(inductor, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(program.INPROCESS))
+    import tileprof_calls
+
+    monkeypatch.setattr(tileprof_calls, "DEVICES", {"cpu"})
+    events, marks = [], []
+    inductor.tell, inductor.say = events.append, lambda op, module: marks.append((op, module))
+    x, w, b = torch.randn(4, 8), torch.randn(8, 16), torch.randn(16)
+    h, g = torch.empty(4, 16), torch.empty(4, 16)
+    kernel = SimpleNamespace(run=lambda *_, stream: stream)
+    names = {
+        "extern_kernels": SimpleNamespace(bias_addmm=torch.addmm, no_operator=lambda one: one), "x": x, "w": w, "b": b, "h": h,
+        "g": g,
+    } | dict.fromkeys(("triton_poi_fused_gelu_0", "triton_poi_fused_addmm_relu_1", "triton_poi_fused_relu_2"), kernel)  # fmt: skip
+    exec(compile(inductor.instrumented(COMPILED), "wrapper.py", "exec"), names)
+    assert names["call"]([])[0] is g
+    assert [event["op"] for event in events] == ["aten::addmm", "aten::gelu", "aten::relu"], (
+        "the bias is no activation's"
+    )
+    assert torch.equal(h, torch.addmm(b, x, w))
+    product, activation, in_place = events
+    assert product["arguments"] == {
+        "self": {"tensor": 0}, "mat1": {"tensor": 1}, "mat2": {"tensor": 2}, "beta": 1, "alpha": 1,
+    }  # fmt: skip
+    assert [row[:2] for row in product["tensors"]] == [
+        ["self", b.data_ptr()], ["mat1", x.data_ptr()], ["mat2", w.data_ptr()], ["out", h.data_ptr()],
+    ]  # fmt: skip
+    assert activation["arguments"] == {"self": {"tensor": 0}, "approximate": "tanh"}
+    assert [row[1] for row in in_place["tensors"]] == [g.data_ptr(), g.data_ptr()]
+    assert marks[:2] == [("aten::addmm", "up"), ("aten::addmm", "up")]
+
+
+@pytest.mark.parametrize(
+    ("originals", "targets", "wanted"),
+    [
+        (["aten.gelu.default", "aten.addmm.default"], ["aten.mul.Tensor", "aten.erf.default"], "gelu"),
+        (["aten.gelu.default"], ["aten.mul.Tensor", "aten.tanh.default"], "gelu_tanh"),
+        (["aten.gelu.default"], ["aten.mul.Tensor"], ""),
+        (["aten.silu.default"], ["aten.sigmoid.default"], "silu"),
+        (["aten.relu.default", "aten.add.Tensor"], ["aten.relu.default"], ""),
+        (["aten.sin.default"], ["aten.sin.default"], ""),
+    ],
+)
+def test_an_activation_is_what_a_kernel_computes_alone(inductor, originals, targets, wanted):
+    nodes = [SimpleNamespace(meta={"original_aten": one}, target="") for one in originals]
+    nodes += [SimpleNamespace(meta={}, target=one) for one in targets]
+    assert inductor.activation_of(nodes) == wanted

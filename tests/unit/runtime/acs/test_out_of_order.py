@@ -12,6 +12,11 @@ from tileprof.runtime import acs
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
+GOLDEN = Path(__file__).parents[3] / "golden" / "acs" / "inception-h200.table"
+"""Of 828 launches: `tileprof run --scheduler acs --table FILE -- python -m tileprof.examples.inception --device cuda
+--steps 4`.
+"""
+
 KINDS = [("all", 150), ("plain", 100), ("loop", 25)]
 
 
@@ -29,10 +34,10 @@ def test_every_mode_gives_the_bits_of_stream_order(
     words = (str(seed), str(steps), kind)
     expected = machine.run(*words, delay_us=0)
     _, table = machine.table(*words, folder=tmp_path / "log")
-    for mode in ("streams", "graph", "check"):
-        settings = acs.Settings(mode, tmp_path / mode, table, lanes=4, window=16)
-        assert machine.run(*words, settings=settings, seed=seed) == expected, mode
-        (counts,) = acs.results(tmp_path / mode)
+    for number, (mode, issuer) in enumerate((("streams", 0), ("streams", 1), ("graph", 0), ("check", 0))):
+        settings = acs.Settings(mode, tmp_path / str(number), table, lanes=4, window=16, issuer=issuer)
+        assert machine.run(*words, settings=settings, seed=seed) == expected, (mode, issuer)
+        (counts,) = acs.results(settings.folder)
         assert counts["differing"] == 0
         assert counts["spread"] > 10 or kind == "loop" or mode == "check"
 
@@ -54,6 +59,7 @@ def test_launches_that_a_program_captures_become_branches_of_its_graph(machine: 
     machine.run("2", "150", "all", settings=acs.Settings("streams", tmp_path / "run", table))
     (counts,) = acs.results(tmp_path / "run")
     assert counts["captured"] > 0
+    assert counts["moves"] > 0  # copies and fills, too
 
 
 @pytest.mark.parametrize("window", [1, 2, 64])
@@ -105,6 +111,12 @@ def test_a_table_of_another_program_means_stream_order_and_a_sentence(machine: M
     assert "stream order" in outcome.stderr
     (counts,) = acs.results(tmp_path / "run")
     assert counts["spread"] == counts["placed"] == 0
+
+
+def test_a_table_that_was_made_on_an_h200_is_read(machine: Machine, tmp_path: Path) -> None:
+    settings = acs.Settings("streams", tmp_path / "run", GOLDEN)
+    outcome = machine.outcome("1", "600", "plain", settings=settings, delay_us=0)
+    assert "which was recorded from: python -m tileprof.examples.inception" in outcome.stderr
 
 
 @pytest.mark.parametrize(

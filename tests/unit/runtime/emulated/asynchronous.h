@@ -8,7 +8,7 @@ namespace {
 
 // Products.
 
-u32 swizzled(u32 address) { return address ^ (address >> 7 & 7) << 4; }
+u32 swizzled(u32 address, u64 bytes = 128) { return address ^ (address >> 7 & (bytes - 1) >> 4) << 4; }
 
 u32 start_of(u64 descriptor) { return (descriptor & 0x3FFF) << 4; }
 
@@ -61,7 +61,7 @@ void compute_group(u32 number) {
     }
 }
 
-u32 bytes_of_row(const Map& map) { return map.plain ? 2 * map.box[0] : 128; }
+u32 bytes_of_row(const Map& map) { return map.swizzle == 128 ? 128 : 2 * map.box[0]; }
 
 // Loads. A row of the box after the other, of 128 bytes where it is swizzled.
 void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
@@ -86,7 +86,7 @@ void copy_box(Block& block, u32 to, const Map& map, const int (&at)[4]) {
                         halves[i] = inside && x >= 0 && u64(x) < map.sizes[0] ? from[x] : 0;
                     }
                     const u32 at = to + row * bytes_of_row(map) + chunk * 16;
-                    std::memcpy(bytes_of(block, map.plain ? at : swizzled(at), 16), halves, 16);
+                    std::memcpy(bytes_of(block, map.swizzle == 0 ? at : swizzled(at, map.swizzle), 16), halves, 16);
                 }
             }
 }

@@ -16,7 +16,6 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 inline float __int_as_float(int bits) { return same_bits<float>(bits); }
 inline int __float_as_int(float value) { return same_bits<int>(value); }
 inline unsigned __float_as_uint(float value) { return same_bits<unsigned>(value); }
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline void __syncthreads() { machine::sync_block(0, 288); }
 
 // What lanes of a warp show each other between two meetings.

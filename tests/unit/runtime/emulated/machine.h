@@ -74,7 +74,7 @@ void fence_proxy();
 struct Map {
     u64 address, sizes[4], strides[3];
     u16 box[4], steps[4];
-    u64 plain;  // not swizzled
+    u64 swizzle;  // bytes of a row that are swizzled, 0 for none
     u64 unused[5];
 };
 static_assert(sizeof(Map) == 128);

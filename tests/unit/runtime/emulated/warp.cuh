@@ -58,7 +58,6 @@ inline void unpack_two(u32 two, float& low, float& high) {
     low = unpack(static_cast<unsigned short>(two & 0xFFFF));
     high = unpack(static_cast<unsigned short>(two >> 16));
 }
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline u32 __float_as_uint(float value) { return same_bits<u32>(value); }
 
 struct Two {

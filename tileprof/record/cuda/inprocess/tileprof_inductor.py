@@ -1,4 +1,4 @@
-# ruff: noqa: INP001, PTH118, PTH119, PTH120, PTH123 - runs inside other programs: a script that imports little, and late
+# ruff: noqa: INP001, PLC0415, PTH118, PTH119, PTH120, PTH123 - runs inside other programs: a script that imports little, and late
 """Names for what torch.compile's code launches: each call in a generated module says first which operators it computes.
 
 Inductor writes the operators above every call of its wrapper code, whether of a Triton kernel, of an extern kernel or
@@ -10,6 +10,9 @@ of an operator that it leaves alone ::
 A copy of the module is loaded in its place, in which these comments have become calls of `mark`. Modules' paths are
 added to the comments while the code is generated, from what the graph's nodes remember; code that comes out of a cache
 from a run without this hook has none.
+
+Calls of extern kernels, and of Triton's kernels that compute one activation, say how they were called, too: `extern` and
+`pointwise` stand around them in the copy.
 """
 
 from __future__ import annotations
@@ -21,18 +24,82 @@ from typing import Any
 
 _COMMENT = re.compile(
     r"^(?P<indent>\s+)# (?:Topologically Sorted|Unsorted)? ?Source Nodes: \[(?P<nodes>.*?)\], Original ATen: "
-    r"\[(?P<ops>.*?)\](?:, Modules: \[(?P<modules>.*?)\])?"
+    r"\[(?P<ops>.*?)\](?:, Modules: \[(?P<modules>.*?)\])?(?:, Activation: (?P<activation>\w+))?"
 )
+_EXTERN = re.compile(r"\bextern_kernels\.(?P<name>\w+)\(")
+_TRITON = re.compile(r"^(?P<indent>\s+)(?P<run>triton_poi_\w+\.run)\(")
+_ACTIVATIONS = {
+    "relu": ("relu", {}), "silu": ("silu", {}), "gelu": ("gelu", {"approximate": "none"}),
+    "gelu_tanh": ("gelu", {"approximate": "tanh"}),
+}  # fmt: skip
+"""By the name in a comment: the operator, and its other arguments."""
+
+_PASSED = frozenset({"addmm", "mm", "bmm", "convolution", "t", "view", "permute", "_unsafe_view", "transpose"})
+"""Operators whose results an activation takes: kernels are named after these, too."""
+
+_OVERLOADED = {"bias_addmm": "addmm"}
+"""Extern kernels that are PyTorch's operators under another name."""
+
 _RETURN = re.compile(r"^(?P<indent>\s+)return\b")
 _FUNCTION = re.compile(r"^(?P<indent>\s*)def (?:call|partition_\d+)\(")
-_HEAD = "from tileprof_inductor import mark as _tileprof_mark\n"
+_HEAD = "from tileprof_inductor import mark as _tileprof_mark, extern as _tileprof_extern, pointwise as _tileprof_pointwise\n"
 
 say: Callable[[str, str], None] = lambda _op, _module: None  # noqa: E731 - set by whoever listens
+tell: Callable[[Any], None] = lambda _event: None  # noqa: E731 - likewise
+last = [""]
+"""The module that was marked last."""
 
 
 def mark(op: str, module: str) -> None:
     """What is launched from now on belongs to these operators and modules; "" for none."""
+    last[0] = module
     say(op, module)
+
+
+def extern(name: str, function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call an extern kernel, which is the operator of that name; say which it is, and how it was called."""
+    operator = _operator(_OVERLOADED.get(name, name))
+    if operator is None:
+        return function(*arguments, **options)
+    say(operator.name(), last[0])
+    result = function(*arguments, **options)
+    given = {key: value for key, value in options.items() if key != "out"}
+    _tell_of(operator, arguments, given, options.get("out", result))
+    return result
+
+
+def pointwise(activation: str, function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a Triton kernel that computes an activation of its first tensor into its last, or in place."""
+    import torch
+
+    name, given = _ACTIVATIONS[activation]
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+    operator = _operator(name) if 1 <= len(tensors) <= 2 and len({t.shape for t in tensors}) == 1 else None
+    if operator is None:
+        return function(*arguments, **options)
+    say(operator.name(), last[0])
+    result = function(*arguments, **options)
+    _tell_of(operator, (tensors[0],), given, tensors[-1])
+    return result
+
+
+def _operator(name: str) -> Any:
+    import torch
+
+    return getattr(getattr(torch.ops.aten, name, None), "default", None)
+
+
+def _tell_of(operator: Any, arguments: Any, options: Any, result: Any) -> None:
+    """Hand on how an operator was called; whatever fails here is ours, and the program goes on."""
+    try:
+        import tileprof_calls  # type: ignore[import-not-found]
+        import torch
+
+        event = tileprof_calls.described(torch, operator, arguments, options, result)
+    except Exception:  # noqa: BLE001 - the program's own call has been made
+        return
+    if event is not None:
+        tell(event)
 
 
 def install(codecache: Any) -> None:
@@ -55,7 +122,12 @@ def remember_modules(utils: Any) -> None:
             paths = module_paths(node.meta for node in utils.aggregate_origins(node_schedule))
         except (AttributeError, TypeError, ValueError):  # another version keeps it otherwise: names without modules
             return line, details
-        return (f"{line}, Modules: [{', '.join(paths)}]" if paths else line), details
+        line = f"{line}, Modules: [{', '.join(paths)}]" if paths else line
+        try:
+            activation = activation_of(utils.aggregate_origins(node_schedule))
+        except (AttributeError, TypeError, ValueError):
+            return line, details
+        return (f"{line}, Activation: {activation}" if activation else line), details
 
     utils.get_kernel_metadata = get_kernel_metadata
 
@@ -69,6 +141,25 @@ def module_paths(metas: Iterable[dict[str, Any]]) -> list[str]:
             path, _ = list(stack.values())[-1]
             found.add(module_path(path))
     return sorted(found - {""})
+
+
+def activation_of(nodes: Iterable[Any]) -> str:
+    """The activation that these nodes of the graph compute and nothing else does; empty for others.
+
+    PyTorch takes a GELU apart before kernels are made: whether it is the one with tanh is in the parts.
+    """
+    nodes = list(nodes)
+    names = {str(node.meta.get("original_aten", "")).removeprefix("aten.").partition(".")[0] for node in nodes}
+    computed = names - _PASSED - {"", "None"}
+    if len(computed) != 1 or not computed & {"relu", "silu", "gelu"}:
+        return ""
+    name = computed.pop()
+    targets = {str(node.target).removeprefix("aten.").partition(".")[0] for node in nodes}
+    if name != "gelu":
+        return name
+    if "erf" in targets:
+        return name
+    return "gelu_tanh" if "tanh" in targets else ""
 
 
 def module_path(path: str) -> str:
@@ -87,7 +178,7 @@ def operators(text: str) -> str:
 
 def instrumented(source: str) -> str:
     """The wrapper module with calls of `mark` above its calls and before its returns; unchanged when it is none."""
-    out, inside, changed = [], -1, False
+    out, inside, changed, activation = [], -1, False, ""
     for line in source.splitlines(keepends=True):
         function = _FUNCTION.match(line)
         width = len(line) - len(line.lstrip())
@@ -98,12 +189,22 @@ def instrumented(source: str) -> str:
         found, leaves = (_COMMENT.match(line), _RETURN.match(line)) if inside >= 0 else (None, None)
         if leaves:
             out.append(f"{leaves['indent']}_tileprof_mark('', '')\n")
-        out.append(line)
+        code = inside >= 0 and not line.lstrip().startswith("#")
+        out.append(_around(line, activation) if code else line)
+        changed |= out[-1] != line
         if found:
-            changed = True
+            changed, activation = True, found["activation"] or ""
             names = operators(found["ops"]), found["modules"] or ""
             out.append(f"{found['indent']}_tileprof_mark({names[0]!r}, {names[1]!r})\n")
     return _with_head("".join(out)) if changed else source
+
+
+def _around(line: str, activation: str) -> str:
+    """A line whose extern kernel, or Triton kernel of one activation, is called through us."""
+    line = _EXTERN.sub(lambda m: f"_tileprof_extern({m['name']!r}, extern_kernels.{m['name']}, ", line)
+    if activation in _ACTIVATIONS:
+        line = _TRITON.sub(lambda m: f"{m['indent']}_tileprof_pointwise({activation!r}, {m['run']}, ", line)
+    return line
 
 
 def _with_head(source: str) -> str:

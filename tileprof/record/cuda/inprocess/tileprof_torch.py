@@ -63,6 +63,7 @@ class _Hooks:
         import tileprof_regions  # type: ignore[import-not-found]
 
         tileprof_inductor.say = lambda op, module: self.say(e="mark", op=op, module=module)
+        tileprof_inductor.tell = lambda event: self.say(**event)
         history = tileprof_allocator.History(self.torch, self.folder, self.complain)
         if self.looking:
             history.from_the_start()

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <chrono>
+
 namespace tileprof::acs {
 
 using CUresult = int;
@@ -19,10 +21,12 @@ using CUgraph = struct CUgraph_st*;
 using CUgraphNode = struct CUgraphNode_st*;
 using CUgraphExec = struct CUgraphExec_st*;
 
-constexpr CUresult kSuccess = 0, kNotFound = 500;
+constexpr CUresult kSuccess = 0, kLaunchTimeout = 702;
 constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING
 constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
 constexpr int kCaptureNone = 0, kCaptureRelaxed = 2;
+
+constexpr std::chrono::minutes kPatience{10};  // for the driver to take a launch, before a wait for that ends
 
 inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(1); }
 inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(2); }
@@ -61,6 +65,7 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
 // name, arguments
 #define TILEPROF_ACS_DRIVER(X)                                                                             \
     X(cuCtxGetCurrent, (CUcontext*))                                                                       \
+    X(cuCtxSetCurrent, (CUcontext))                                                                        \
     X(cuStreamCreate, (CUstream*, unsigned))                                                               \
     X(cuStreamWaitEvent, (CUstream, CUevent, unsigned))                                                    \
     X(cuStreamSynchronize, (CUstream))                                                                     \
@@ -77,6 +82,9 @@ static_assert(sizeof(KernelNode) == 72 && offsetof(KernelNode, parameters) == 40
     X(cuMemGetAddressRange_v2, (CUdeviceptr*, size_t*, CUdeviceptr))                                       \
     X(cuMemAlloc_v2, (CUdeviceptr*, size_t))                                                               \
     X(cuMemFree_v2, (CUdeviceptr))                                                                         \
+    X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                     \
+    X(cuMemsetD16Async, (CUdeviceptr, unsigned short, size_t, CUstream))                                   \
+    X(cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream))                                         \
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                  \
     X(cuMemcpyDtoHAsync_v2, (void*, CUdeviceptr, size_t, CUstream))                                        \
     X(cuGraphCreate, (CUgraph*, unsigned))                                                                 \

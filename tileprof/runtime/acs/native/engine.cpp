@@ -7,6 +7,8 @@
 
 namespace tileprof::acs {
 
+thread_local bool inside = false;
+
 namespace {
 
 constexpr size_t kMostGroups = 8;  // streams of the program whose launches are spread
@@ -35,8 +37,12 @@ constexpr const char* kHarmless[] = {
 // Of those, what does order: longer names that begin alike.
 constexpr const char* kOrderedYet[] = {"cuMemAllocAsync", "cuMemAllocFromPool", "cuMemMapArrayAsync", "cuArrayDestroy", "cuGraphicsMap"};
 
-// Set while this thread is in the engine: calls that the driver makes to itself, or from there, go through.
-thread_local bool inside = false;
+// The driver holds another thread's launch up for so long only where nothing on the GPU ends any more.
+CUresult stuck(const char* what) {
+    fprintf(stderr, "tileprof: %s waited %lld s for a launch of another thread that the driver does not take; it goes on without\n", what,
+            static_cast<long long>(std::chrono::seconds(kPatience).count()));
+    return kLaunchTimeout;
+}
 
 struct Inside {
     Inside() { inside = true; }
@@ -98,6 +104,7 @@ std::string Engine::start() {
         return wrong;
     }
     graphs_ = std::make_unique<Graphs>(&counts_);
+    if (options_.mode == Mode::kStreams && options_.issuer != 0) issuer_ = std::make_unique<Issuer>();
     on_ = true;
     return "";
 }
@@ -129,6 +136,7 @@ CUresult Engine::barrier(Group* group, uint64_t id) {
 }
 
 CUresult Engine::flush() {
+    if (issuer_ != nullptr) return issuer_->drain();
     if (held_.empty()) return kSuccess;
     std::vector<Held> segment = std::move(held_);
     held_.clear();
@@ -146,32 +154,80 @@ CUresult Engine::flush() {
     for (Held& held : segment) {
         held.launch.parameters = held.pointers.data();
         held.launch.extra = nullptr;
-        if ((result = active_->place(held.launch, std::move(held.access), held.id, false))) return result;
+        if ((result = active_->place(work_of(held.launch), std::move(held.access), held.id, false))) return result;
     }
     dirty_ = true;
     return kSuccess;
 }
 
-CUresult Engine::launched(const Launch& launch) {
-    if (inside) return issue(launch, launch.stream, launch.parameters, launch.extra);
-    Inside now;
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (log_ != nullptr) return logged(launch);
-    if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
+// What comes before all work for a stream: its group, nullptr where it stays as it is, and whether the stream captures.
+CUresult Engine::entered(CUstream stream, Group** group, bool* capturing) {
     if (failure_ != kSuccess) {  // of a launch that was held back: said once, as the driver says it at a later call
         CUresult failed = failure_;
         failure_ = kSuccess;
         return failed;
     }
-    ++counts_.launches;
-    if (active_ != nullptr && launch.stream != active_->stream())
+    if (active_ != nullptr && stream != active_->stream())
         if (CUresult failed = barrier(nullptr, 3)) return failed;
-    Group* group = group_of(launch.stream);
-    bool capturing = false;
+    *group = group_of(stream);
     if (capturing_ > 0) {
         int status = kCaptureNone;
-        capturing = Driver::get().cuStreamIsCapturing(launch.stream, &status) == kSuccess && status != kCaptureNone;
+        *capturing = Driver::get().cuStreamIsCapturing(stream, &status) == kSuccess && status != kCaptureNone;
     }
+    if (*group != active_ && *group != nullptr) {
+        // It may wait for what other streams were given, as the default stream does: its lanes do so by waiting for it.
+        if (CUresult failed = barrier(*group, 4)) return failed;
+        active_ = *group;
+    }
+    return kSuccess;
+}
+
+CUresult Engine::moved(const Move& move) {
+    const Work work = work_of(move);
+    if (inside) return work.make(work.what, move.stream);
+    Inside now;
+    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    if (!lock.owns_lock()) return stuck("a copy or fill");
+    if (log_ != nullptr || finished_) return work.make(work.what, move.stream);
+    Group* group = nullptr;
+    bool capturing = false;
+    if (CUresult failed = entered(move.stream, &group, &capturing)) return failed;
+    const uint64_t id = ~static_cast<uint64_t>(move.kind);
+    if (group == nullptr || (options_.mode != Mode::kStreams && !capturing)) {
+        ++counts_.barriers;
+        ++counts_.calls[move.kind == Move::kCopy ? "cuMemcpyDtoDAsync" : "cuMemsetAsync"];
+        if (CUresult failed = barrier(group, id)) return failed;
+        return work.make(work.what, move.stream);
+    }
+    ++counts_.moves;
+    dirty_ = true;
+    if (issuer_ != nullptr && !capturing) {
+        Held* held = issuer_->next();
+        if (held == nullptr) return kLaunchTimeout;
+        held->moves = true;
+        held->move = move;
+        held->id = id;
+        held->access.clear();
+        held->move.access(&held->access);
+        issuer_->push(group);
+        return kSuccess;
+    }
+    Access access;
+    move.access(&access);
+    return group->place(work, std::move(access), id, capturing);
+}
+
+CUresult Engine::launched(const Launch& launch) {
+    if (inside) return issue(launch, launch.stream, launch.parameters, launch.extra);
+    Inside now;
+    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    if (!lock.owns_lock()) return stuck("a launch");
+    if (log_ != nullptr) return logged(launch);
+    if (finished_) return issue(launch, launch.stream, launch.parameters, launch.extra);
+    ++counts_.launches;
+    Group* group = nullptr;
+    bool capturing = false;
+    if (CUresult failed = entered(launch.stream, &group, &capturing)) return failed;
     const Function& function = functions_.of(launch.function, table_);
     const Entry* entry = nullptr;
     const char* reason = group == nullptr ? "its stream or context" : !function.known ? "the driver does not name it" : immovable(launch);
@@ -179,11 +235,6 @@ CUresult Engine::launched(const Launch& launch) {
         entry = function.entries->find(launch.shape, parameters_.words.data(), parameters_.words.size());
     if (reason == nullptr && entry == nullptr)
         reason = function.entries == nullptr ? "another kernel than any recorded" : "other parameters than any recorded";
-    if (group != active_ && group != nullptr) {
-        // It may wait for what other streams were given, as the default stream does: its lanes do so by waiting for it.
-        if (CUresult failed = barrier(group, 4)) return failed;
-        active_ = group;
-    }
     if (entry == nullptr) {
         ++counts_.unknown;
         ++counts_.reasons[std::string(reason) + ": " + (function.known ? function.symbol : std::string("?"))];
@@ -192,21 +243,33 @@ CUresult Engine::launched(const Launch& launch) {
         return issue(launch, launch.stream, launch.parameters, launch.extra);
     }
     counts_.captured += capturing;
+    dirty_ = true;
+    if (issuer_ != nullptr && !capturing) {
+        Held* held = issuer_->next();
+        if (held == nullptr) return kLaunchTimeout;
+        held->hold(launch, function, *entry, parameters_);
+        held->access.clear();
+        entry->access(held->words.data(), &held->access);
+        issuer_->push(group);
+        return kSuccess;
+    }
     Access access;
     entry->access(parameters_.words.data(), &access);
     if (capturing || options_.mode == Mode::kStreams) {
-        dirty_ = true;
-        return group->place(launch, std::move(access), entry->id, capturing);
+        return group->place(work_of(launch), std::move(access), entry->id, capturing);
     }
     held_.emplace_back(launch, function, *entry, parameters_, std::move(access));
-    dirty_ = true;
     return held_.size() >= static_cast<size_t>(options_.segment) ? flush() : kSuccess;
 }
 
 void Engine::before(const char* symbol, Meaning meaning) {
     if (!on_ || inside) return;
     Inside now;
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::timed_mutex> lock(mutex_, kPatience);
+    if (!lock.owns_lock()) {
+        stuck(symbol);
+        return;
+    }
     if (log_ != nullptr || finished_) return;
     ++counts_.barriers;
     ++counts_.calls[symbol];
@@ -224,7 +287,7 @@ void Engine::before(const char* symbol, Meaning meaning) {
 }
 
 void Engine::note_kernel(CUkernel kernel) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::timed_mutex> lock(mutex_);
     functions_.note_kernel(kernel);
 }
 
@@ -253,8 +316,9 @@ CUresult Engine::logged(const Launch& launch) {
 }
 
 void Engine::finish() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::timed_mutex> lock(mutex_);
     if (!on_ || finished_) return;
+    if (issuer_ != nullptr) issuer_->drain();
     finished_ = true;
     if (log_ != nullptr) fflush(log_);
     else if (counts_.launches != 0) counts_.write(options_.folder + "/acs-" + std::to_string(getpid()) + ".json");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "group.h"
+#include "issuer.h"
 #include "launch.h"
 #include "options.h"
 #include "segment.h"
@@ -28,6 +29,7 @@ class Engine {
     bool on() const { return on_; }
 
     CUresult launched(const Launch& launch);
+    CUresult moved(const Move& move);
     // Before a call that may see, or be seen by, what was launched.
     void before(const char* symbol, Meaning meaning);
     void note_kernel(CUkernel kernel);
@@ -35,12 +37,13 @@ class Engine {
 
    private:
     Group* group_of(CUstream stream);
+    CUresult entered(CUstream stream, Group** group, bool* capturing);
     CUresult barrier(Group* group, uint64_t id);
     CUresult flush();
     CUresult logged(const Launch& launch);
     void say_foreign();
 
-    std::mutex mutex_;
+    std::timed_mutex mutex_;
     bool on_ = false, finished_ = false, foreign_said_ = false;
     Options options_;
     Table table_;
@@ -53,6 +56,7 @@ class Engine {
     std::vector<Held> held_;
     Parameters parameters_;
     std::unique_ptr<Graphs> graphs_;
+    std::unique_ptr<Issuer> issuer_;
     CUresult failure_ = kSuccess;  // of launches that were held back
     FILE* log_ = nullptr;
 };

@@ -26,10 +26,16 @@ KernelNode node_of(const Held& held) {
 
 }  // namespace
 
-Held::Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched)
-    : launch(made), function(&of), id(entry.id), words(parameters.words), slots(entry.slots), access(std::move(touched)) {
+void Held::hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters) {
+    launch = made;
+    moves = false;
+    function = &of;
+    id = entry.id;
+    words = parameters.words;
+    slots = entry.slots;
     attributes.assign(made.attributes, made.attributes + made.attribute_count);
     launch.attributes = attributes.data();
+    pointers.clear();
     auto* base = reinterpret_cast<char*>(words.data());
     for (const auto& [offset, size] : of.layout) pointers.push_back(base + offset);
 }

@@ -78,7 +78,7 @@ bool Group::wait(int lane, int other, uint64_t number) {
     return true;
 }
 
-CUresult Group::place(const Launch& launch, Access&& access, uint64_t id, bool capturing) {
+CUresult Group::place(const Work& work, Access&& access, uint64_t id, bool capturing) {
     const Placement placement = window_.place(access);
     const int lane = placement.lane;
     const uint64_t tail = window_.tail(lane);
@@ -86,7 +86,7 @@ CUresult Group::place(const Launch& launch, Access&& access, uint64_t id, bool c
     if (tail != 0 && unrecorded && (capturing || wanted_.count(window_.tail_key(lane)) != 0) && record(lane) == nullptr) return failure_;
     for (int other = 0; other < window_.lanes(); ++other)
         if (other != lane && !wait(lane, other, placement.needs[other])) return failure_;
-    if (CUresult failed = issue(launch, streams_[lane], launch.parameters, launch.extra)) return failed;
+    if (CUresult failed = work.make(work.what, streams_[lane])) return failed;
     window_.add(std::move(access), lane, key(id));
     ++counts_->placed;
     ++counts_->lanes[lane];

@@ -16,8 +16,8 @@ class Group {
    public:
     Group(CUcontext context, CUstream stream, const Options& options, Counts* counts);
 
-    // Makes a launch as soon as what it conflicts with has ended. `id`: of its entry.
-    CUresult place(const Launch& launch, Access&& access, uint64_t id, bool capturing);
+    // Puts work where it begins as soon as what it conflicts with has ended. `id`: of the entry of a launch.
+    CUresult place(const Work& work, Access&& access, uint64_t id, bool capturing);
     // Orders the program's stream after all that was placed. Afterwards the program may do there what it likes.
     CUresult join(uint64_t id);
 

@@ -57,10 +57,10 @@ struct Slot {
     X(cuMemHostUnregister) X(cuMemPoolDestroy) X(cuMemPrefetchAsync) X(cuMemRelease) X(cuMemUnmap) X(cuMemcpy)              \
     X(cuMemcpy2DAsync_v2) X(cuMemcpy2DUnaligned_v2) X(cuMemcpy2D_v2) X(cuMemcpy3DAsync_v2) X(cuMemcpy3D_v2)                 \
     X(cuMemcpy3DPeer) X(cuMemcpy3DPeerAsync) X(cuMemcpyAsync) X(cuMemcpyAtoD_v2) X(cuMemcpyAtoH_v2) X(cuMemcpyDtoA_v2)      \
-    X(cuMemcpyDtoDAsync_v2) X(cuMemcpyDtoD_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoA_v2)                \
-    X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyPeer) X(cuMemcpyPeerAsync) X(cuMemsetD16Async) X(cuMemsetD16_v2)   \
+    X(cuMemcpyDtoD_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoA_v2)                \
+    X(cuMemcpyHtoDAsync_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyPeer) X(cuMemcpyPeerAsync) X(cuMemsetD16_v2)   \
     X(cuMemsetD2D16Async) X(cuMemsetD2D16_v2) X(cuMemsetD2D32Async) X(cuMemsetD2D32_v2) X(cuMemsetD2D8Async)                \
-    X(cuMemsetD2D8_v2) X(cuMemsetD32Async) X(cuMemsetD32_v2) X(cuMemsetD8Async) X(cuMemsetD8_v2) X(cuModuleUnload)          \
+    X(cuMemsetD2D8_v2) X(cuMemsetD32_v2) X(cuMemsetD8_v2) X(cuModuleUnload)          \
     X(cuStreamAddCallback) X(cuStreamAttachMemAsync) X(cuStreamBatchMemOp_v2) X(cuStreamBeginCapture_v2)                    \
     X(cuStreamBeginCaptureToGraph) X(cuStreamDestroy_v2) X(cuStreamEndCapture) X(cuStreamQuery) X(cuStreamSynchronize)      \
     X(cuStreamUpdateCaptureDependencies) X(cuStreamWaitEvent) X(cuStreamWaitValue32_v2) X(cuStreamWaitValue64_v2)           \
@@ -158,6 +158,33 @@ EXPORT CUresult cuLaunchKernelEx(const LaunchConfig* config, CUfunction f, void*
 EXPORT CUresult cuLaunchKernelEx_ptsz(const LaunchConfig* config, CUfunction f, void** parameters, void** extra) {
     return launch_extended(true, config, f, parameters, extra);
 }
+
+namespace {
+
+CUresult move(Move::Kind kind, CUdeviceptr to, CUdeviceptr from, unsigned value, size_t count, CUstream stream, bool per_thread) {
+    const Move made{kind, to, from, value, count, named(stream, per_thread)};
+    const Work work = work_of(made);
+    return ready() ? engine().moved(made) : work.make(work.what, made.stream);
+}
+
+}  // namespace
+
+#define MOVES(suffix, per_thread)                                                                                      \
+    EXPORT CUresult cuMemsetD8Async##suffix(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {      \
+        return move(Move::kFill8, to, 0, value, count, stream, per_thread);                                            \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemsetD16Async##suffix(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {    \
+        return move(Move::kFill16, to, 0, value, count, stream, per_thread);                                           \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemsetD32Async##suffix(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {          \
+        return move(Move::kFill32, to, 0, value, count, stream, per_thread);                                           \
+    }                                                                                                                  \
+    EXPORT CUresult cuMemcpyDtoDAsync_v2##suffix(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {    \
+        return move(Move::kCopy, to, from, 0, bytes, stream, per_thread);                                              \
+    }
+MOVES(, false)
+MOVES(_ptsz, true)
+#undef MOVES
 
 EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
     static auto* real = reinterpret_cast<CUresult (*)(CUkernel*, CUlibrary, const char*)>(driver_symbol("cuLibraryGetKernel"));
@@ -291,6 +318,17 @@ void* replaced(const char* symbol, void* real, bool per_thread, int version) {
     if (is(symbol, "cuLaunchKernelEx_ptsz")) return reinterpret_cast<void*>(cuLaunchKernelEx_ptsz);
     if (is(symbol, "cuLibraryGetKernel")) return reinterpret_cast<void*>(cuLibraryGetKernel);
     if (is(symbol, "cuLibraryEnumerateKernels")) return reinterpret_cast<void*>(cuLibraryEnumerateKernels);
+#define MOVED(name, function)                                                                    \
+    if (is(symbol, name)) return reinterpret_cast<void*>(per_thread ? function##_ptsz : function); \
+    if (is(symbol, name "_ptsz")) return reinterpret_cast<void*>(function##_ptsz);
+    MOVED("cuMemsetD8Async", cuMemsetD8Async)
+    MOVED("cuMemsetD16Async", cuMemsetD16Async)
+    MOVED("cuMemsetD32Async", cuMemsetD32Async)
+    MOVED("cuMemcpyDtoDAsync_v2", cuMemcpyDtoDAsync_v2)
+#undef MOVED
+    // Before version 2 addresses had 32 bits.
+    if (is(symbol, "cuMemcpyDtoDAsync") && version >= 3020)
+        return reinterpret_cast<void*>(per_thread ? cuMemcpyDtoDAsync_v2_ptsz : cuMemcpyDtoDAsync_v2);
     const Meaning meaning = meaning_of(symbol);
     return meaning == Meaning::kHarmless ? real : before_real(symbol, real, meaning);
 }

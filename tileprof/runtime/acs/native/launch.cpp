@@ -80,6 +80,35 @@ CUresult issue(const Launch& launch, CUstream stream, void** parameters, void** 
     return driver.cuLaunchKernelEx(&config, launch.function, parameters, extra);
 }
 
+Work work_of(const Launch& launch) {
+    auto make = [](const void* what, CUstream stream) {
+        const auto& l = *static_cast<const Launch*>(what);
+        return issue(l, stream, l.parameters, l.extra);
+    };
+    return {make, &launch};
+}
+
+Work work_of(const Move& move) {
+    auto make = [](const void* what, CUstream stream) {
+        const auto& m = *static_cast<const Move*>(what);
+        const Driver& driver = Driver::get();
+        switch (m.kind) {
+            case Move::kFill8: return driver.cuMemsetD8Async(m.to, static_cast<unsigned char>(m.value), m.count, stream);
+            case Move::kFill16: return driver.cuMemsetD16Async(m.to, static_cast<unsigned short>(m.value), m.count, stream);
+            case Move::kFill32: return driver.cuMemsetD32Async(m.to, m.value, m.count, stream);
+            default: return driver.cuMemcpyDtoDAsync_v2(m.to, m.from, m.count, stream);
+        }
+    };
+    return {make, &move};
+}
+
+void Move::access(Access* out) const {
+    const size_t bytes = count * (kind == kFill16 ? 2 : kind == kFill32 ? 4 : 1);
+    if (bytes == 0) return;
+    out->writes.push_back({to, to + bytes});
+    if (kind == kCopy) out->reads.push_back({from, from + bytes});
+}
+
 const char* immovable(const Launch& launch) {
     for (unsigned i = 0; i < launch.attribute_count; ++i) {
         switch (launch.attributes[i].id) {

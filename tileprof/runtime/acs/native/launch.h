@@ -12,6 +12,9 @@
 
 namespace tileprof::acs {
 
+// Set while this thread makes calls of the library's own, or calls that the driver makes to itself from there: they go through.
+extern thread_local bool inside;
+
 struct Launch {
     CUfunction function;  // or a CUkernel
     Shape shape;
@@ -22,6 +25,25 @@ struct Launch {
     void** extra;
     bool extended;  // cuLaunchKernelEx
 };
+
+// A fill, or a copy on the device: what it touches is known from the call.
+struct Move {
+    enum Kind { kCopy, kFill8, kFill16, kFill32 } kind;
+    CUdeviceptr to, from;
+    unsigned value;
+    size_t count;  // of what is filled, or bytes
+    CUstream stream;
+
+    void access(Access* out) const;
+};
+
+// Something to be put into a stream.
+struct Work {
+    CUresult (*make)(const void* what, CUstream stream);
+    const void* what;
+};
+Work work_of(const Launch& launch);
+Work work_of(const Move& move);
 
 struct Function {
     CUfunction handle = nullptr;

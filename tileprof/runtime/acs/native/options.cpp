@@ -30,6 +30,7 @@ std::string Options::read(const char* path) {
             int64_t number = 0;
             if (!(std::istringstream(value) >> number) || number < 0) return name + " " + value + " is no number";
             if (name == "lanes") lanes = static_cast<int>(number);
+            else if (name == "issuer") issuer = static_cast<int>(number);
             else if (name == "window") window = static_cast<int>(number);
             else if (name == "segment") segment = static_cast<int>(number);
             else if (name == "orders") orders = static_cast<int>(number);
@@ -72,7 +73,7 @@ void Counts::write(const std::string& path) const {
         {"launches", launches}, {"placed", placed}, {"unknown", unknown}, {"barriers", barriers}, {"waits", waits},
         {"records", records}, {"missed", missed}, {"spread", spread}, {"graphs", graphs}, {"graph_launches", graph_launches},
         {"graph_kernels", graph_kernels}, {"updated", updated}, {"segments", segments}, {"checked", checked},
-        {"unchecked", unchecked}, {"differing", differing}, {"captured", captured}};
+        {"unchecked", unchecked}, {"differing", differing}, {"captured", captured}, {"moves", moves}};
     std::map<std::string, uint64_t> by_lane;
     for (const auto& [lane, count] : lanes) by_lane[std::to_string(lane)] = count;
     std::string text = object(plain);

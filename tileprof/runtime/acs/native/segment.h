@@ -23,9 +23,18 @@ struct Held {
     std::vector<Attribute> attributes;
     std::vector<uint32_t> slots;
     Access access;
+    bool moves = false;  // it is no launch, but this:
+    Move move{};
 
-    Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched);
+    Held() = default;
+    Held(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters, Access&& touched) {
+        hold(made, of, entry, parameters);
+        access = std::move(touched);
+    }
     Held(Held&&) = default;
+    Held& operator=(Held&&) = default;
+    // All but what it touches; memory of what was held before is used again.
+    void hold(const Launch& made, const Function& of, const Entry& entry, const Parameters& parameters);
     CUresult run(CUstream stream) const { return issue(launch, stream, const_cast<void**>(pointers.data()), nullptr); }
 };
 

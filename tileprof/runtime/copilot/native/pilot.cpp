@@ -9,11 +9,8 @@
 // not completed always can be, and no order of commands deadlocks.
 //
 // "graph.h" is made by build.py: the constants and tables of one plan, and the choices of the pilot.
-#include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 
 #include "graph.h"
 
@@ -24,8 +21,6 @@ using u64 = std::uint64_t;
 
 constexpr u32 AWAITS = 1u << 30, NO_MORE = ~0u;
 constexpr int LINK_HEAD = 16;
-constexpr auto AWAKE = std::chrono::milliseconds(5);  // without completions, before the thread naps
-constexpr auto NAP = std::chrono::microseconds(50);
 
 static_assert(DEPTH + 2 <= COMMANDS, "a cluster's ring holds what it may be sent, and the ends of two runs");
 
@@ -78,9 +73,6 @@ struct Counts {
 
 struct Pilot {
     u64* const link;
-    std::atomic<bool> leaving{false};
-    std::thread thread;
-
     u32 issued[CLUSTERS] = {};  // commands, over all runs
     int outstanding[CLUSTERS];
     u32 heard = 0;              // completions, over all runs
@@ -197,21 +189,6 @@ struct Pilot {
         }
         return true;
     }
-
-    void fly() {
-        auto last = std::chrono::steady_clock::now();
-        for (u32 idle = 0; !leaving.load(std::memory_order_relaxed);) {
-            if (step()) {
-                idle = 0;
-                continue;
-            }
-            __builtin_ia32_pause();
-            if (++idle % 4096 != 0) continue;
-            const auto now = std::chrono::steady_clock::now();
-            if (idle == 4096) last = now;
-            if (now - last > AWAKE) std::this_thread::sleep_for(NAP);
-        }
-    }
 };
 
 }  // namespace
@@ -223,13 +200,9 @@ Pilot* pilot_new(u64* link) { return new Pilot(link); }
 
 int pilot_step(Pilot* pilot) { return pilot->step(); }
 
-void pilot_start(Pilot* pilot) { pilot->thread = std::thread([pilot] { pilot->fly(); }); }
-
-// Ends the thread, and kernels that wait for it.
+// Ends kernels that wait for it. Nobody may step any more.
 void pilot_delete(Pilot* pilot) {
     store(pilot->link, 1);
-    pilot->leaving = true;
-    if (pilot->thread.joinable()) pilot->thread.join();
     delete pilot;
 }
 

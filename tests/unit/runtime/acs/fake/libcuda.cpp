@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -52,6 +53,7 @@ Kernel kernels[] = {
      }},
     {"copy", {{0, 8}, {8, 8}, {16, 4}},  // out, in, n
      [](const char* p) { memmove(at<Words>(p, 0), at<Words>(p, 8), 4ull * at<uint32_t>(p, 16)); }},
+    {"spin", {{0, 8}}, [](const char* p) { usleep(static_cast<useconds_t>(at<uint64_t>(p, 0) / 1000)); }},
     {"gather", {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n: it is in no table
      [](const char* p) {
          auto out = at<Words>(p, 0), in = at<Words>(p, 8), index = at<Words>(p, 16);
@@ -192,17 +194,20 @@ int copy(void* to, const void* from, size_t bytes, void* handle, bool wait) {
 // All nodes in a random order that the edges allow.
 void run_graph(const Graph& graph, uint64_t seed) {
     std::mt19937_64 mine(seed);
-    std::vector<bool> done(graph.nodes.size());
-    for (size_t count = 0; count < graph.nodes.size(); ++count) {
-        std::vector<size_t> ready;
-        for (size_t i = 0; i < graph.nodes.size(); ++i) {
-            bool free = !done[i];
-            for (int parent : graph.nodes[i].after) free = free && done[parent];
-            if (free) ready.push_back(i);
-        }
-        const size_t next = ready[mine() % ready.size()];
+    std::vector<size_t> missing, ready;
+    std::vector<std::vector<size_t>> children(graph.nodes.size());
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+        missing.push_back(graph.nodes[i].after.size());
+        for (int parent : graph.nodes[i].after) children[parent].push_back(i);
+        if (missing[i] == 0) ready.push_back(i);
+    }
+    while (!ready.empty()) {
+        std::swap(ready[mine() % ready.size()], ready.back());
+        const size_t next = ready.back();
+        ready.pop_back();
         graph.nodes[next].kernel->run(graph.nodes[next].parameters.data());
-        done[next] = true;
+        for (size_t child : children[next])
+            if (--missing[child] == 0) ready.push_back(child);
     }
 }
 
@@ -231,6 +236,11 @@ std::vector<char> block_of(const KernelNode& node) {
 }  // namespace
 
 EXPORT int cuInit(unsigned) { return 0; }
+EXPORT int cuDeviceGet(int* device, int) { return *device = 0, 0; }
+EXPORT int cuDeviceGetName(char* name, int, int) { return strcpy(name, "NVIDIA H200"), 0; }
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int) { return *context = reinterpret_cast<void*>(0x10), 0; }
+EXPORT int cuCtxSetCurrent(void*) { return 0; }
+EXPORT int cuModuleLoadData(void** module, const void*) { return *module = reinterpret_cast<void*>(0x20), 0; }
 EXPORT int cuCtxGetCurrent(void** context) { return *context = reinterpret_cast<void*>(0x10), 0; }
 EXPORT int cuCtxSynchronize() {
     std::unique_lock<std::mutex> held(lock);
@@ -346,6 +356,16 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* str
 EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void* handle) {
     std::lock_guard<std::mutex> held(lock);
     put(named(handle), [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
+    return 0;
+}
+EXPORT int cuMemsetD32Async(uint64_t to, unsigned value, size_t count, void* handle) {
+    std::lock_guard<std::mutex> held(lock);
+    put(named(handle), [=] { std::fill_n(reinterpret_cast<uint32_t*>(to), count, value); });
+    return 0;
+}
+EXPORT int cuMemsetD16Async(uint64_t to, unsigned short value, size_t count, void* handle) {
+    std::lock_guard<std::mutex> held(lock);
+    put(named(handle), [=] { std::fill_n(reinterpret_cast<uint16_t*>(to), count, value); });
     return 0;
 }
 EXPORT int cuStreamBeginCapture_v2(void* handle, int) {

@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
     auto to_host = found<int (*)(void*, uint64_t, size_t)>("cuMemcpyDtoH");
     auto on_device = found<int (*)(uint64_t, uint64_t, size_t, void*)>("cuMemcpyDtoDAsync");
     auto fill = found<int (*)(uint64_t, unsigned char, size_t, void*)>("cuMemsetD8Async");
+    auto fill_words = found<int (*)(uint64_t, unsigned, size_t, void*)>("cuMemsetD32Async");
     auto launch = found<int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**)>("cuLaunchKernel");
     auto launch_ex = found<int (*)(const Config*, void*, void**, void**)>("cuLaunchKernelEx");
     auto get_function = found<int (*)(void**, void*, const char*)>("cuModuleGetFunction");
@@ -132,9 +133,10 @@ int main(int argc, char** argv) {
                 kernel();
             } else if (choice == 30) {
                 uint64_t to = view(&words), from = view(&words);
-                if (to + words * 4 <= from || from + words * 4 <= to) CHECK(on_device(to / 512 * 512, from, 512, stream));
+                if (to + 512 <= from || from + 512 <= to) CHECK(on_device(to / 512 * 512, from, 512, stream));
             } else if (choice == 31) {
                 CHECK(fill(view(&words), 7, 512, stream));
+                CHECK(fill_words(view(&words), 9, 128, stream));
             } else if (choice == 32) {
                 CHECK(synchronize(stream));
                 CHECK(to_host(host.data(), view(&words), 4));

@@ -1,0 +1,74 @@
+"""Where `tileprof run --scheduler acs` puts launches: the rules of tileprof/runtime/acs/native/window.cpp, for the simulator."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A launch on a lane (stream): launches of other lanes whose events it awaits, those among them whose event had to be
+    recorded for it, and the launch before it on its lane, -1 for none.
+    """
+
+    lane: int
+    awaited: tuple[int, ...]
+    recorded: int
+    before: int
+
+
+@dataclass(slots=True)
+class Lanes:
+    """Places launches in issue order. Every launch waits for those that it conflicts with among the last ``window``, and
+    for all that have left the window.
+    """
+
+    lanes: int
+    window: int
+    _items: deque[tuple[int, int, tuple[int, ...]]] = field(default_factory=deque)
+    _clocks: list[list[int]] = field(default_factory=list)
+    _tails: list[int] = field(default_factory=list)
+    _evicted: list[int] = field(default_factory=list)
+    _events: set[int] = field(default_factory=set)
+    _clock_of: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._clocks = [[-1] * self.lanes for _ in range(self.lanes)]
+        self._tails = [-1] * self.lanes
+        self._evicted = [-1] * self.lanes
+
+    def place(self, launch: int, conflicts: AbstractSet[int]) -> Placed:
+        """The next launch; ``conflicts``: earlier launches that it must wait for."""
+        needs, closure = list(self._evicted), list(self._evicted)
+        newest, newest_launch = -1, -1
+        for earlier, lane, clock in reversed(self._items):
+            if closure[lane] >= earlier or earlier not in conflicts:
+                continue
+            needs[lane] = max(needs[lane], earlier)
+            closure = [max(a, b) for a, b in zip(closure, clock, strict=True)]
+            if self._tails[lane] == earlier and earlier > newest_launch:
+                newest, newest_launch = lane, earlier
+        lane = newest if newest >= 0 else self._free(closure)
+        mine, awaited, recorded = self._clocks[lane], [], 0
+        for other in range(self.lanes):
+            if other != lane and needs[other] > mine[other]:
+                awaited.append(needs[other])
+                recorded += needs[other] not in self._events
+                self._events.add(needs[other])
+                clock = self._clock_of[needs[other]]
+                mine[:] = [max(a, b) for a, b in zip(mine, clock, strict=True)]
+        before = self._tails[lane]
+        self._tails[lane] = mine[lane] = launch
+        self._clock_of[launch] = tuple(mine)
+        self._items.append((launch, lane, tuple(mine)))
+        if len(self._items) > self.window:
+            gone, its_lane, _ = self._items.popleft()
+            self._evicted[its_lane] = gone
+        return Placed(lane, tuple(awaited), recorded, before)
+
+    def _free(self, closure: list[int]) -> int:
+        """A lane whose launches are all ordered before anyway, else the one that was used longest ago."""
+        settled = [lane for lane in range(self.lanes) if self._tails[lane] <= closure[lane]]
+        return settled[0] if settled else min(range(self.lanes), key=self._tails.__getitem__)

@@ -1,0 +1,62 @@
+"""Launches on lanes keep every order that they must, and what the simulator says of the same rules."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.analysis.fakes import all_to_all, graph
+from tests.unit.analysis.test_simulate_schedulers import time_of, with_trace
+from tileprof.analysis.independence import independence
+from tileprof.analysis.simulate.scheduler import program_of
+from tileprof.analysis.simulate.schedulers.acs_lanes import Lanes
+
+
+@st.composite
+def conflicts(draw):
+    """By launch, earlier launches that it must wait for."""
+    count = draw(st.integers(1, 40))
+    return [draw(st.sets(st.integers(0, launch - 1), max_size=4)) if launch else set() for launch in range(count)]
+
+
+@given(conflicts(), st.integers(1, 6), st.integers(1, 12))
+def test_every_conflict_is_kept_and_everything_behind_the_window_has_ended(needed, lanes, window):
+    placing = Lanes(lanes, window)
+    before = []  # by launch: all that is ordered before it
+    for launch, need in enumerate(needed):
+        placed = placing.place(launch, need)
+        direct = {*placed.awaited, *({placed.before} - {-1})}
+        before.append(direct.union(*(before[p] for p in direct)))
+        assert need <= before[launch]
+        assert set(range(launch - window)) <= before[launch]
+
+
+def test_a_chain_stays_on_one_lane_and_records_nothing():
+    placing = Lanes(8, 32)
+    placed = [placing.place(launch, {launch - 1} - {-1}) for launch in range(20)]
+    assert {p.lane for p in placed} == {0}
+    assert sum(len(p.awaited) for p in placed) == 0
+
+
+def test_launches_that_share_a_parent_await_one_event_of_it():
+    placing = Lanes(8, 32)
+    placing.place(0, set())
+    children = [placing.place(launch, {0}) for launch in (1, 2, 3)]
+    assert [p.lane for p in children] == [0, 1, 2]
+    assert [p.awaited for p in children] == [(), (0,), (0,)]
+    assert [p.recorded for p in children] == [0, 1, 0]
+
+
+def test_events_leave_the_host_out_of_the_order_but_not_out_of_the_bill():
+    g = with_trace(graph([1, 1, 1], [(0, 2, all_to_all(1, 1))]), [[10.0]] * 3)
+    free = "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0"
+    assert time_of(g, free) == 20
+    assert time_of(g, free + ",streams=1") == 30
+    assert time_of(g, "acs-sw:events=1,gap_ns=3,hop_ns=0,issue_ns=0,record_ns=0,wait_ns=0") == 23
+    assert time_of(g, "acs-sw:events=1,gap_ns=0,hop_ns=0,issue_ns=50,record_ns=0,wait_ns=0") == 110
+
+
+def test_the_share_of_independent_launches_counts_the_launch_before():
+    g = with_trace(graph([1, 1, 1, 1], [(0, 1, all_to_all(1, 1)), (0, 2, all_to_all(1, 1))]), [[10.0]] * 4)
+    found = independence(program_of(g))
+    assert found.share == 2 / 3
+    assert found.width == 4 / 2
+    assert independence(program_of(g), window=1).width == 1

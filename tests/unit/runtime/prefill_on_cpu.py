@@ -1,0 +1,95 @@
+"""The prefill kernel's own source on the CPU, run by the machine in `emulated/`; `launch.py` gives it its arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+
+from tileprof.runtime.prefill import build, launch
+from tileprof.runtime.prefill.shape import PrefillShape
+
+_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
+
+
+def compiled(
+    shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
+) -> Path:
+    """A library of the kernel for a shape, in a new folder beside machine.o."""
+    folder.mkdir(parents=True)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in build.SOURCES.glob("*.cu*")}
+    header = shape.header(blocks, timeout_ns=timeout_ns)
+    texts["config.h"] = _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
+    texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
+    for name, text in texts.items():
+        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
+    library = folder / "kernel.so"
+    entry, machine = EMULATED / "prefill_entry.cpp", folder.parent / "machine.o"
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(entry),
+        str(machine),
+        "-o",
+        str(library),
+    )
+    return library
+
+
+class HostPrefill(launch.Prefill):
+    """`Prefill` on the machine.
+
+    Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last.
+    """
+
+    def __init__(self, shape: PrefillShape, blocks: int, library: Path) -> None:
+        self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")
+        self.said: str | None = None
+        self._run = ctypes.CDLL(str(library)).run_kernel
+        self._run.restype = ctypes.c_char_p
+        with mock.patch.object(launch, "Arguments", HostArguments):
+            self._allocate(profile=False)
+        self._kept = self._workspace
+        flat = torch.zeros(self._kept.numel() + 32, dtype=torch.int32)
+        at = -(flat.data_ptr() // 4) % 32
+        self._workspace = flat[at : at + self._kept.numel()].copy_(self._kept)
+
+    def start(self, layers: list[dict[str, Any]], model: dict[str, Any], logits: torch.Tensor, seed: int) -> str | None:
+        """What the machine found in a launch in the order of a seed; None if nothing."""
+        poison = self._workspace[self._parts : self._flags].view(torch.float16)
+        poison.fill_(float("nan"))
+
+        def enter(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
+            schedule = Schedule.of(seed, blocks, 1)
+            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
+            flags = self._workspace[self._flags :]
+            found = self._run(
+                ctypes.c_void_p(arguments.pointers[0]),
+                blocks,
+                1,
+                ctypes.byref(schedule),
+                ctypes.c_void_p(flags.data_ptr()),
+                ctypes.c_uint64(4 * flags.numel()),
+            )
+            self.said = None if found is None else found.decode()
+
+        self._function = type("Function", (), {"launch": enter})()
+        with (
+            mock.patch.object(launch, "Arguments", HostArguments),
+            mock.patch.object(torch.cuda, "current_stream", return_value=mock.Mock(cuda_stream=0)),
+        ):
+            self.launch(layers, model, logits)
+        if self.said is None and int(self._state[2]):
+            self.said = f"a wait gave up: {self._state[8:14].tolist()}"
+        return self.said

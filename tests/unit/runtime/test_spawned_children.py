@@ -1,0 +1,155 @@
+"""Launches from the GPU by cost: the programs' own source on the CPU, children at random moments; same results under each rule, planted faults seen, the controller's formula."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tileprof import examples
+
+pytestmark = pytest.mark.skipif(not shutil.which("g++"), reason="needs g++, which compiles the programs for the CPU")
+
+SOURCES = Path(examples.__file__).parent / "cuda" / "spawn"
+EMULATED = Path(__file__).parent / "emulated"
+FLAGS = ("-std=c++17", "-w", "-include", str(EMULATED / "spawning.h"), "-x", "c++")
+
+CONTROLLER = """
+#include "spawn.cuh"
+using namespace spawn;
+extern "C" {
+int worth(float first, float another, float ended, float lived, float over, int waiting, int turn, int items) {
+    return worth_launching({first, another}, {ended, lived, over}, 10, waiting, turn, items);
+}
+Control* fresh(int window_log2) {
+    Control* control = new Control();
+    control->rule = CONTROLLED, control->window_log2 = window_log2, emulated::now = 0;
+    return control;
+}
+void end_at(Control* control, unsigned long long begin, unsigned long long now) {
+    if (control->begun_ns == 0) control->begun_ns = begin;
+    ++control->waiting, emulated::now = now - 1, count_end(*control, begin);
+}
+void pace_at(Control* control, unsigned long long now, float* three) {
+    emulated::now = now - 1;
+    const Pace pace = recent_pace(*control);
+    three[0] = pace.ended, three[1] = pace.lived_ns, three[2] = pace.over_ns;
+}
+int waiting(Control* control) { return control->waiting; }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Callable[..., list[dict[str, object]]]:
+    """Compiles the program, perhaps with other words in spawn.cuh, and runs it: its lines."""
+
+    def build(*changes: tuple[str, str]) -> Path:
+        folder = tmp_path_factory.mktemp("spawn")
+        for path in SOURCES.iterdir():
+            text = path.read_text()
+            for old, new in changes if path.name == "spawn.cuh" else ():
+                assert text.count(old) == 1
+                text = text.replace(old, new)
+            (folder / path.name).write_text(text)
+        subprocess.run(["g++", "-O1", *FLAGS, "program.cu", "-o", "program"], cwd=folder, check=True)
+        return folder / "program"
+
+    built: dict[tuple[tuple[str, str], ...], Path] = {}
+
+    def run(*changes: tuple[str, str], seed: int = 1, refuse: int = 0) -> list[dict[str, object]]:
+        if changes not in built:
+            built[changes] = build(*changes)
+        environment = os.environ | {"SPAWN_SEED": str(seed), "SPAWN_REFUSE": str(refuse)}
+        done = subprocess.run([built[changes], "1", "5"], env=environment, capture_output=True, text=True, check=False)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize(("seed", "refuse"), [(1, 0), (2, 3)])
+def test_every_rule_gives_the_same_results_whenever_children_run(program, seed, refuse) -> None:
+    costs, *lines = program(seed=seed, refuse=refuse)
+    assert costs["scale"] == 5
+    assert len(lines) == 10
+    assert all(line["right"] for line in lines), [line["said"] for line in lines]
+    assert all(line["always_launched"] for line in lines)
+    assert any(line["refused"] for line in lines) == bool(refuse)
+    assert any(line["spawn_kept"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("            return;\n        }\n        atomicSub", "        }\n        atomicSub"),
+        ("const int i = blockIdx.x * CHILD_THREADS", "const int i = 0 * CHILD_THREADS"),
+        ("if (i < items) item(i);", "if (i + 1 < items) item(i);"),
+    ],
+    ids=["children and parent", "the first block again and again", "all items but the last"],
+)
+def test_work_that_is_done_twice_or_not_at_all_is_seen(program, change) -> None:
+    _, *lines = program(change)
+    assert not all(line["right"] for line in lines)
+
+
+def test_a_launch_that_is_refused_and_forgotten_is_seen(program) -> None:
+    _, *lines = program(("atomicAdd(&control->refused, 1u);", "return;"), refuse=3)
+    assert not all(line["right"] for line in lines)
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("controller")
+    (folder / "controller.cpp").write_text(CONTROLLER)
+    subprocess.run(
+        ["g++", *FLAGS, "-shared", "-fPIC", f"-I{SOURCES}", "controller.cpp", "-o", "controller.so"],
+        cwd=folder,
+        check=True,
+    )
+    library = ctypes.CDLL(str(folder / "controller.so"))
+    library.worth.argtypes = [ctypes.c_float] * 5 + [ctypes.c_int] * 3
+    library.fresh.restype = ctypes.c_void_p
+    library.end_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]
+    library.pace_at.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+    library.waiting.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def test_a_child_is_launched_where_it_is_expected_to_end_first(controller) -> None:
+    def worth(*, ended=10.0, lived=20_000.0, over=5_000.0, waiting=40, turn=2, items=64) -> bool:
+        return bool(controller.worth(30_000.0, 500.0, ended, lived, over, waiting, turn, items))
+
+    # 30,000 + 3 * 500 + (40 + 2) * 5,000 / 10 = 52,500 against 64 * 2,000 = 128,000
+    assert worth()
+    assert not worth(items=26)  # (40 + 1) * 500 + 31,500 = 52,000 against 52,000
+    assert worth(items=27)
+    assert not worth(waiting=192)  # 31,500 + 194 * 500 = 128,500
+    assert worth(waiting=190)  # 127,500
+    assert not worth(turn=154)  # 30,000 + 155 * 500 + 21,000 = 128,500
+    assert worth(ended=0.0, waiting=9, items=32)  # nothing is known, and ten blocks are tried
+    assert not worth(ended=0.0, waiting=9, items=33)
+
+
+def test_the_pace_is_that_of_the_last_whole_window(controller) -> None:
+    control = controller.fresh(10)  # 1,024 ns
+    three = (ctypes.c_float * 3)()
+
+    def pace(now: int) -> tuple[float, ...]:
+        controller.pace_at(control, now, three)
+        return tuple(three)
+
+    for begin, now in ((1_100, 1_300), (1_200, 1_500), (2_100, 2_500)):
+        controller.end_at(control, begin, now)
+    assert controller.waiting(control) == 0
+    assert pace(2_600) == (2.0, 500.0, 1_024.0)  # window 1; window 2 still goes on
+    assert pace(3_100) == (1.0, 400.0, 1_024.0)
+    assert pace(3_072 + 1_024) == (1.0, 400.0, 1_024.0)  # window 3 had none
+    assert pace(1_024 * 40) == (3.0, 900.0, 1_024.0 * 40 - 1_100)  # too long ago: all of time
+    controller.end_at(control, 1_024 * 41, 1_024 * 41 + 10)  # in the slot of window 1, which is emptied
+    assert pace(1_024 * 42) == (1.0, 10.0, 1_024.0)

@@ -1,0 +1,81 @@
+// Generated inputs: the same for the same seed, whatever the machine.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace inputs {
+
+struct Dice {
+    std::uint64_t state;
+
+    explicit Dice(std::uint64_t seed) : state(seed * 0x9E3779B97F4A7C15ull + 1) {}
+
+    std::uint32_t next() {  // splitmix64
+        std::uint64_t z = state += 0x9E3779B97F4A7C15ull;
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
+        return static_cast<std::uint32_t>((z ^ z >> 31) >> 32);
+    }
+    int below(int most) { return static_cast<int>(static_cast<std::uint64_t>(next()) * most >> 32); }
+    double unit() { return next() / 4294967296.0; }
+};
+
+// Undirected, both directions stored, without loops and doubles; edges of vertex v are target[first[v] : first[v + 1]].
+struct Graph {
+    std::vector<int> first, target, weight;
+
+    int vertices() const { return static_cast<int>(first.size()) - 1; }
+};
+
+inline Graph graph_of(int vertices, std::vector<std::pair<int, int>> edges, Dice& dice) {
+    const std::size_t one_way = edges.size();
+    for (std::size_t i = 0; i < one_way; ++i) edges.emplace_back(edges[i].second, edges[i].first);
+    edges.erase(std::remove_if(edges.begin(), edges.end(), [](const auto& e) { return e.first == e.second; }), edges.end());
+    std::sort(edges.begin(), edges.end());
+    edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
+    Graph graph;
+    graph.first.assign(vertices + 1, 0);
+    for (const auto& [from, to] : edges) {
+        ++graph.first[from + 1];
+        graph.target.push_back(to);
+        graph.weight.push_back(1 + dice.below(100));
+    }
+    std::partial_sum(graph.first.begin(), graph.first.end(), graph.first.begin());
+    return graph;
+}
+
+// Kronecker, with Graph500's parameters: few vertices have very many edges.
+inline Graph kronecker(int scale, int per_vertex, std::uint64_t seed) {
+    Dice dice(seed);
+    std::vector<std::pair<int, int>> edges;
+    for (long i = 0; i < (1l << scale) * per_vertex; ++i) {
+        int from = 0, to = 0;
+        for (int bit = 0; bit < scale; ++bit) {
+            const double p = dice.unit();
+            from = from << 1 | (p >= 0.76);
+            to = to << 1 | ((p >= 0.57 && p < 0.76) || p >= 0.95);
+        }
+        edges.emplace_back(from, to);
+    }
+    return graph_of(1 << scale, std::move(edges), dice);
+}
+
+// Each vertex cites some earlier ones, as often those that are cited much: a milder tail.
+inline Graph citation(int scale, int cites, std::uint64_t seed) {
+    Dice dice(seed);
+    std::vector<std::pair<int, int>> edges;
+    std::vector<int> ends = {0};
+    for (int v = 1; v < 1 << scale; ++v)
+        for (int i = 0; i < cites; ++i) {
+            const int to = dice.below(2) ? ends[dice.below(static_cast<int>(ends.size()))] : dice.below(v);
+            edges.emplace_back(v, to);
+            ends.push_back(to);
+        }
+    return graph_of(1 << scale, std::move(edges), dice);
+}
+
+}  // namespace inputs

@@ -1,0 +1,145 @@
+// Launches of child grids that are controlled by cost, as SPAWN does (Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017,
+// doi:10.1109/HPCA.2017.14): at a launch site a parent thread compares
+//
+//     a child     overhead of the launch + (child blocks that wait or run + its own) / throughput of child blocks
+//     its own     items * time of a child's warp
+//
+// and launches where the child is expected to end first. Throughput and times are those of the last window of time in which children ended; with no history it
+// launches, at most so many child blocks as it is told (`untried`; the paper says nothing of that, and on today's GPUs all parents have decided before the first
+// child ends). The other rules are what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
+#pragma once
+
+#include <cstdint>
+
+#ifndef SPAWN_CHILD  // a harness may run grids by itself
+#define SPAWN_CHILD(kernel, blocks, threads, ...) kernel<<<blocks, threads, 0, cudaStreamFireAndForget>>>(__VA_ARGS__)
+#define SPAWN_PARENT(kernel, blocks, threads, ...) kernel<<<blocks, threads>>>(__VA_ARGS__)
+#endif
+
+namespace spawn {
+
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+enum Rule { FLAT, ALWAYS, THRESHOLD, CONTROLLED };
+
+constexpr int CHILD_THREADS = 32;
+constexpr int WINDOWS = 8;  // of which the last complete one is read
+constexpr int ENDED_SHIFT = 40;  // of a window's word: lives in nanoseconds below, children that ended above
+
+// What a launch costs, in nanoseconds: for a warp to launch at all, and more for each of its launches.
+struct Costs {
+    float first_ns, another_ns;
+};
+
+// In global memory; all zeros but the first four at first.
+struct Control {
+    Rule rule;
+    int threshold;   // items from which THRESHOLD launches; CONTROLLED never launches fewer than `least`
+    int least;
+    Costs costs;
+    u32 window_log2; // of a window's nanoseconds
+    int untried;     // child blocks that CONTROLLED launches before one has ended, at most
+    int waiting;     // child blocks that were launched and have not ended
+    u32 launched, kept, refused;  // sites: children, own work, and own work because too many launches were pending
+    u64 total;       // as a window's word, over all of time
+    u64 begun_ns;    // of the first child
+    u64 number[WINDOWS], window[WINDOWS];
+};
+
+// What the controller knows of the children that ended lately.
+struct Pace {
+    float ended, lived_ns, over_ns;
+};
+
+__device__ inline Pace pace_of(u64 word, float over_ns) {
+    return {static_cast<float>(word >> ENDED_SHIFT), static_cast<float>(word & ((1ull << ENDED_SHIFT) - 1)), over_ns};
+}
+
+// Whether a child is expected to end before the thread would by itself. `waiting`: child blocks in the system; `turn`: launches of the warp before this one.
+__device__ inline bool worth_launching(Costs costs, const Pace& pace, int untried, int waiting, int turn, int items) {
+    const int own = (items + CHILD_THREADS - 1) / CHILD_THREADS;
+    if (pace.ended <= 0) return waiting + own <= untried;
+    const float overhead = costs.first_ns + costs.another_ns * static_cast<float>(turn + 1);
+    const float child_ns = overhead + static_cast<float>(waiting + own) * pace.over_ns / pace.ended;
+    return child_ns < static_cast<float>(items) * pace.lived_ns / pace.ended;
+}
+
+#ifdef __CUDACC__
+__device__ inline u64 time_ns() {
+    u64 time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
+
+template <class T>
+__device__ T seen(const T& word) {
+    return *const_cast<const volatile T*>(&word);
+}
+
+// Launches of this thread's warp that come before its own, of those that are decided together.
+__device__ inline int turn_in_warp() { return __popc(__activemask() & ((1u << threadIdx.x % 32) - 1)); }
+#endif
+
+// The last window that is complete and in which children ended, within a ring's time; else all of time.
+__device__ inline Pace recent_pace(const Control& control) {
+    const u64 now = time_ns(), current = now >> control.window_log2;
+    for (u64 back = 1; back < WINDOWS - 1; ++back) {
+        const u32 slot = (current - back) % WINDOWS;
+        if (seen(control.number[slot]) == current - back)
+            return pace_of(seen(control.window[slot]), static_cast<float>(1ull << control.window_log2));
+    }
+    const u64 begun = seen(control.begun_ns);
+    return pace_of(seen(control.total), begun != 0 && now > begun ? static_cast<float>(now - begun) : 1.0f);
+}
+
+__device__ inline bool launches(const Control& control, int items) {
+    switch (control.rule) {
+        case FLAT: return false;
+        case ALWAYS: return true;
+        case THRESHOLD: return items >= control.threshold;
+        default: return items >= control.least && worth_launching(control.costs, recent_pace(control), control.untried, seen(control.waiting), turn_in_warp(), items);
+    }
+}
+
+// A child block's end. (The first to come to a window empties it; what others add at that moment may be lost, which a mean bears.)
+__device__ inline void count_end(Control& control, u64 begin) {
+    const u64 now = time_ns(), number = now >> control.window_log2, word = (1ull << ENDED_SHIFT) + (now - begin);
+    const u32 slot = number % WINDOWS;
+    if (seen(control.number[slot]) != number && atomicExch(&control.number[slot], number) != number) atomicExch(&control.window[slot], 0ull);
+    atomicAdd(&control.window[slot], word);
+    atomicAdd(&control.total, word);
+    atomicSub(&control.waiting, 1);
+}
+
+template <class Item>
+__global__ void child(Control* control, Item item, int items) {
+    const bool first = threadIdx.x == 0;
+    const u64 begin = first ? time_ns() : 0;
+    if (first && seen(control->begun_ns) == 0) atomicCAS(&control->begun_ns, 0ull, begin);
+    const int i = blockIdx.x * CHILD_THREADS + threadIdx.x;
+    if (i < items) item(i);
+    __syncwarp();
+    if (first) count_end(*control, begin);
+}
+
+// A launch site: item(0), item(1), ... of a parent thread, by a child grid or by itself.
+template <class Item>
+__device__ void each(Control* control, int items, Item item) {
+    if (items <= 0) return;
+    if (launches(*control, items)) {
+        const int blocks = (items + CHILD_THREADS - 1) / CHILD_THREADS;
+        atomicAdd(&control->waiting, blocks);
+        SPAWN_CHILD(child<Item>, blocks, CHILD_THREADS, control, item, items);
+        if (cudaGetLastError() == cudaSuccess) {
+            atomicAdd(&control->launched, 1u);
+            return;
+        }
+        atomicSub(&control->waiting, blocks);  // too many are pending
+        atomicAdd(&control->refused, 1u);
+    }
+    atomicAdd(&control->kept, 1u);
+    for (int i = 0; i < items; ++i) item(i);
+}
+
+}  // namespace spawn

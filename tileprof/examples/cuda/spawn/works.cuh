@@ -1,0 +1,210 @@
+// The programs: parent kernels whose threads have items of work, and what an item is. Results are whole numbers that no order changes.
+#pragma once
+
+#include "spawn.cuh"
+
+namespace works {
+
+using spawn::Control;
+
+constexpr int FAR = 0x3FFFFFFF;
+
+__device__ inline int thread_number() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
+
+// Breadth-first search and shortest paths: a round for each frontier, a thread for each of its vertices, an item for each edge.
+struct Edges {
+    const int *first, *target, *weight;
+};
+
+struct Relax {
+    const int *target, *weight;  // of the vertex's edges
+    int* distance;
+    int* mark;       // the round in which a vertex was put into the next frontier
+    int* frontier;   // the next
+    int* size;
+    int reached, round;
+    bool weighted;
+
+    __device__ void operator()(int i) const {
+        const int to = target[i], away = reached + (weighted ? weight[i] : 1);
+        if (atomicMin(&distance[to], away) > away && atomicExch(&mark[to], round) != round) frontier[atomicAdd(size, 1)] = to;
+    }
+};
+
+__global__ void search(Control* control, Edges edges, const int* frontier, int count, int* distance, int* mark, int* next, int* size, int round, bool weighted) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const int v = frontier[number], begin = edges.first[v];
+    const Relax relax = {edges.target + begin, edges.weight + begin, distance, mark, next, size, spawn::seen(distance[v]), round, weighted};
+    spawn::each(control, edges.first[v + 1] - begin, relax);
+}
+
+// Colouring after Jones and Plassmann: who has the highest priority of its neighbours without a colour takes the lowest colour that none of them has.
+struct Beaten {
+    const int *target, *colour;
+    int* wins;  // of the vertex
+    int v;
+
+    __device__ static unsigned priority(int v) { return static_cast<unsigned>(v) * 2654435761u; }  // odd: no two are equal
+    __device__ void operator()(int i) const {
+        const int to = target[i];
+        if (colour[to] < 0 && priority(to) > priority(v)) *wins = 0;
+    }
+};
+
+struct Taken {
+    const int *target, *colour;
+    unsigned* mask;  // of the vertex, COLOUR_WORDS
+
+    __device__ void operator()(int i) const {
+        const int other = colour[target[i]];
+        if (other >= 0) atomicOr(mask + other / 32, 1u << other % 32);
+    }
+};
+
+constexpr int COLOUR_WORDS = 32;
+
+__global__ void contest(Control* control, Edges edges, int vertices, const int* colour, int* wins) {
+    const int v = thread_number();
+    if (v >= vertices || colour[v] >= 0) return;
+    const int begin = edges.first[v];
+    spawn::each(control, edges.first[v + 1] - begin, Beaten{edges.target + begin, colour, wins + v, v});
+}
+
+__global__ void gather(Control* control, Edges edges, int vertices, const int* colour, const int* wins, unsigned* masks) {
+    const int v = thread_number();
+    if (v >= vertices || colour[v] >= 0 || !wins[v]) return;
+    const int begin = edges.first[v];
+    spawn::each(control, edges.first[v + 1] - begin, Taken{edges.target + begin, colour, masks + COLOUR_WORDS * v});
+}
+
+__global__ void settle(int vertices, int* colour, int* wins, const unsigned* masks, int* left) {
+    const int v = thread_number();
+    if (v >= vertices || colour[v] >= 0) return;
+    if (wins[v]) {
+        int lowest = 0;
+        while (lowest < 32 * COLOUR_WORDS - 1 && (masks[COLOUR_WORDS * v + lowest / 32] >> lowest % 32 & 1)) ++lowest;
+        colour[v] = lowest;
+    } else {
+        wins[v] = 1;
+        atomicAdd(left, 1);
+    }
+}
+
+// Mandelbrot: a thread for each tile of pixels looks at the tile's edge; where it is not of one colour, the pixels inside are its items.
+constexpr int MOST_STEPS = 512;
+
+struct Plane {
+    int width, tile;
+    float left, low, step;
+
+    __device__ int steps(int x, int y) const {
+        const float re = left + step * static_cast<float>(x), im = low + step * static_cast<float>(y);
+        float a = re, b = im;
+        for (int n = 0; n < MOST_STEPS; ++n) {
+            const float aa = a * a, bb = b * b;
+            if (aa + bb > 4.0f) return n;
+            b = 2.0f * a * b + im;
+            a = aa - bb + re;
+        }
+        return MOST_STEPS;
+    }
+};
+
+struct Pixel {
+    Plane plane;
+    int x, y, fill;  // where the tile begins; its colour, or -1
+    int* image;
+
+    __device__ void operator()(int i) const {
+        const int side = plane.tile - 2, px = x + 1 + i % side, py = y + 1 + i / side;
+        image[py * plane.width + px] = plane.steps(px, py);
+    }
+};
+
+__global__ void mandelbrot(Control* control, Plane plane, int* image) {
+    const int across = plane.width / plane.tile, number = thread_number();
+    if (number >= across * across) return;
+    const int x = number % across * plane.tile, y = number / across * plane.tile, last = plane.tile - 1;
+    int common = -1;
+    bool same = true;
+    for (int i = 0; i < 4 * last; ++i) {
+        const int side = i / last, at = i % last;
+        const int px = x + (side == 0 ? at : side == 1 ? last : side == 2 ? last - at : 0);
+        const int py = y + (side == 0 ? 0 : side == 1 ? at : side == 2 ? last : last - at);
+        const int found = plane.steps(px, py);
+        image[py * plane.width + px] = found;
+        same = same && (i == 0 || found == common);
+        common = found;
+    }
+    if (same) {
+        for (int i = 0; i < (plane.tile - 2) * (plane.tile - 2); ++i)
+            image[(y + 1 + i / (plane.tile - 2)) * plane.width + x + 1 + i % (plane.tile - 2)] = common;
+    } else {
+        spawn::each(control, (plane.tile - 2) * (plane.tile - 2), Pixel{plane, x, y, -1, image});
+    }
+}
+
+// A join: a thread for each row that probes, an item for each row that matches. A pair's place in the result is known beforehand.
+struct Match {
+    const int* rows;
+    int* out;
+    int row;
+
+    __device__ void operator()(int i) const { out[i] = (row * 31 + rows[i]) ^ row >> 3; }
+};
+
+__global__ void join(Control* control, const int* key, int count, const int* first, const int* rows, const int* place, int* out) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const int begin = first[key[number]];
+    spawn::each(control, first[key[number] + 1] - begin, Match{rows + begin, out + place[number], number});
+}
+
+// Adaptive refinement: a thread for each cell of a level; where the field is steep the cell is divided, and its parts, the items, are computed and belong to the next level.
+struct Field {
+    int side;  // of the finest level
+
+    __device__ int value(int x, int y) const {  // three ridges, in whole numbers
+        const long long a = 2ll * x - side, b = 2ll * y - side, r = (a * a + b * b) / side;
+        const long long ring = r - side / 3, line = a + b / 2, other = a * 2 - b + side / 4;
+        const auto steep = [&](long long d) { return static_cast<int>(side * 64ll / (1 + (d < 0 ? -d : d))); };
+        return steep(ring) + steep(line) + steep(other);
+    }
+};
+
+struct Cell {
+    int x, y;
+};
+
+struct Refine {
+    Field field;
+    Cell corner;
+    int parts, size;  // along a side, and each of them
+    Cell* next;       // from this cell's place on
+    unsigned long long* sum;
+
+    __device__ void operator()(int i) const {
+        const Cell part = {corner.x + i % parts * size, corner.y + i / parts * size};
+        next[i] = part;
+        unsigned total = 0;
+        for (int n = 0; n < 16; ++n) total += static_cast<unsigned>(field.value(part.x + size * (n % 4) / 4, part.y + size * (n / 4) / 4)) * (n + 1);
+        atomicAdd(sum, static_cast<unsigned long long>(total));
+    }
+};
+
+__global__ void refine(Control* control, Field field, const Cell* cells, int count, int size, int parts, int steep, Cell* next, int* made, unsigned long long* sum) {
+    const int number = thread_number();
+    if (number >= count) return;
+    const Cell cell = cells[number];
+    int most = 0, least = FAR;
+    for (int i = 0; i < 9; ++i) {
+        const int value = field.value(cell.x + size * (i % 3) / 2, cell.y + size * (i / 3) / 2);
+        most = value > most ? value : most, least = value < least ? value : least;
+    }
+    if (most - least < steep) return;
+    const int place = atomicAdd(made, parts * parts);
+    spawn::each(control, parts * parts, Refine{field, cell, parts, size / parts, next + place, sum});
+}
+
+}  // namespace works
