@@ -2,13 +2,14 @@
 
 A workload is a sequence of parent kernels (*rounds*); each of their threads has some items of work, which it does one after the other
 (*inline*) or hands to a child grid, a thread an item (CUDA dynamic parallelism). Threads of a warp that launch do so
-together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive, and its other threads
-do their items. Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child
+together: the warp stands still for ``launch_ns`` and ``another_ns`` a launch, then all its grids arrive, or, with ``serve_ns``, are served one
+after the other with those of the whole GPU, and its other threads do their items. Parent and child tiles share the GPU's blocks and threads, parents first; at most ``queues`` child
 grids are in execution, the others wait in order of arrival. A round ends when all its tiles and all child tiles have ended.
 
 Source: Tang et al., "Controlled Kernel Launch for Dynamic Parallelism in GPUs", HPCA 2017, doi:10.1109/HPCA.2017.14 (SPAWN). Its
 rule: launch where ``overhead + (tiles in the queue + own tiles) / throughput < items x time of a child warp``, throughput and time
-being those of child tiles so far (the paper averages over windows of 1,024 cycles, we over all that ran). It is asked where the
+being those of child tiles: all that ended over the time in which any ran, or, with ``window_ns`` (the paper has 1,024 cycles), the mean number
+that ran at a time in the last whole window, over the mean time of all that ended. It is asked where the
 program as written would launch. What it does before the first child has ended we do not know: see ``prior``.
 
 Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
@@ -58,7 +59,8 @@ class Spawning:
     The defaults are a K20c, whose launches were measured for GPGPU-Sim (``-cdp_latency``: 20,000 cycles for a warp that launches
     and 1,700 more for each of its launches, with the call for the parameter buffer; here at 706 MHz): 13 SMs of at most 16 blocks and 2,048
     threads. Parents of 256 and children of 32 threads are those of dragon_li, the benchmarks of Wang and Yalamanchili
-    (IISWC 2014). ``gap_ns`` is assumed. Nothing here was measured on a GPU of today.
+    (IISWC 2014). ``gap_ns`` is assumed. Of an H200: ``launch_ns`` 45,000, ``another_ns`` 400 and ``serve_ns`` 400 were
+    measured (docs/spawn.md), with 4,224 slots and 270,336 threads.
     """
 
     slots: int = field(default=13 * 16, metadata={"meaning": "blocks that the GPU holds", "least": 1})
@@ -68,6 +70,12 @@ class Spawning:
     warp: int = field(default=32, metadata={"meaning": "threads that launch together", "least": 1})
     launch_ns: float = field(default=28_300.0, metadata={"meaning": "for a warp to launch at all", "least": 0})
     another_ns: float = field(default=2_400.0, metadata={"meaning": "more for each of its launches", "least": 0})
+    serve_ns: float = field(
+        default=0.0, metadata={"meaning": "for each launch of the whole GPU, one after the other", "least": 0}
+    )
+    window_ns: float = field(
+        default=0.0, metadata={"meaning": "of time over which children are counted, 0: all of it", "least": 0}
+    )
     queues: int = field(default=32, metadata={"meaning": "child grids in execution at a time", "least": 1})
     gap_ns: float = field(default=7_000.0, metadata={"meaning": "between rounds", "least": 0})
     prior: int = field(
@@ -158,8 +166,10 @@ _PARENT, _CURRENT, _RUNNING, _HELD, _ROOM, _QUEUED, _CHILDREN, _ENDED, _ACTIVE, 
 child tiles ended, grids in execution, grids that have entered execution, grids arrived, first grid with tiles to start, events.
 """
 
-_BUSY, _SINCE, _LIVED = range(3)
-"""Times: in which some child tile ran, since when one does, of all child tiles that have ended."""
+_BUSY, _SINCE, _LIVED, _SERVED, _AREA, _TICKED, _CLOSES, _MEAN = range(8)
+"""Times: in which some child tile ran, since when one does, of all child tiles that have ended; when the last launch has been served. Of the
+window: child tiles times time so far, until when, when it ends, and how many ran at a time in the one before.
+"""
 
 
 class _State(NamedTuple):
@@ -190,6 +200,8 @@ class _Costs(NamedTuple):
     warp: int
     launch_ns: float
     another_ns: float
+    serve_ns: float
+    window_ns: float
     queues: int
     gap_ns: float
     prior: int
@@ -200,14 +212,16 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     o, n = options, len(work.items)
     costs = _Costs(
         float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp),
-        float(o.launch_ns), float(o.another_ns), int(o.queues), float(o.gap_ns), int(o.prior),
+        float(o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns),
+        int(o.prior),
     )  # fmt: skip
     z = _State(
-        np.zeros(13, np.int64), np.zeros(3), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
+        np.zeros(13, np.int64), np.zeros(8), np.empty(o.slots + n + 2), np.empty(o.slots + n + 2, np.int64),
         np.empty(o.slots, np.int64), np.arange(o.slots), np.empty(n + 1, np.int64), np.zeros(n, np.int64),
         np.zeros(n, np.int64), np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan),
     )  # fmt: skip
     z.c[_HELD], z.c[_ROOM] = o.slots, o.resident
+    z.ns[_CLOSES] = o.window_ns
     return Ran(_run(work.round_at, work.items, work.item_ns, costs, z, policy, threshold), z.took, z.estimate)
 
 
@@ -269,6 +283,7 @@ def _happens(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> 
     z.c[_QUEUED] -= 1
     z.c[_ENDED] += 1
     z.ns[_LIVED] += o.child_ns + item_ns[grid]
+    _tick(z, o, now)
     z.c[_CHILDREN] -= 1
     if z.c[_CHILDREN] == 0:
         z.ns[_BUSY] += now - z.ns[_SINCE]
@@ -290,6 +305,23 @@ def _start(z: _State, what: int, threads: int, until: float) -> None:
 
 
 @internal
+def _tick(z: _State, o: _Costs, now: float) -> None:
+    """Before the number of child tiles that run changes, or is asked for: count them over the window."""
+    if o.window_ns <= 0:
+        return
+    running = float(z.c[_CHILDREN])
+    if now >= z.ns[_CLOSES]:
+        skipped = np.floor((now - z.ns[_CLOSES]) / o.window_ns)
+        area = z.ns[_AREA] + running * (z.ns[_CLOSES] - z.ns[_TICKED])
+        z.ns[_MEAN] = running if skipped > 0 else area / o.window_ns
+        z.ns[_TICKED] = z.ns[_CLOSES] + skipped * o.window_ns
+        z.ns[_CLOSES] = z.ns[_TICKED] + o.window_ns
+        z.ns[_AREA] = 0.0
+    z.ns[_AREA] += running * (now - z.ns[_TICKED])
+    z.ns[_TICKED] = now
+
+
+@internal
 def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float) -> None:
     grid = z.arrived[z.c[_FRONT]]
     z.to_start[grid] -= 1
@@ -297,6 +329,7 @@ def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float)
         z.c[_FRONT] += 1
     if z.c[_CHILDREN] == 0:
         z.ns[_SINCE] = now
+    _tick(z, o, now)
     z.c[_CHILDREN] += 1
     _start(z, grid, o.child, now + o.child_ns + item_ns[grid])
 
@@ -330,7 +363,8 @@ def _parent_life(
         spent = o.base_ns + (o.launch_ns + launches * o.another_ns if launches > 0 else 0.0)
         for t in range(first, last):
             if items[t] > 0 and z.to_end[t] > 0:
-                _schedule(z, now + spent, o.slots + t)
+                z.ns[_SERVED] = max(now + spent, z.ns[_SERVED] + o.serve_ns)
+                _schedule(z, z.ns[_SERVED] if o.serve_ns > 0 else now + spent, o.slots + t)
         life = max(life, spent + inline_ns)
         z.c[_PARENT] = last
     return life
@@ -348,5 +382,8 @@ def _estimate(z: _State, o: _Costs, items: int, item_ns: float, launches: int, n
         busy = z.ns[_BUSY] + (now - z.ns[_SINCE] if z.c[_CHILDREN] > 0 else 0.0)
         each = busy / z.c[_ENDED]
         warp_ns = z.ns[_LIVED] / z.c[_ENDED]
+        if o.window_ns > 0:
+            _tick(z, o, now)
+            each = warp_ns / max(z.ns[_MEAN], 1.0)
     expected = o.launch_ns + (launches + 1) * o.another_ns + (z.c[_QUEUED] + own) * each
     return expected, items * warp_ns

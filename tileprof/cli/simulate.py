@@ -194,8 +194,8 @@ def _schedules(
     schedules = []
     for number, (name, chosen) in enumerate(wanted, 1):
         try:
-            with steps() as say:
-                say(f"simulating {name} ({number} of {len(wanted)}){first_time()}")
+            with steps() as step:
+                step(f"simulating {name} ({number} of {len(wanted)}){first_time()}")
                 schedules.append(simulator.run(chosen, name))
         except UserError as refused:
             if all_asked:

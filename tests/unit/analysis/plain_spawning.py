@@ -31,7 +31,9 @@ class Plain:
         self.events: list[Event] = []
         self.free, self.room = options.slots, options.resident
         self.children = self.ended = 0
-        self.busy_ns = self.since = self.lived_ns = self.now = 0.0
+        self.busy_ns = self.since = self.lived_ns = self.now = self.served = 0.0
+        self.ran: list[tuple[float, int]] = [(0.0, 0)]
+        """From when on so many child tiles ran."""
 
     def run(self) -> Ran:
         o = self.options
@@ -72,6 +74,7 @@ class Plain:
             self.ended += 1
             self.lived_ns += self.child_ns(grid)
             self.children -= 1
+            self.ran.append((self.now, self.children))
             if self.children == 0:
                 self.busy_ns += self.now - self.since
             self.left[grid] -= 1
@@ -83,6 +86,7 @@ class Plain:
         if self.children == 0:
             self.since = self.now
         self.children += 1
+        self.ran.append((self.now, self.children))
         self.starts(self.options.child, self.child_ns(grid), 1, grid)
 
     def child_ns(self, grid: int) -> float:
@@ -110,7 +114,8 @@ class Plain:
                 inline_ns = max(inline_ns, float(n * self.work.item_ns[t]))
         spent = self.work.base_ns + (o.launch_ns + len(launching) * o.another_ns if launching else 0.0)
         for t in launching:
-            heapq.heappush(self.events, (self.now + spent, 2, t))
+            self.served = max(self.now + spent, self.served + o.serve_ns)
+            heapq.heappush(self.events, (self.served if o.serve_ns else self.now + spent, 2, t))
         return spent + inline_ns
 
     def estimates(self, t: int, launched: int) -> tuple[float, float]:
@@ -124,7 +129,20 @@ class Plain:
         if self.ended:
             each = (self.busy_ns + (self.now - self.since if self.children else 0.0)) / self.ended
             warp_ns = self.lived_ns / self.ended
+            if o.window_ns:
+                each = warp_ns / max(self.mean_running(), 1.0)
         return o.launch_ns + (launched + 1) * o.another_ns + (sum(self.left.values()) + own) * each, n * warp_ns
+
+    def mean_running(self) -> float:
+        """Child tiles at a time in the last whole window."""
+        window = self.options.window_ns
+        end = np.floor(self.now / window) * window
+        times = [*self.ran, (np.inf, 0)]
+        inside = (
+            running * max(0.0, min(later, end) - max(when, end - window))
+            for (when, running), (later, _) in pairwise(times)
+        )
+        return sum(inside) / window if end > 0 else 0.0
 
     def launches(self, n: int, expected: float, alone: float) -> bool:
         if self.policy in (FLAT, ALWAYS):

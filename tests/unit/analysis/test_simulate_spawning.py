@@ -34,6 +34,8 @@ options = st.builds(
     warp=st.integers(1, 3),
     launch_ns=costs,
     another_ns=costs,
+    serve_ns=costs,
+    window_ns=st.sampled_from([0.0, 4.0, 16.0]),
     queues=st.integers(1, 3),
     gap_ns=costs,
     prior=st.integers(0, 1),
@@ -63,6 +65,15 @@ def test_the_compiled_simulation_equals_the_plain_one(items, policy, threshold, 
 SMALL = Spawning(
     slots=2, resident=4, parent=2, child=2, warp=2, launch_ns=20.0, another_ns=3.0, queues=1, gap_ns=0.0, prior=0
 )
+
+
+def test_launches_of_the_whole_gpu_are_served_one_after_the_other():
+    work = spawns("two", [np.array([1, 1], np.int64)], 1.0, base_ns=1.0, child_ns=0.0)
+    options = Spawning(
+        slots=8, resident=8, parent=2, child=1, warp=1, launch_ns=10.0, another_ns=1.0, queues=8, gap_ns=0.0
+    )
+    assert run(work, options, ALWAYS).time_ns == 1 + 11 + 1
+    assert run(work, replace(options, serve_ns=5.0), ALWAYS).time_ns == 1 + 11 + 5 + 1
 
 
 def test_flat_waits_for_the_longest_thread_and_children_share_the_slots():

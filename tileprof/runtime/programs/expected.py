@@ -56,7 +56,7 @@ class Constants:
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
         origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.275, product=1.09, attention=3.5, finish=2.4,
+        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.128, product=1.09, attention=3.5, finish=2.4,
     ),
 }  # fmt: skip
 """By the name of `tileprof.devices`."""

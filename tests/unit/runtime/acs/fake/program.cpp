@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
                 kernel();
             } else if (choice == 30) {
                 uint64_t to = view(&words), from = view(&words);
-                if (to + words * 4 <= from || from + words * 4 <= to) CHECK(on_device(to / 512 * 512, from, 512, stream));
+                if (to + 512 <= from || from + 512 <= to) CHECK(on_device(to / 512 * 512, from, 512, stream));
             } else if (choice == 31) {
                 CHECK(fill(view(&words), 7, 512, stream));
                 CHECK(fill_words(view(&words), 9, 128, stream));
