@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MOST_TILES = 4_000_000
 """Longer programs are not simulated for guidance: one schedule takes about a second per million tiles."""
 
+MOST_SPREAD = 20_000
+"""Launches; placing one on streams takes 0.1 ms."""
+
 APART = "graph:dependencies=1"
 SPREAD = "acs-sw:events=1"
 
@@ -41,6 +44,8 @@ def simulated_times(report: Report, simulator: Simulator) -> dict[str, float]:
         return {}
     times: dict[str, float] = {}
     for name in _LABELS if report.dependencies_known else ("graph",):
+        if name == SPREAD and p.launches > MOST_SPREAD:
+            continue
         try:
             schedule = simulator.run(scheduler(in_a_graph(simulator) if name == "pdl" else name), name)
         except UserError:  # a cluster larger than a foreign GPU, say: `simulate` tells why
