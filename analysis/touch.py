@@ -56,6 +56,13 @@ class Access:
     atomic: Touch | None
 
 
+def too_many_runs(runs: int) -> TraceError:
+    return TraceError(
+        f"the tiles of a launch touch {runs:,} separate runs of bytes; at most {MOST_RUNS:,} are told apart: "
+        "record it again at a coarser granule"
+    )
+
+
 def access(number: int, footprint: Footprint, bindings: tuple[tuple[int, int], ...]) -> Access:
     """The access of a footprint whose operand slots are bound to one buffer: ``(slot, offset)`` pairs."""
     slots = np.array([slot for slot, _ in bindings], np.int32)
@@ -113,10 +120,7 @@ def _flatten(
     count_1 = np.where(stride_1 == 0, 1, count_1)  # the same bytes again
     runs = int((inner.astype(np.float64) * count_1).sum())
     if runs > MOST_RUNS:
-        raise TraceError(
-            f"the tiles of a launch touch {runs:,} separate runs of bytes; at most {MOST_RUNS:,} are told apart: "
-            "record it again at a coarser granule"
-        )
+        raise too_many_runs(runs)
     owner, place = ragged(inner * count_1)
     lo = offset[owner] + (place % inner[owner]) * stride_0[owner] + (place // inner[owner]) * stride_1[owner]
     hi = lo + length[owner]

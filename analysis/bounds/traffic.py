@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.analysis.touch import MOST_RUNS, too_many_runs
 from tileprof.arrays import boxes, intervals
 from tileprof.trace.footprint import READ, WRITE, Boxes
 from tileprof.trace.schema import NEVER
@@ -85,19 +87,28 @@ def distinct_bytes(trace: Trace) -> NDArray[np.float64]:
 
 
 def covered(boxes: Boxes, rows: NDArray[np.bool_]) -> Ranges:
-    """The union of the chosen boxes. Boxes that many tiles share are expanded once."""
+    """The union of the chosen boxes. Boxes that many tiles share are expanded once.
+
+    Raises `TraceError` where they are more runs than `MOST_RUNS`: a small file may claim any number.
+    """
     columns = [
         np.asarray(c, np.int64)[rows]
         for c in (boxes.offset, boxes.length, boxes.count_0, boxes.stride_0, boxes.count_1, boxes.stride_1)
     ]
+    for count, stride in ((2, 3), (4, 5)):
+        columns[count] = np.where(columns[stride] == 0, 1, columns[count])  # the same bytes again
     table = np.unique(np.stack(columns, axis=1), axis=0)
     _lengthen(table, table[:, 3] == table[:, 1], count=2)
     _lengthen(table, (table[:, 2] == 1) & (table[:, 5] == table[:, 1]), count=4)
     runs = table[:, 2] * table[:, 4]
-    parts: Ranges = NONE
+    if (table[:, 2].astype(np.float64) * table[:, 4]).sum() > MOST_RUNS:
+        raise too_many_runs(int(runs.astype(object).sum()))
+    parts: list[Ranges] = []
     for chunk in np.split(table, np.flatnonzero(np.diff(np.cumsum(runs) // _RUNS_AT_ONCE)) + 1):
-        parts = union(parts, _expanded(chunk))
-    return parts
+        parts.append(union(NONE, _expanded(chunk)))
+        while len(parts) > 1 and len(parts[-2]) <= len(parts[-1]):  # what is merged at least doubles
+            parts[-2:] = [union(parts[-2], parts[-1])]
+    return reduce(union, reversed(parts), NONE)
 
 
 def _lengthen(table: NDArray[np.int64], dense: NDArray[np.bool_], count: int) -> None:

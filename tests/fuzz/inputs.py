@@ -205,7 +205,7 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
             return [kind, _draw_place(dice, manifest), dice.choice(JSON_VALUES)]
         case "name":
             table, column = dice.choice(NAME_COLUMNS)
-            return ["column" if dice.random() < 0.5 else "cell", table, column, dice.randrange(1000), _draw_name(dice)]
+            return ["column" if dice.random() < 0.5 else "cell", table, column, dice.randrange(1000), draw_name(dice)]
         case "folder":
             return [kind, table.name, dice.choice(FOLDERS)]
         case "call":
@@ -231,7 +231,7 @@ def _draw_trace(dice: random.Random, bases: Path, base: str) -> Operation:
             return [kind, table.name, dice.randrange(1_000_000), dice.randrange(256)]
 
 
-def _draw_name(dice: random.Random) -> str:
+def draw_name(dice: random.Random) -> str:
     """A word that a file may hold: pieces of code for other tools, and characters from all of Unicode."""
     pieces = [
         dice.choice(TEXTS)[:200]

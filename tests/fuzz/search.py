@@ -63,6 +63,8 @@ class Counts:
 
     def fault(self, fault: Fault) -> None:
         place = _place(fault["fault"])
+        if place.startswith("took longer"):  # says nothing of where
+            place += f", {fault['verb'][0]} of {json.dumps(fault['operations'])[:200]}"
         self.faults[place] += 1
         if self.faults[place] == 1:
             print(json.dumps({key: fault[key] for key in ("base", "operations", "verb")}))

@@ -1,6 +1,6 @@
 """Whatever happens around a recording, the program keeps its output and its exit code, and a trace is whole or says that it is not.
 
-TILEPROF_KILLS says how many random times are tried (default 4); the nightly run takes 200.
+TILEPROF_KILLS says how many random times are tried (default 4); the nightly run takes 200, and 20 sizes of a full disk.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,10 @@ import pytest
 from tileprof.trace import load, validate
 
 KILLS = int(os.environ.get("TILEPROF_KILLS", "4"))
+POINTS = range(1, 21) if KILLS >= 200 else (2, 9)
+"""Pages of 4 KiB that a small disk has."""
+
+GOLDEN = Path(__file__).parents[1] / "golden/gemm_pair.tileprof"
 
 PROGRAM = """
 import sys, time, torch
@@ -173,13 +178,89 @@ def test_an_output_folder_that_is_a_link_is_followed_and_a_linked_trace_is_not_r
     assert load(tmp_path / "real" / "run.tileprof").complete
 
 
-def test_of_several_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path) -> None:
+def test_of_six_recorders_on_one_output_one_wins_and_the_others_run_nothing(tmp_path: Path) -> None:
     script = program(tmp_path)
     command = [sys.executable, "-m", "tileprof.cli", "record", "-o", "run", "--", sys.executable, str(script)]
     several = [
-        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)
+        subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(6)
     ]
     ended = [(*process.communicate(timeout=250), process.returncode) for process in several]
-    assert sorted(code for _, _, code in ended) == [2, 2, 3]
-    assert [out for out, _, code in ended if code == 2] == [b"", b""]
+    assert sorted(code for _, _, code in ended) == [2, 2, 2, 2, 2, 3]
+    assert [out for out, _, code in ended if code == 2] == [b""] * 5
     assert validate(load(tmp_path / "run.tileprof")) == []
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_disk_that_is_full_after_any_number_of_pages_costs_the_trace_and_not_the_program(
+    tmp_path: Path, point: int
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    size = f"size={4 * point}k"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", disk], capture_output=True, check=False).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        ended = tileprof("record", "-o", disk / "run", "--", sys.executable, program(tmp_path), folder=tmp_path)
+        assert ended.returncode in (2, 3), "refused before the program, or the program's own"
+        assert ended.stdout.startswith(b"begin\n") == (ended.returncode == 3)
+        assert b"Traceback" not in ended.stderr
+        whole, part = disk / "run.tileprof", disk / "run.tileprof.partial"
+        assert whole.exists() or b"the disk is full" in ended.stderr
+        for path in filter(Path.exists, (whole, part)):
+            assert path == part or validate(load(path)) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_another_user_reads_a_trace_and_may_not_write_beside_it(tmp_path: Path) -> None:
+    """Root may write everywhere, so the user is ``nobody``, where the interpreter is not in a folder of root's own."""
+    if os.getuid() or shutil.which("setpriv") is None:
+        pytest.skip("needs root, to become another user")
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]
+    if subprocess.run([*user, "-c", "import tileprof"], capture_output=True, check=False).returncode:
+        pytest.skip("another user cannot start this interpreter")
+    shutil.copytree(GOLDEN, tmp_path / "run.tileprof")
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    view = [*user, "-m", "tileprof.cli", "export", "--format", "graphml", "-o", "out", "run.tileprof"]
+    ended = subprocess.run(view, cwd=tmp_path, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (2, 1), ended.stderr
+    assert b"permission" in ended.stderr.lower()
+
+
+@pytest.mark.parametrize("way", ["closed", "unread"])
+def test_a_stdout_that_nobody_reads_is_the_programs_own_matter(tmp_path: Path, way: str) -> None:
+    script = program(tmp_path)
+    shell = {"closed": "{} >&-", "unread": "{} | true; exit ${{PIPESTATUS[0]}}"}[way]
+    plain, recorded = (
+        subprocess.run(["bash", "-c", shell.format(command)], cwd=tmp_path, capture_output=True, check=False)
+        for command in (
+            f"{sys.executable} {script}",
+            f"{sys.executable} -m tileprof.cli record -- {sys.executable} {script}",
+        )
+    )
+    assert recorded.returncode == plain.returncode
+    assert of_the_program(recorded.stderr) == plain.stderr.splitlines()
+    written = [tmp_path / name for name in ("infer.tileprof", "infer.tileprof.partial") if (tmp_path / name).exists()]
+    assert [validate(load(path)) for path in written] == [[]]
+
+
+def test_two_processes_with_a_cold_cache_build_once_and_both_run(tmp_path: Path) -> None:
+    """Of what is compiled at first use; a slow build is played by one that sleeps."""
+    code = (
+        "import sys, time, pathlib\n"
+        "from tileprof import building\n"
+        "def make(work):\n"
+        "    time.sleep(1)\n"
+        "    (work / 'made').write_text(str(time.time_ns()))\n"
+        "folder = building.kept(pathlib.Path('cache/key'), ('made',), make, 'a test')\n"
+        "print((folder / 'made').read_text())\n"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    ended = [(*process.communicate(timeout=100), process.returncode) for process in both]
+    assert [(code, err) for _, err, code in ended] == [(0, b"")] * 2
+    assert ended[0][0] == ended[1][0], "both use the build that came first"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["key"], "nothing half made is left"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import json
+import random
 import shutil
 import subprocess
 import unicodedata
@@ -12,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.fuzz.inputs import draw_name
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.cli import main
 
@@ -116,3 +118,24 @@ def test_pages_hold_no_element_from_a_name(trace: Path) -> None:
     found.feed(page.read_text())
     expected.feed(other.read_text())
     assert (found.tags, found.handlers) == (expected.tags, expected.handlers)
+
+
+@pytest.fixture
+def written() -> None:
+    """Each test opens pages of its own."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_browser_runs_nothing_and_complains_of_nothing_whatever_the_names_are(tab, tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    kernel, op, module, note = ("".join(draw_name(dice) for _ in range(6)) + dice.choice(NAMES) for _ in range(4))
+    path = tmp_path / "named.tileprof"
+    write_mlp(path, layers=2, kernel=kernel, op=op, module=module, note=note, device="H200")
+    page = tmp_path / "page.html"
+    assert main(["view", "--quick", "-o", str(page), str(path)]) == 0
+    view = tab(path=page)
+    for place in ("#pair=0,1", "#launch=1", "#view=timeline", "#view=gain", "#view=matrix"):
+        view.ask("(place) => { location.hash = place; }", place)
+        view.page.wait_for_timeout(50)
+    assert view.ask("() => document.querySelectorAll('img, iframe, object, embed').length") == 0
+    assert view.ask("() => document.scripts.length") == page.read_text().count("</script>")

@@ -168,6 +168,7 @@ function drawCoarse(c, { counts, rows, columns }, colour) {
 
 // A sparse cell must not vanish: one edge in a thousand tiles is still a third of full colour.
 function paint(c, counts, wide, high, full, colour, [x, y, w, h]) {
+  if (!(wide > 0 && high > 0)) return; // a part of no cells, while the pair changes
   const rgb = [1, 3, 5].map((k) => parseInt(colour.slice(k, k + 2), 16));
   const image = new ImageData(wide, high);
   for (let i = 0; i < counts.length; i++) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -30,7 +31,7 @@ from tileprof.runtime.compile.aten import (
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.convnet.network import INPUT, Average, Convolution, Layer, Maximum, Network, Norm, Windows
 from tileprof.runtime.convnet.plan import planned
-from tileprof.runtime.convnet.runner import NetworkRunner
+from tileprof.runtime.convnet.runner import NetworkRunner, timed_run
 from tileprof.runtime.convnet.tiling import WINDOW
 
 LOG: Final = logging.getLogger("tileprof.compile")
@@ -361,6 +362,7 @@ def _region(net: _Growing) -> Region:
         build=lambda device: NetworkRunner(network, device, size),
         folded=tuple(range(1, len(inputs))),
         what=network,
+        timed=partial(timed_run, network, size),
     )
 
 

@@ -49,12 +49,6 @@ __device__ __forceinline__ void multiply_add_16x8x16(float (&sums)[4], u32 a0, u
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) {
-    s32 before;
-    asm volatile("atom.relaxed.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
-    return before;
-}
-
 // A barrier at which some threads wait and others only arrive.
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 threads) { asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 

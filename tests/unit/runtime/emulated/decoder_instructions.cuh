@@ -36,7 +36,7 @@ inline float from_lane(float mine, u32 lane) {
 }
 
 inline float __shfl_xor_sync(unsigned, float mine, int other) { return from_lane(mine, threadIdx.x % 32 ^ other); }
-inline int __shfl_sync(unsigned, int mine, int) { return static_cast<int>(machine::first(mine)); }
+inline int __shfl_sync(unsigned, int mine, int) { return static_cast<int>(machine::from_lane(static_cast<unsigned>(mine), 0)); }
 inline float __shfl_sync(unsigned, float mine, int lane) { return from_lane(mine, lane); }
 
 inline const int UNCHANGED = 0;
@@ -58,12 +58,6 @@ inline void load_relaxed_gpu_u32x4(uint4& value, const void* address, bool when)
 inline void load_relaxed_gpu_u32x2(uint2& value, const void* address, bool when) { load_relaxed_words<2>(&value, address, when); }
 inline void load_relaxed_gpu_u32(u32& value, const void* address, bool when) { load_relaxed_words<1>(&value, address, when); }
 inline void store_relaxed_gpu_u32(u32* address, u32 value) { machine::hold(address, &value, sizeof value); }
-
-inline s32 fetch_add_relaxed_gpu_s32(s32* address, s32 value) {
-    const s32 before = *address;
-    *address += value;
-    return before;
-}
 
 inline void multiply_add_16x8x16(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     Shown* const lanes = shown_by_warp();

@@ -23,7 +23,7 @@ from tileprof.runtime.prefill.find import prefills, shape_of
 
 SIZES = {
     "hidden_size": 128,
-    "intermediate_size": 192,
+    "intermediate_size": 256,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -64,7 +64,7 @@ def test_a_prefill_is_one_region_that_the_backend_takes(name):
     assert not {ATEN.mm.default, ATEN.index.Tensor, ATEN.where.self, ATEN.mean.dim} & set(left)
     shape = shape_of(matched(region.outputs[-1], prefill=True))
     assert (shape.batch, shape.length, shape.layers, shape.cache) == (batch, length, 2, length if cached else 0)
-    assert (shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary) == (128, 192, 4, 2, 96)
+    assert (shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary) == (128, 256, 4, 2, 96)
 
 
 def causal_flag(graph: fx.Graph) -> None:
