@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,18 +199,29 @@ class Draft:
             trigger=np.array(self.trigger, np.float64),
             overhead_ns=np.array(self.overhead_ns, np.float64),
             signal_ns=np.broadcast_to(np.asarray(self.signal_ns, np.float64), (self.launches,)).copy(),
-            period_ns=self.period_ns,
-            lanes=self.lanes,
-            lane_ns=self.lane_ns,
-            greedy=self.greedy,
-            window=self.window,
-            in_order=self.in_order,
-            deciding=self.deciding,
-            nodes=self.nodes,
-            queues=self.queues,
+            period_ns=float(self.period_ns),
+            lanes=int(self.lanes),
+            lane_ns=float(self.lane_ns),
+            greedy=bool(self.greedy),
+            window=int(self.window),
+            in_order=bool(self.in_order),
+            deciding=_with_declared_types(self.deciding),
+            nodes=_with_declared_types(self.nodes),
+            queues=_with_declared_types(self.queues),
             queue=np.array(self.queue, np.int64),
             urgency=np.array(self.urgency, np.int64),
         )
+
+
+Limits = TypeVar("Limits", Deciding, Nodes, Queues)
+
+
+def _with_declared_types(limits: Limits) -> Limits:
+    """The same numbers as the types that their fields declare: the engine is compiled once per type of plan, which takes half a
+    minute, and a 0 where another scheduler has 0.0 is another type.
+    """
+    types = get_type_hints(type(limits))
+    return limits._replace(**{name: types[name](getattr(limits, name)) for name in limits._fields})
 
 
 def _waiting(sources: Sequence[set[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import typeof
 
 from tests.unit.analysis import plain_engine as reference
 from tests.unit.analysis.fakes import all_to_all, block, durations, graph, list_oracle, one_to_one, random_graphs
@@ -184,3 +185,9 @@ def test_a_launch_that_opens_by_a_dispatch_comes_after_what_was_ready_then():
     p = problem(g, durations([[5.0], [5.0], [5.0]]), reuse=True, unknown_first=0.0)
     found = engine.run(p, successors(p), draft.plan(), room_of(2, 3))
     assert found.begin_ns.tolist() == [0, 5, 0]
+
+
+def test_plans_have_one_type_so_that_the_engine_is_compiled_once():
+    floats = Draft(1, period_ns=1.5, deciding=Deciding(1, 2.0, 3.0), nodes=Nodes(1, 2, 3.0), queues=Queues(1, 2.0))
+    integers = Draft(1, period_ns=0, lane_ns=3, deciding=Deciding(1, 2, 3), nodes=Nodes(1, 2, 3), queues=Queues(1, 2))
+    assert typeof(floats.plan()) == typeof(integers.plan()) == typeof(Draft(1).plan())
