@@ -94,7 +94,7 @@ def test_the_page_of_notebooks_names_every_notebook():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 175
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def anchors(page):
