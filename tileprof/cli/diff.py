@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from tileprof.cli.saying import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -48,9 +49,9 @@ def _run(options: Namespace) -> int:
     conditions = [condition(text, changes=True) for text in options.fail_if]
     traces = [load_trace(path) for path in (options.first, options.second)]
     sides = []
-    with steps() as say:
+    with steps() as step:
         for path, trace in zip((options.first, options.second), traces, strict=True):
-            say(f"reading {path}")
+            step(f"reading {path}")
             graph = build_graph(trace)
             sides.append((graph, build_report(graph)))
     comparison = compare(sides[0], sides[1])

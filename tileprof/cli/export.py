@@ -117,16 +117,16 @@ def _of_trace(options: Namespace) -> dict[str, str]:
     from tileprof.policy.verification.residency import blocked_producers  # noqa: PLC0415 - likewise
 
     trace = load_trace(options.source)
-    with steps() as say:
-        say("finding dependencies")
+    with steps() as step:
+        step("finding dependencies")
         graph = build_graph(trace)
     launches = launches_of(options, graph)
     if options.format in _OF_A_GRAPH:
         if options.policy or options.fuse:
             raise UserError(f"--format {options.format} shows the trace; it takes neither --policy nor --fuse")
         return graphml_files(graph, launches) if options.format == "graphml" else perfetto_files(graph, launches)
-    with steps() as say:
-        say(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
+    with steps() as step:
+        step(f"checking the policy{first_time()}" if options.policy else f"synthesising a policy{first_time()}")
         if options.policy:
             graph = operators.fitting(policies.load(options.policy), graph)
             policy = _sound(options, graph, launches)

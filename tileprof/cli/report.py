@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 from tileprof.cli.epilogs import devices
+from tileprof.cli.saying import say
 from tileprof.cli.verb import Verb
 from tileprof.errors import UserError
 
@@ -81,12 +82,12 @@ def _print(trace: Trace, options: Namespace) -> int:
     conditions = [condition(text, changes=False) for text in options.fail_if]
     device = get(options.device) if options.device else None
     machine = machine_of(trace, device, options.sms or 0, options.occupancy)
-    with steps() as say:
-        say("finding dependencies")
+    with steps() as step:
+        step("finding dependencies")
         graph = build_graph(trace)
-        say(f"bounding pairs of launches{first_time()}")
+        step(f"bounding pairs of launches{first_time()}")
         report = build_report(graph, machine)
-        say(f"simulating{first_time()}")
+        step(f"simulating{first_time()}")
         guidance = guide(report, Simulator(graph, machine))
         curves = Curves(graph)
     if options.json:

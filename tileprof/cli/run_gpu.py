@@ -129,8 +129,7 @@ def prepare(policy: Policy, name: str = AUTO, schedulers: Sequence[str] = TIMED[
 
     if torch.cuda.get_device_capability() != (9, 0) or not (name == AUTO or scheduler(name).persistent):
         return
-    torch.cuda.init()
-    torch.zeros(1, device="cuda")  # makes PyTorch's context the current one
+    torch.cuda.synchronize()  # makes PyTorch's context the current one
     with suppress(UserError):  # the kernel does not take these stages: others run them
         compile_for(policy, Chain.of_policy(policy), map(scheduler, schedulers), max_clusters)
 

@@ -146,12 +146,12 @@ def _one(options: Namespace, path: str) -> int:
     lives = life_model(options.durations)
     trace = load_trace(path)
     machine = machine_of(trace, get(options.device) if options.device else None, options.sms or 0, options.occupancy)
-    with steps() as say:
-        say("finding dependencies")
+    with steps() as step:
+        step("finding dependencies")
         graph = build_graph(trace)
         simulator = Simulator(graph, machine, lives)
         bounder = Bounder(graph, machine, lives.shortest(trace, machine, simulator.recorded))
-        say(f"simulating stream order{first_time()}")
+        step(f"simulating stream order{first_time()}")
         stream = simulator.run(SCHEDULERS["stream"])
     console = text.wide_terminal(plain=options.plain)
     table = None if options.json else ScheduleTable(console, [name for name, _ in wanted], stream)
@@ -159,12 +159,12 @@ def _one(options: Namespace, path: str) -> int:
         text.print_standing(console, trace)
         table.head()
     schedules = _schedules(simulator, wanted, table, all_asked=bool(options.scheduler))
-    with steps() as say:
-        say("bounding the program")
+    with steps() as step:
+        step("bounding the program")
         bounds = bounder.of(stream.time_ns)
         agrees = None if bounder.replayed else agreement(graph, stream, simulator.recorded)
         pairs = triggers(simulator) if any(name.split(":")[0] == "pdl" for name in options.scheduler) else None
-        say("simulating dependent pairs")
+        step("simulating dependent pairs")
         advice = _advice(graph, machine, simulator) if options.advice else None
     if table is not None:
         table.bounds(bounds)

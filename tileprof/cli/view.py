@@ -59,18 +59,18 @@ def _run(options: Namespace) -> int:
     from tileprof.viz import page, study, variants  # noqa: PLC0415 - likewise
 
     trace = load_trace(source)
-    with steps() as say:
-        say("finding dependencies")
+    with steps() as step:
+        step("finding dependencies")
         graph = build_graph(trace)
         policy = _overlay(options, graph) if options.policy else None
-        say(f"bounding pairs of launches{first_time()}")
+        step(f"bounding pairs of launches{first_time()}")
         report = build_report(graph)
         guidance = None if options.quick else guide(report, Simulator(graph))
-        say(f"simulating schedulers and other GPU sizes{first_time()}; --quick leaves this out")
+        step(f"simulating schedulers and other GPU sizes{first_time()}; --quick leaves this out")
         simulated = (None, ()) if options.quick else (study(graph), variants(graph))
         shown = graph, report, simulated[0], policy, simulated[1]
         if not options.serve:
-            say("writing the page")
+            step("writing the page")
             text = page(*shown, guidance=guidance)
     if options.serve:
         from tileprof.viz.serve import Answers  # noqa: PLC0415 - not needed for pages in files
