@@ -171,6 +171,7 @@ def test_the_command_runs_a_policy_on_the_gpu_and_compares(monkeypatch, tmp_path
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "a pretended GPU")
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
+    monkeypatch.setattr("tileprof.cli.run_gpu._times", lambda *_: [])  # needs events of a GPU
     PAIR.policy().save(tmp_path / "p.json")
     assert run(tmp_path / "p.json") == 0
     said = capsys.readouterr().out
