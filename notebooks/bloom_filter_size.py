@@ -32,6 +32,7 @@ from IPython.display import Markdown
 
 import tileprof
 from tileprof.analysis import build_graph
+from tileprof.analysis.simulate.scheduler import option
 from tileprof.analysis.simulate import Simulator, scheduler
 from tileprof.analysis.simulate.bloom import count
 from tileprof.analysis.simulate.schedulers.bloom import DataflowBloom
@@ -72,8 +73,8 @@ class Counted(DataflowBloom):
     Filters cost no time here, so that only their size counts; docs/bloom.md has what they cost on an H200.
     """
 
-    insert_ns: float = 0.0
-    look_up_ns: float = 0.0
+    insert_ns: float = option(0.0, "ns of a tile's time to fill its filters")
+    look_up_ns: float = option(0.0, "ns of a tile's time to ask filters")
 
     def found(self, graph, launches):
         pairs, collisions = super().found(graph, launches)
