@@ -135,29 +135,33 @@ def test_a_dropped_wait_is_seen(library: Path) -> None:
     assert np.mean(seen) > 0.9
 
 
+FAULTS = (
+    ("loads.cuh", "fence_proxy_async_global();\n                if (stage.window)", "if (stage.window)"),
+    ("loads.cuh", "wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);", ""),
+    ("loads.cuh", "wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n        if (halo)", "if (halo)"),
+    ("kernel.cu", "fence_proxy_async_global();\n        add_release", "add_release"),
+    ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
+    ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
+    ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
+    ("products.cuh", "if (mixed || mixes) barrier", "if (mixed) barrier"),
+    ("products.cuh", "if (mixed || mixes) barrier", "if (mixes) barrier"),
+    ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
+    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
+    ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
+    ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
+    ("loads.cuh", "begin > 0)", "begin > 100)"),
+    ("ends.cuh", "thread % 32\n        );\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
+    ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
+    ("ends.cuh", "        }\n        __syncwarp();", "        }"),
+    ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
+)  # fmt: skip
+"""File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled anew."""
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new"),
-    [
-        ("loads.cuh", "fence_proxy_async_global();\n                if (stage.window)", "if (stage.window)"),
-        ("loads.cuh", "wait_cta(shared + W_FREE + 8 * ring.slot, ring.turn ^ 1);", ""),
-        ("loads.cuh", "wait_cta(shared + A_FREE + 8 * ring.slot, ring.turn ^ 1);\n        if (halo)", "if (halo)"),
-        ("kernel.cu", "fence_proxy_async_global();\n        add_release", "add_release"),
-        ("kernel.cu", "wait_cta(shared + STORED + 8 * ring.slot, ring.turn);", ""),
-        ("products.cuh", "if (k == a_begin) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-        ("products.cuh", "if (down == 0) wait_cta(shared + A_FULL + 8 * reader.a.slot, reader.a.turn);", ""),
-        ("products.cuh", "if (mixed || mixes) barrier", "if (mixed) barrier"),
-        ("products.cuh", "if (mixed || mixes) barrier", "if (mixes) barrier"),
-        ("ends.cuh", "    barrier_sync<1, CONSUMERS>();\n    store_largest", "    store_largest"),
-        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (thread == 0) {", "        if (thread == 0) {"),
-        ("ends.cuh", "        barrier_sync<1, CONSUMERS>();\n        if (at < 0 ||", "        if (at < 0 ||"),
-        ("ends.cuh", "(before + 1) % stage.parts == 0", "before % stage.parts == 0"),
-        ("loads.cuh", "begin > 0)", "begin > 100)"),
-        ("ends.cuh", "thread % 32\n        );\n        barrier_sync<1, CONSUMERS>();", "thread % 32);"),
-        ("ends.cuh", "scratch, lane / 4, lane);\n        __syncwarp();", "scratch, lane / 4, lane);"),
-        ("ends.cuh", "        }\n        __syncwarp();", "        }"),
-        ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
-    ],
-)  # fmt: skip
+    [pytest.param(*fault, marks=[pytest.mark.nightly] if n % 3 else []) for n, fault in enumerate(FAULTS)],
+)
 def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) -> None:
     def plant(file: str, text: str) -> str:
         if file != name:

@@ -161,7 +161,9 @@ SEEN_IN = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(f, marks=[pytest.mark.nightly] if n % 3 else []) for n, f in enumerate(FAULTS)]
+)
 def test_a_planted_fault_is_seen(fault, folder):
     name = SEEN_IN.get(fault, "k cut in two")
     source, before, after = FAULTS[fault]
