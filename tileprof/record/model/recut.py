@@ -21,8 +21,9 @@ import torch
 from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
 from tileprof.record.model.operator import Operator, describe
-from tileprof.record.model.tiles import load_all, overrides
-from tileprof.record.model.tiles.batch_norm import evaluated
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.reductions.batch_norm import evaluated
 from tileprof.trace import Boxes, Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
