@@ -68,7 +68,7 @@ def graph_of(
     }  # fmt: skip
     launches = launches.assign(**constant)
     empty = {table.name: pd.DataFrame({c.name: [] for c in table.columns}) for table in (TIMES, OPERANDS, BUFFERS)}
-    trace = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **empty)
+    recording = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **empty)
     blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
     keys = list(relation)
     links = pd.DataFrame({
@@ -78,4 +78,6 @@ def graph_of(
         "bytes": [4 * len(e) for e in relation.values()],
     })  # fmt: skip
     base = np.concatenate([[0], np.cumsum(tiles)]).astype(np.int64)
-    return TileGraph(trace, base, links[links["edges"] > 0].reset_index(drop=True), blocks)
+    return TileGraph(
+        launches, footprints.__getitem__, base, links[links["edges"] > 0].reset_index(drop=True), blocks, recording
+    )

@@ -64,7 +64,7 @@ def blocked_producers(
     """
     edges = lower(policy) if lowered is None else lowered
     demands = _demands(graph, launches)
-    sms = int(graph.trace.device.sms)
+    sms = int(graph.device.sms)
     producers = sorted({waits.edge.producer for waits in edges})
     everything = _waiting_tiles(policy, edges, set(producers))
     sentences = []
@@ -101,7 +101,7 @@ def _finds_no_room(demands: Demands, producer: int, waiting: I64, sms: int) -> b
 
 def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
     frame = graph.launches.iloc[list(launches)]
-    device = graph.trace.device
+    device = graph.device
     capacity = Machine(device).capacity
     threads = product(frame, "block")
     warps = rounded(threads, device.warp_size) // device.warp_size
