@@ -623,7 +623,7 @@ def test_waits_in_the_loop_are_an_overhead_of_their_own():
 )
 def test_machines_beyond_any_gpu_are_refused(given, says):
     with pytest.raises(UserError, match=says):
-        Machine(chain().trace.device, **given)
+        Machine(chain().device, **given)
 
 
 def test_what_a_simulation_claims_follows_from_its_lives():
