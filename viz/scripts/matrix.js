@@ -1,13 +1,49 @@
 // View 2: the tiles of a pair, producers down and consumers across.
 
-const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };
+import { FONT, fitted, INK, make, niceStep, patternMark, Surface } from "./canvas.js";
+import {
+  blocks,
+  coordinates,
+  doc,
+  duration,
+  gridOf,
+  grids,
+  HAZARDS,
+  keeper,
+  launches,
+  launchName,
+  links,
+  linksOf,
+  loadGrid,
+  number,
+  pairAt,
+  pairs,
+  plural,
+  short,
+  shortKernel,
+  size,
+  text,
+} from "./data.js";
+import { shownEdges, shownLink } from "./fold.js";
+import { sayCentre } from "./graph.js";
+import { earlyTitle, earlyWords, rankPairs } from "./ranking.js";
+import { select, state } from "./state.js";
+
+export const matrix = { key: "", parts: [], hidden: new Set(), order: "dispatch", awaited: null, missing: null };
 
 // A policy over the relations: `overlayOf` gives, by pair, what its waits await and what they miss.
 const overlays = keeper((doc.policy?.pairs ?? []).flatMap((p) => [p.awaited ?? {}, p.missing ?? {}]));
-const overlayOf = new Map((doc.policy?.pairs ?? []).map((p, i) => [p.pair, { awaited: p.awaited && 2 * i, missing: p.missing && 2 * i + 1 }]));
-const missesSome = (pair) => Number.isInteger(overlayOf.get(pair)?.missing);
-const matrixView = new Surface(document.querySelector("#matrix canvas"), {
-  axes: "free", draw: drawMatrix, hover: hoverMatrix, click: clickMatrix, margin: { left: 76, top: 44 }, limits: [1e-7, 90],
+export const overlayOf = new Map(
+  (doc.policy?.pairs ?? []).map((p, i) => [p.pair, { awaited: p.awaited && 2 * i, missing: p.missing && 2 * i + 1 }]),
+);
+export const missesSome = (pair) => Number.isInteger(overlayOf.get(pair)?.missing);
+export const matrixView = new Surface(document.querySelector("#matrix canvas"), {
+  axes: "free",
+  draw: drawMatrix,
+  hover: hoverMatrix,
+  click: clickMatrix,
+  margin: { left: 76, top: 44 },
+  limits: [1e-7, 90],
 });
 
 matrixView.fit = () => {
@@ -28,7 +64,7 @@ matrixView.keep = () => {
   v.y = Math.min(Math.max(v.y, 40 - matrix.producers * v.ky), h - 40);
 };
 
-async function showMatrix() {
+export async function showMatrix() {
   const key = state.pair ? state.pair.join(",") : "";
   const changedPair = key !== matrix.key;
   matrix.key = key;
@@ -48,7 +84,11 @@ async function showMatrix() {
   matrix.hidden.clear();
   const [from, to] = state.pair;
   const loads = (linksOf.get(key) ?? []).map(async (link) => ({
-    link, hazard: HAZARDS[links.hazard[link]], reuse: Boolean(links.reuse[link]), name: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]], block: await blocks.load(links.block[link]),
+    link,
+    hazard: HAZARDS[links.hazard[link]],
+    reuse: Boolean(links.reuse[link]),
+    name: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]],
+    block: await blocks.load(links.block[link]),
   }));
   await Promise.all([loadGrid(from), loadGrid(to)]);
   const parts = await Promise.all(loads);
@@ -56,7 +96,14 @@ async function showMatrix() {
   const laid = (at) => (Number.isInteger(at) ? overlays.load(at) : null);
   const [awaited, missing] = await Promise.all([laid(overlay.awaited), laid(overlay.missing)]);
   if (matrix.key !== key) return; // another pair was chosen meanwhile
-  Object.assign(matrix, { parts, awaited, missing, producers: launches.tiles[from], consumers: launches.tiles[to], pair: pairAt.get(key) });
+  Object.assign(matrix, {
+    parts,
+    awaited,
+    missing,
+    producers: launches.tiles[from],
+    consumers: launches.tiles[to],
+    pair: pairAt.get(key),
+  });
   matrix.coarse = parts.some((p) => p.block.counts);
   matrix.leftOut = parts.some((p) => p.block.left_out);
   orderTiles();
@@ -96,7 +143,8 @@ function drawMatrix(c) {
   c.clip();
   c.fillStyle = INK.gap;
   c.fillRect(m.left + v.x, m.top + v.y, matrix.consumers * v.kx, matrix.producers * v.ky);
-  const draw = (block, colour) => block && !block.left_out && (block.counts ? drawCoarse(c, block, colour) : drawBlock(c, block, colour));
+  const draw = (block, colour) =>
+    block && !block.left_out && (block.counts ? drawCoarse(c, block, colour) : drawBlock(c, block, colour));
   if (!matrix.hidden.has("excess")) draw(matrix.awaited, INK.excess); // what stays to be seen of it is excess
   for (const part of shownParts()) draw(part.block, INK[part.name]);
   if (!matrix.hidden.has("missing")) draw(matrix.missing, INK.missing);
@@ -112,8 +160,10 @@ function visible() {
   const [x1, y1] = matrixView.toWorld(matrixView.width, matrixView.height);
   const clip = (v, most) => Math.min(Math.max(v, 0), most);
   return {
-    c0: clip(Math.floor(x0), matrix.consumers), c1: clip(Math.ceil(x1), matrix.consumers),
-    p0: clip(Math.floor(y0), matrix.producers), p1: clip(Math.ceil(y1), matrix.producers),
+    c0: clip(Math.floor(x0), matrix.consumers),
+    c1: clip(Math.ceil(x1), matrix.consumers),
+    p0: clip(Math.floor(y0), matrix.producers),
+    p1: clip(Math.ceil(y1), matrix.producers),
   };
 }
 
@@ -158,7 +208,12 @@ const scratch = document.createElement("canvas");
 function drawBlock(c, block, colour) {
   const cells = countCells(block);
   const full = Math.min(cells.across, matrix.consumers) * Math.min(cells.down, matrix.producers);
-  paint(c, cells.counts, cells.wide, cells.high, full, colour, [cells.left, cells.top, cells.wide * cells.across, cells.high * cells.down]);
+  paint(c, cells.counts, cells.wide, cells.high, full, colour, [
+    cells.left,
+    cells.top,
+    cells.wide * cells.across,
+    cells.high * cells.down,
+  ]);
 }
 
 function drawCoarse(c, { counts, rows, columns }, colour) {
@@ -174,7 +229,8 @@ function paint(c, counts, wide, high, full, colour, [x, y, w, h]) {
   for (let i = 0; i < counts.length; i++) {
     if (!counts[i]) continue;
     image.data.set(rgb, 4 * i);
-    image.data[4 * i + 3] = colour === INK.missing ? 255 : 85 + 170 * Math.min(counts[i] / full, 1); // what is missing hides all else
+    // What is missing hides all else.
+    image.data[4 * i + 3] = colour === INK.missing ? 255 : 85 + 170 * Math.min(counts[i] / full, 1);
   }
   scratch.width = wide;
   scratch.height = high;
@@ -241,7 +297,11 @@ function drawMatrixAxes(c) {
   c.textAlign = "left";
   const [from, to] = state.pair;
   c.fillStyle = INK.consumer;
-  c.fillText(fitted(c, `${plural(matrix.consumers, "consumer tile")} →  ${shortKernel(to)}`, width - m.left - 8), m.left, 14);
+  c.fillText(
+    fitted(c, `${plural(matrix.consumers, "consumer tile")} →  ${shortKernel(to)}`, width - m.left - 8),
+    m.left,
+    14,
+  );
   c.save();
   c.translate(14, height);
   c.rotate(-Math.PI / 2);
@@ -254,7 +314,8 @@ function drawMatrixAxes(c) {
   c.lineWidth = 1;
   c.beginPath();
   c.textAlign = "center";
-  const label = (launch, order, i, k) => (k > 62 ? `${order.tile[i]} ${coordinates(launch, order.tile[i])}` : String(order.tile[i]));
+  const label = (launch, order, i, k) =>
+    k > 62 ? `${order.tile[i]} ${coordinates(launch, order.tile[i])}` : String(order.tile[i]);
   const across = Math.max(niceStep(46 / v.kx), 1);
   for (let i = Math.ceil(c0 / across) * across; i < c1; i += across) {
     const x = matrixView.toScreen(i + 0.5, 0)[0];
@@ -288,9 +349,18 @@ function hoverMatrix(sx, sy) {
   const [across, down] = [cellTiles(matrixView.view.kx), cellTiles(matrixView.view.ky)];
   if (across * down > 1) return cellLines(cell, across, down);
   const [consumer, producer] = [matrix.columns.tile[cell[0]], matrix.rows.tile[cell[1]]];
-  const lines = [`consumer tile ${consumer} ${coordinates(to, consumer)} of ${shortKernel(to)}`, `producer tile ${producer} ${coordinates(from, producer)} of ${shortKernel(from)}`];
-  const edges = shownParts().map((part) => edgeLine(part, producer, consumer)).filter(Boolean);
-  return [...lines, ...(edges.length ? edges : ["no dependency"]), ...policyLines(producer, consumer, edges.length > 0)];
+  const lines = [
+    `consumer tile ${consumer} ${coordinates(to, consumer)} of ${shortKernel(to)}`,
+    `producer tile ${producer} ${coordinates(from, producer)} of ${shortKernel(from)}`,
+  ];
+  const edges = shownParts()
+    .map((part) => edgeLine(part, producer, consumer))
+    .filter(Boolean);
+  return [
+    ...lines,
+    ...(edges.length ? edges : ["no dependency"]),
+    ...policyLines(producer, consumer, edges.length > 0),
+  ];
 }
 
 function hasEdge(block, producer, consumer) {
@@ -343,13 +413,24 @@ function cellLines([x, y], across, down) {
       }
     }
   }
-  return [`consumers ${left}–${right - 1}, producers ${top}–${bottom - 1}`, `${number(edges)} edges among ${number((right - left) * (bottom - top))} pairs of tiles`, "zoom in to see single tiles"];
+  return [
+    `consumers ${left}–${right - 1}, producers ${top}–${bottom - 1}`,
+    `${number(edges)} edges among ${number((right - left) * (bottom - top))} pairs of tiles`,
+    "zoom in to see single tiles",
+  ];
 }
 
 function coarseLines([x, y]) {
-  const here = ({ block: b }) => b.counts[Math.floor((y * b.rows) / matrix.producers) * b.columns + Math.floor((x * b.columns) / matrix.consumers)];
-  const edges = shownParts().filter((p) => p.block.counts).reduce((sum, part) => sum + here(part), 0);
-  return [`about consumer ${number(x)}, producer ${number(y)}`, `${number(edges)} edges in this cell`, "aggregated: single tiles are not in this page"];
+  const here = ({ block: b }) =>
+    b.counts[Math.floor((y * b.rows) / matrix.producers) * b.columns + Math.floor((x * b.columns) / matrix.consumers)];
+  const edges = shownParts()
+    .filter((p) => p.block.counts)
+    .reduce((sum, part) => sum + here(part), 0);
+  return [
+    `about consumer ${number(x)}, producer ${number(y)}`,
+    `${number(edges)} edges in this cell`,
+    "aggregated: single tiles are not in this page",
+  ];
 }
 
 function clickMatrix(sx, sy) {
@@ -360,7 +441,7 @@ function clickMatrix(sx, sy) {
   select({ pair: state.pair, chain: state.chain, tile: same ? null : [state.pair[1], consumer] });
 }
 
-function describePair() {
+export function describePair() {
   const i = matrix.pair;
   const [from, to] = state.pair;
   document.getElementById("matrix-title").textContent = `${launchName(from)} → ${launchName(to)}`;
@@ -368,24 +449,42 @@ function describePair() {
   if (matrix.coarse) says.push("aggregated: zoom shows no single tiles");
   if (matrix.leftOut) says.push("left out: this relation did not fit in the page");
   document.getElementById("matrix-says").textContent = says.join(" · ") || "click a column to follow its tile";
-  const fact = (label, value, mark = "") => make("span", [document.createTextNode(label + " "), make("b", value)], mark ? { class: mark } : {});
-  const names = make("div", [nameOf(from, INK.producer), document.createTextNode("→"), nameOf(to, INK.consumer)], { class: "full" });
-  const pattern = make("span", [patternMark(doc.strings[pairs.pattern[i]]), document.createTextNode(" "), make("b", doc.strings[pairs.pattern[i]].replaceAll("_", " "))]);
+  const fact = (label, value, mark = "") =>
+    make("span", [document.createTextNode(`${label} `), make("b", value)], mark ? { class: mark } : {});
+  const names = make("div", [nameOf(from, INK.producer), document.createTextNode("→"), nameOf(to, INK.consumer)], {
+    class: "full",
+  });
+  const pattern = make("span", [
+    patternMark(doc.strings[pairs.pattern[i]]),
+    document.createTextNode(" "),
+    make("b", doc.strings[pairs.pattern[i]].replaceAll("_", " ")),
+  ]);
   pattern.firstChild.style.width = "24px";
   const parts = [names, pattern];
   const map = doc.strings[pairs.map[i]];
   if (map) parts.push(fact("map", map));
-  if (!linkedParts().length) parts.push(make("span", "these launches depend on each other through memory reuse only, which is off (its button is above the launches)", { class: "mark" }));
+  if (!linkedParts().length)
+    parts.push(
+      make(
+        "span",
+        "these launches depend on each other through memory reuse only, which is off: its button is above the launches",
+        { class: "mark" },
+      ),
+    );
   parts.push(fact("edges", number(shownEdges(i))), fact("bytes", size(pairs.bytes[i])));
   if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
   const children = Math.max(0, ...linkedParts().map((p) => links.children[p.link]));
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
   if (pairs.gain_ns[i] > 0) parts.push(fact("gain up to", duration(pairs.gain_ns[i])));
-  if (Number.isFinite(pairs.early[i])) parts.push(make("span", [document.createTextNode("start early "), make("b", earlyWords(i))], { title: earlyTitle(i) }));
+  if (Number.isFinite(pairs.early[i]))
+    parts.push(
+      make("span", [document.createTextNode("start early "), make("b", earlyWords(i))], { title: earlyTitle(i) }),
+    );
   parts.push(...hazardChips());
   if (!matrix.coarse && !matrix.leftOut) parts.push(orderChoice());
-  if (launches.coverage[from] === 2 || launches.coverage[to] === 2) parts.push(make("span", "conservative accesses: a superset of the real dependencies", { class: "mark" }));
+  if (launches.coverage[from] === 2 || launches.coverage[to] === 2)
+    parts.push(make("span", "conservative accesses: a superset of the real dependencies", { class: "mark" }));
   document.getElementById("pair").replaceChildren(...parts);
 }
 
@@ -393,7 +492,11 @@ function nameOf(launch, colour) {
   const dot = make("i", "", { class: "dot" });
   dot.style.background = colour;
   const where = text(launches.module, launch);
-  return make("span", [dot, document.createTextNode(` ${launch} ${shortKernel(launch)}${where ? " in " + where : ""}`)], { class: "name" });
+  return make(
+    "span",
+    [dot, document.createTextNode(` ${launch} ${shortKernel(launch)}${where ? ` in ${where}` : ""}`)],
+    { class: "name" },
+  );
 }
 
 function hazardChips() {
@@ -402,12 +505,27 @@ function hazardChips() {
   const names = Object.keys(counts).sort();
   if (matrix.missing) names.push("missing");
   if (matrix.awaited) names.push("excess");
-  const titles = { reuse: "Hazards that exist only because the allocator handed memory out again", missing: "Dependencies that no wait of the policy covers", excess: "Tiles that the policy waits for though nothing depends on them" };
+  const titles = {
+    reuse: "Hazards that exist only because the allocator handed memory out again",
+    missing: "Dependencies that no wait of the policy covers",
+    excess: "Tiles that the policy waits for though nothing depends on them",
+  };
   return names.map((hazard) => {
     const dot = make("i");
     dot.style.background = INK[hazard];
     const title = titles[hazard] ?? "Show or hide";
-    const chip = make("button", [dot, document.createTextNode([hazard === "reuse" ? "memory reuse" : hazard, hazard in counts ? number(counts[hazard]) : ""].join(" ").trim())], { type: "button", class: "chip", title, "aria-pressed": "false" });
+    const chip = make(
+      "button",
+      [
+        dot,
+        document.createTextNode(
+          [hazard === "reuse" ? "memory reuse" : hazard, hazard in counts ? number(counts[hazard]) : ""]
+            .join(" ")
+            .trim(),
+        ),
+      ],
+      { type: "button", class: "chip", title, "aria-pressed": "false" },
+    );
     chip.style.opacity = matrix.hidden.has(hazard) ? 0.45 : 1;
     chip.addEventListener("click", () => {
       if (!matrix.hidden.delete(hazard)) matrix.hidden.add(hazard);
@@ -420,7 +538,11 @@ function hazardChips() {
 
 function orderChoice() {
   const words = { dispatch: "dispatch order", x: "along x", y: "along y", z: "along z" };
-  const choice = make("select", Object.entries(words).map(([value, label]) => make("option", label, { value })), { "aria-label": "Order of tiles" });
+  const choice = make(
+    "select",
+    Object.entries(words).map(([value, label]) => make("option", label, { value })),
+    { "aria-label": "Order of tiles" },
+  );
   choice.value = matrix.order;
   choice.addEventListener("change", () => {
     matrix.order = choice.value;

@@ -1,18 +1,55 @@
 // View 1: launches as nodes, dependent pairs as edges.
 
-const anyGain = pairs.gain_ns.some((g) => g > 0);
-const hiddenPatterns = new Set();
-let showReuse = false;
+import { DASHES, FONT, fitted, INK, make, PALETTE, patternColour, patternMark, Surface } from "./canvas.js";
+import {
+  COVERAGES,
+  deviceSlots,
+  doc,
+  duration,
+  grid,
+  launchCount,
+  launches,
+  launchName,
+  launchPlace,
+  links,
+  linksOf,
+  number,
+  pairAt,
+  pairCount,
+  pairs,
+  pairsOf,
+  plural,
+  shortKernel,
+  size,
+  TIMINGS,
+  text,
+  times,
+  wavesWords,
+} from "./data.js";
+import { buildDrawing, commonModule, shownEdges, shownPair } from "./fold.js";
+import { showLanes } from "./lanes.js";
+import { GAP, layOut } from "./layout.js";
+import { missesSome, overlayOf, showMatrix } from "./matrix.js";
+import { changed, found, select, state } from "./state.js";
+import { showTiles } from "./tiles.js";
+
+export const anyGain = pairs.gain_ns.some((g) => g > 0);
+export const hiddenPatterns = new Set();
+export let showReuse = false;
 let widthBy = "bytes";
-let drawing;
+export let drawing;
 let hovered = null;
 let longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
 
 const LEGIBLE = 0.85; // the scale at which the names in a node are 10 px high
 
-const graphView = new Surface(document.querySelector("#graph canvas"), {
-  axes: "both", draw: drawGraph, hover: hoverGraph, click: clickGraph, limits: [0.01, 4],
+export const graphView = new Surface(document.querySelector("#graph canvas"), {
+  axes: "both",
+  draw: drawGraph,
+  hover: hoverGraph,
+  click: clickGraph,
+  limits: [0.01, 4],
 });
 
 // The whole graph if it can be read so; otherwise its beginning.
@@ -31,7 +68,7 @@ graphView.fit = () => {
 
 graphView.extent = () => [drawing.width, drawing.height];
 
-function rebuildGraph() {
+export function rebuildGraph() {
   drawing = buildDrawing();
   layOut(drawing);
   sayGraph();
@@ -48,7 +85,7 @@ function sayGraph() {
 }
 
 // Shows a launch that is out of sight without changing the zoom more than needed.
-function showNode(launch) {
+export function showNode(launch) {
   graphView.resize(); // the panel below may have just opened
   const node = nodeFor(launch);
   const { view, width, height } = graphView;
@@ -80,7 +117,7 @@ function drawGraph(c) {
   c.restore();
 }
 
-function sayCentre(c, view, words) {
+export function sayCentre(c, view, words) {
   c.font = `13px ${FONT}`;
   c.fillStyle = INK.soft;
   c.textAlign = "center";
@@ -124,7 +161,10 @@ function drawBoxName(c, box) {
 
 function edgeWidth(edge) {
   const value = (e) => Math.log1p(widthBy === "gain" ? e.gain : e.bytes);
-  drawing.widest ??= { bytes: Math.max(1, ...drawing.edges.map((e) => Math.log1p(e.bytes))), gain: Math.max(1, ...drawing.edges.map((e) => Math.log1p(e.gain))) };
+  drawing.widest ??= {
+    bytes: Math.max(1, ...drawing.edges.map((e) => Math.log1p(e.bytes))),
+    gain: Math.max(1, ...drawing.edges.map((e) => Math.log1p(e.gain))),
+  };
   const share = value(edge) / drawing.widest[widthBy];
   return 1 + 4.5 * share ** 3;
 }
@@ -137,7 +177,7 @@ function drawEdge(c, edge, chosen) {
   const misses = edge.pairs.some(missesSome);
   c.strokeStyle = c.fillStyle = misses ? INK.missing : patternColour(name);
   c.lineWidth = edgeWidth(edge) + (lit || misses ? 2 : 0);
-  c.setLineDash(pairs.reuse_only[edge.pair] ? [1, 4] : DASHES[name] ?? []);
+  c.setLineDash(pairs.reuse_only[edge.pair] ? [1, 4] : (DASHES[name] ?? []));
   c.stroke(edge.path.path);
   c.setLineDash([]);
   if (graphView.view.kx > 0.3) {
@@ -152,7 +192,7 @@ function drawEdge(c, edge, chosen) {
   c.globalAlpha = 1;
 }
 
-const nodeFor = (launch) => drawing.nodes[drawing.nodeOf[launch]];
+export const nodeFor = (launch) => drawing.nodes[drawing.nodeOf[launch]];
 
 function nodeFrame(node) {
   if (state.pair && nodeFor(state.pair[0]) === node) return [INK.producer, 2.6];
@@ -233,15 +273,20 @@ function hoverGraph(x, y) {
     graphView.redraw();
   }
   if (!now) return null;
-  if (now.boxed) return [now.open ? "Fold all copies into one" : `Open all ${now.count} copies`, `${now.period} launches in each copy`];
+  if (now.boxed)
+    return [
+      now.open ? "Fold all copies into one" : `Open all ${now.count} copies`,
+      `${now.period} launches in each copy`,
+    ];
   return "launch" in now ? launchLines(now.launch, now.count) : edgeLines(now);
 }
 
 function launchLines(i, copies = 1) {
+  const like = copies > 1 ? ` (and ${copies - 1} like it)` : "";
   const lines = [
-    text(launches.kernel, i) || "launch " + i,
+    text(launches.kernel, i) || `launch ${i}`,
     [text(launches.op, i), text(launches.module, i)].filter(Boolean).join(" in "),
-    `launch ${i}${copies > 1 ? ` (and ${copies - 1} like it)` : ""} · grid ${times(grid(i))} · ${plural(launches.tiles[i], "tile")} · ${wavesWords(i)} waves`,
+    `launch ${i}${like} · grid ${times(grid(i))} · ${plural(launches.tiles[i], "tile")} · ${wavesWords(i)} waves`,
     `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]} · accesses ${COVERAGES[launches.coverage[i]]}`,
   ];
   const note = text(launches.note, i);
@@ -263,8 +308,17 @@ function edgeLines(edge) {
 }
 
 function hazardWords(i) {
-  const names = [["RAW", pairs.raw[i]], ["WAR", pairs.war[i]], ["WAW", pairs.waw[i]]];
-  return names.filter(([, n]) => n > 0).map(([name]) => name).join(" ") || "no hazard";
+  const names = [
+    ["RAW", pairs.raw[i]],
+    ["WAR", pairs.war[i]],
+    ["WAW", pairs.waw[i]],
+  ];
+  return (
+    names
+      .filter(([, n]) => n > 0)
+      .map(([name]) => name)
+      .join(" ") || "no hazard"
+  );
 }
 
 function clickGraph(x, y) {
@@ -277,7 +331,7 @@ function clickGraph(x, y) {
 }
 
 // Opening keeps the header that was clicked under the pointer.
-function toggleGroup(box) {
+export function toggleGroup(box) {
   const before = graphView.toScreen(box.ax, box.ay);
   if (state.open.has(box.group)) state.open.delete(box.group);
   else state.open.add(box.group);
@@ -289,7 +343,7 @@ function toggleGroup(box) {
 }
 
 // Arrow keys: along the heaviest dependency up and down, by issue order left and right.
-function walkGraph(key) {
+export function walkGraph(key) {
   if (!launchCount) return;
   if (state.launch === null) return select({ launch: 0 });
   const here = state.launch;
@@ -301,7 +355,7 @@ function walkGraph(key) {
   if (next >= 0) select({ launch: key === "ArrowUp" ? pairs.producer[next] : pairs.consumer[next] });
 }
 
-function heaviestPair(launch, role) {
+export function heaviestPair(launch, role) {
   let best = -1;
   for (const i of pairsOf[launch]) {
     if (pairs[role][i] === launch && shownPair(i) && (best < 0 || pairs.bytes[i] > pairs.bytes[best])) best = i;
@@ -309,7 +363,7 @@ function heaviestPair(launch, role) {
   return best;
 }
 
-function buildLegend() {
+export function buildLegend() {
   const counts = new Map();
   for (let i = 0; i < pairCount; i++) {
     if (pairs.reuse_only[i] && !showReuse) continue;
@@ -319,7 +373,11 @@ function buildLegend() {
   const known = Object.keys(PALETTE.light.patterns);
   const names = [...counts.keys()].sort((a, b) => known.indexOf(a) - known.indexOf(b));
   const buttons = names.map((name) => {
-    const button = make("button", [patternMark(name), `${name.replaceAll("_", " ")} ${counts.get(name)}`], { type: "button", "aria-pressed": String(!hiddenPatterns.has(name)), title: "Show or hide" });
+    const button = make("button", [patternMark(name), `${name.replaceAll("_", " ")} ${counts.get(name)}`], {
+      type: "button",
+      "aria-pressed": String(!hiddenPatterns.has(name)),
+      title: "Show or hide",
+    });
     button.addEventListener("click", () => {
       if (!hiddenPatterns.delete(name)) hiddenPatterns.add(name);
       filtersChanged();
@@ -328,7 +386,11 @@ function buildLegend() {
   });
   const reused = [...linksOf.values()].filter((of) => of.some((link) => links.reuse[link])).length;
   if (reused) {
-    const button = make("button", `memory reuse ${number(reused)}`, { type: "button", "aria-pressed": String(showReuse), title: "Hazards that exist only because the allocator handed memory out again, and how many pairs have some" });
+    const button = make("button", `memory reuse ${number(reused)}`, {
+      type: "button",
+      "aria-pressed": String(showReuse),
+      title: "Hazards that exist only because the allocator handed memory out again, and how many pairs have some",
+    });
     button.addEventListener("click", toggleReuse);
     buttons.push(button);
   }
@@ -340,7 +402,9 @@ function buildLegend() {
     });
     buttons.push(button);
   }
-  const marks = doc.summary.coverage.conservative ? [make("span", "dashed frame: conservative", { class: "says" })] : [];
+  const marks = doc.summary.coverage.conservative
+    ? [make("span", "dashed frame: conservative", { class: "says" })]
+    : [];
   document.getElementById("legend").replaceChildren(...buttons, ...marks);
 }
 
@@ -357,19 +421,27 @@ function filtersChanged() {
   showLanes();
 }
 
-function describeLaunch() {
+export function describeLaunch() {
   const panel = document.getElementById("launch");
   const i = state.launch;
   panel.hidden = i === null;
   if (i === null) return;
   const rows = [
-    ["op", text(launches.op, i)], ["module", text(launches.module, i)],
-    ["grid", times(grid(i))], ["block", times([launches.block_x[i], launches.block_y[i], launches.block_z[i]])],
-    ["tiles", number(launches.tiles[i])], ["waves", `${wavesWords(i)} (${plural(deviceSlots(i), "slot")})`],
-    ["time", `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]}`], ["accesses", COVERAGES[launches.coverage[i]]],
-    ["shared", size(launches.shared_bytes[i])], ["registers", number(launches.registers[i])],
+    ["op", text(launches.op, i)],
+    ["module", text(launches.module, i)],
+    ["grid", times(grid(i))],
+    ["block", times([launches.block_x[i], launches.block_y[i], launches.block_z[i]])],
+    ["tiles", number(launches.tiles[i])],
+    ["waves", `${wavesWords(i)} (${plural(deviceSlots(i), "slot")})`],
+    ["time", `${duration(launches.duration_ns[i])} ${TIMINGS[launches.timing[i]]}`],
+    ["accesses", COVERAGES[launches.coverage[i]]],
+    ["shared", size(launches.shared_bytes[i])],
+    ["registers", number(launches.registers[i])],
   ];
-  const list = make("dl", rows.filter(([, v]) => v).flatMap(([k, v]) => [make("dt", k), make("dd", v)]));
+  const list = make(
+    "dl",
+    rows.filter(([, v]) => v).flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
+  );
   const parts = [make("h3", `${i}  ${shortKernel(i)}`), list];
   const kernel = text(launches.kernel, i);
   if (kernel && kernel !== shortKernel(i)) parts.splice(1, 0, make("p", kernel, { class: "full" }));

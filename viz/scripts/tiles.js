@@ -1,12 +1,60 @@
 // View 3: the tiles of a chain of launches as nodes, a column for each launch, an edge for each dependency.
 
+import { FONT, fitted, INK, make, Surface } from "./canvas.js";
+import {
+  blocks,
+  buffers,
+  coordinates,
+  duration,
+  gridOf,
+  grids,
+  HAZARDS,
+  laneOf,
+  laneTables,
+  launches,
+  links,
+  loadGrid,
+  number,
+  pairAt,
+  pairs,
+  plural,
+  shortKernel,
+  shortModule,
+  size,
+  TIMINGS,
+  text,
+  uses,
+  usesOf,
+} from "./data.js";
+import { shownLinks } from "./fold.js";
+import { heaviestPair, sayCentre, showReuse } from "./graph.js";
+import { besideWords, kernelColour, startOf, TENTH_NS } from "./lanes.js";
+import { noPairs, rankedEdges } from "./ranking.js";
+import { simulated, simulatedLife, simulatedShift } from "./simulated.js";
+import { select, state } from "./state.js";
+
 const MOST_NODES = 4_000;
 const MOST_LINES = 30_000;
-const chain = { key: null, launches: [], height: 1, bundles: [], lines: 0, left: 0, free: [], parents: null, problem: "" };
+export const chain = {
+  key: null,
+  launches: [],
+  height: 1,
+  bundles: [],
+  lines: 0,
+  left: 0,
+  free: [],
+  parents: null,
+  problem: "",
+};
 let hot = null; // the tile under the pointer, [column, tile]
 
-const tilesView = new Surface(document.querySelector("#tiles canvas"), {
-  axes: "y", draw: drawTileGraph, hover: hoverTileGraph, click: clickTileGraph, margin: { left: 8, top: 22 }, limits: [1e-4, 1e6],
+export const tilesView = new Surface(document.querySelector("#tiles canvas"), {
+  axes: "y",
+  draw: drawTileGraph,
+  hover: hoverTileGraph,
+  click: clickTileGraph,
+  margin: { left: 8, top: 22 },
+  limits: [1e-4, 1e6],
 });
 
 tilesView.fit = () => {
@@ -26,8 +74,9 @@ tilesView.keep = () => {
   v.y = Math.min(Math.max(v.y, Math.min(h - chain.height * v.ky - 8, 8)), 8 + h / 2);
 };
 
-// The chosen chain; without one the chosen pair, else the heaviest pair of the chosen launch, else the first to look at.
-function chainNow() {
+// The chosen chain; without one the chosen pair, else the heaviest pair of the chosen launch, else the first to look
+// at.
+export function chainNow() {
   if (state.pair) return state.chain ?? state.pair;
   const launch = state.launch ?? state.tile?.[0] ?? null;
   const near = launch === null ? [] : [heaviestPair(launch, "consumer"), heaviestPair(launch, "producer")];
@@ -37,7 +86,7 @@ function chainNow() {
   return i === undefined ? [] : [pairs.producer[i], pairs.consumer[i]];
 }
 
-async function showTiles() {
+export async function showTiles() {
   if (state.tab !== "tiles") return;
   const now = chainNow();
   const key = now.join(",") + (showReuse ? "r" : "");
@@ -46,7 +95,8 @@ async function showTiles() {
   describeChain();
   const count = now.reduce((n, i) => n + launches.tiles[i], 0);
   if (!now.length) chain.problem = noPairs();
-  else if (count > MOST_NODES) chain.problem = `${number(count)} tiles are too many to draw one by one; the matrix shows each pair of them.`;
+  else if (count > MOST_NODES)
+    chain.problem = `${number(count)} tiles are too many to draw one by one; the matrix shows each pair of them.`;
   if (chain.problem) {
     sayTiles();
     return tilesView.redraw();
@@ -55,10 +105,14 @@ async function showTiles() {
   const loads = [];
   for (let b = 1; b < now.length; b++) {
     for (let a = 0; a < b; a++) {
-      for (const link of shownLinks(now[a], now[b])) loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
+      for (const link of shownLinks(now[a], now[b]))
+        loads.push(blocks.load(links.block[link]).then((block) => ({ a, b, link, block })));
     }
   }
-  const [parts] = await Promise.all([Promise.all(loads), ...now.flatMap((i) => [loadGrid(i), laneTables.load(laneOf[i])])]);
+  const [parts] = await Promise.all([
+    Promise.all(loads),
+    ...now.flatMap((i) => [loadGrid(i), laneTables.load(laneOf[i])]),
+  ]);
   if (chain.key !== key) return; // another chain was chosen meanwhile
   for (const part of parts) bundle(part);
   findFree(parts);
@@ -80,7 +134,7 @@ function openTiles() {
   tilesView.moved();
 }
 
-const nodeY = (column, tile) => ((tile + 0.5) * chain.height) / launches.tiles[chain.launches[column]];
+export const nodeY = (column, tile) => ((tile + 0.5) * chain.height) / launches.tiles[chain.launches[column]];
 
 // Consumers that share their parents share a bundle: p + c lines through one point stand for p * c edges.
 function bundle({ a, b, link, block }) {
@@ -106,7 +160,14 @@ function bundle({ a, b, link, block }) {
     chain.lines += lines;
     const mean = (column, tiles) => tiles.reduce((sum, t) => sum + nodeY(column, t), 0) / tiles.length;
     const hub = through ? [(a + b + 1) / 2 + 0.12 * (b - a), (mean(a, parents) + mean(b, users)) / 2] : null;
-    chain.bundles.push({ a, b, parents, users, hub, hazard: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]] });
+    chain.bundles.push({
+      a,
+      b,
+      parents,
+      users,
+      hub,
+      hazard: links.reuse[link] ? "reuse" : HAZARDS[links.hazard[link]],
+    });
   }
 }
 
@@ -146,12 +207,30 @@ function describeChain() {
     return made;
   };
   const now = chain.launches;
-  const extended = (i) => (i < 0 ? null : [...new Set([...now, pairs.producer[i], pairs.consumer[i]])].sort((p, q) => p - q));
+  const extended = (i) =>
+    i < 0 ? null : [...new Set([...now, pairs.producer[i], pairs.consumer[i]])].sort((p, q) => p - q);
   const grown = (i) => (extended(i)?.length > now.length ? extended(i) : null);
   if (now.length) {
-    parts.push(button("+ producer", "Add the launch that the first one depends on most", grown(heaviestPair(now[0], "consumer"))));
-    parts.push(make("span", (now.length > 2 ? "launches " : "") + now.join(" → "), { title: now.map((i) => text(launches.kernel, i)).join("\n"), class: "name" }));
-    parts.push(button("+ consumer", "Add the launch that depends most on the last one", grown(heaviestPair(now.at(-1), "producer"))));
+    parts.push(
+      button(
+        "+ producer",
+        "Add the launch that the first one depends on most",
+        grown(heaviestPair(now[0], "consumer")),
+      ),
+    );
+    parts.push(
+      make("span", (now.length > 2 ? "launches " : "") + now.join(" → "), {
+        title: now.map((i) => text(launches.kernel, i)).join("\n"),
+        class: "name",
+      }),
+    );
+    parts.push(
+      button(
+        "+ consumer",
+        "Add the launch that depends most on the last one",
+        grown(heaviestPair(now.at(-1), "producer")),
+      ),
+    );
     if (now.length > 2) parts.push(button("shorter", "Without the last launch", now.slice(0, -1)));
   }
   box.replaceChildren(...parts);
@@ -159,7 +238,8 @@ function describeChain() {
 
 const columnX = (column) => tilesView.margin.left + (column + 0.5) * tilesView.view.kx;
 const tileY = (column, tile) => tilesView.toScreen(0, nodeY(column, tile))[1];
-const radius = (column) => Math.min(Math.max((0.42 * tilesView.view.ky * chain.height) / launches.tiles[chain.launches[column]], 0.8), 8);
+const radius = (column) =>
+  Math.min(Math.max((0.42 * tilesView.view.ky * chain.height) / launches.tiles[chain.launches[column]], 0.8), 8);
 
 // The tile that others are dimmed beside: under the pointer, else selected.
 function focusTile() {
@@ -224,12 +304,18 @@ function neighbours([column, tile]) {
   return near;
 }
 
-const NOT_BEGUN = 0, RUNNING = 1, ENDED = 2;
+const NOT_BEGUN = 0,
+  RUNNING = 1,
+  ENDED = 2;
 
 // What a tile does at the kept moment: in the schedule beside, where one is chosen, else as recorded.
 function doing(launch, tile) {
   const table = laneTables.ready(laneOf[launch]);
-  const life = state.beside ? simulatedLife(launch, tile) : table?.sm ? [0, table.life[tile]].map((d) => startOf(launch) + (table.begin[tile] + d) * TENTH_NS) : null;
+  const life = state.beside
+    ? simulatedLife(launch, tile)
+    : table?.sm
+      ? [0, table.life[tile]].map((d) => startOf(launch) + (table.begin[tile] + d) * TENTH_NS)
+      : null;
   if (!life) return null;
   const at = state.beside ? state.time - simulatedShift(simulated()) : state.time;
   return at < life[0] ? NOT_BEGUN : at < life[1] ? RUNNING : ENDED;
@@ -238,7 +324,12 @@ function doing(launch, tile) {
 function drawColumn(c, column, near) {
   const launch = chain.launches[column];
   const [x, r] = [columnX(column), radius(column)];
-  const colour = column === 0 ? INK.producer : column === chain.launches.length - 1 ? INK.consumer : INK.kernels[kernelColour.get(launches.kernel[launch])];
+  const colour =
+    column === 0
+      ? INK.producer
+      : column === chain.launches.length - 1
+        ? INK.consumer
+        : INK.kernels[kernelColour.get(launches.kernel[launch])];
   for (let tile = 0; tile < launches.tiles[launch]; tile++) {
     const y = tileY(column, tile);
     if (y < tilesView.margin.top - r || y > tilesView.height + r) continue;
@@ -277,7 +368,11 @@ function drawColumnNames(c) {
   c.textBaseline = "middle";
   c.fillStyle = INK.ink;
   chain.launches.forEach((i, column) => {
-    c.fillText(fitted(c, `${shortKernel(i)} · ${plural(launches.tiles[i], "tile")}`, tilesView.view.kx - 8), columnX(column), 10);
+    c.fillText(
+      fitted(c, `${shortKernel(i)} · ${plural(launches.tiles[i], "tile")}`, tilesView.view.kx - 8),
+      columnX(column),
+      10,
+    );
   });
 }
 
@@ -304,28 +399,44 @@ function hoverTileGraph(sx, sy) {
 function tileLines(column, tile) {
   const launch = chain.launches[column];
   const near = neighbours([column, tile]);
-  const among = (list, word, many) => plural(list.reduce((n, tiles) => n + tiles.size, 0), word, many);
+  const among = (list, word, many) =>
+    plural(
+      list.reduce((n, tiles) => n + tiles.size, 0),
+      word,
+      many,
+    );
   const table = grids.ready(gridOf[launch]);
   const lanes = laneTables.ready(laneOf[launch]);
+  const parents = among(near.slice(0, column), "parent");
+  const children = among(near.slice(column + 1), "child", "children");
   const lines = [
     `${shortKernel(launch)}, tile ${tile} ${coordinates(launch, tile)}`,
     `launch ${launch} · ${shortModule(launch) || text(launches.op, launch)}`,
-    `${among(near.slice(0, column), "parent")}, ${among(near.slice(column + 1), "child", "children")} in the chain${isFree(column, tile) ? " · waits for none" : ""}`,
+    `${parents}, ${children} in the chain${isFree(column, tile) ? " · waits for none" : ""}`,
   ];
   if (table?.read) lines.push(`reads ${size(table.read[tile])}, writes ${size(table.written[tile])}`);
   lines.push(...bufferLines(launch));
   if (lanes?.sm) {
     const begin = startOf(launch) + lanes.begin[tile] * TENTH_NS;
-    lines.push(`${TIMINGS[launches.timing[launch]]}: SM ${lanes.sm[tile]}, ${duration(begin)} to ${duration(begin + lanes.life[tile] * TENTH_NS)}`);
+    const end = begin + lanes.life[tile] * TENTH_NS;
+    lines.push(`${TIMINGS[launches.timing[launch]]}: SM ${lanes.sm[tile]}, ${duration(begin)} to ${duration(end)}`);
   }
   return [...lines, besideWords(launch, tile)].filter(Boolean);
 }
 
 // What the launch reads and writes; a page knows buffers launch by launch.
 function bufferLines(launch) {
-  const words = (i) => [text(buffers.name, i) || text(buffers.kind, i), text(buffers.dtype, i), text(buffers.shape, i)].filter(Boolean).join(" ");
-  const named = (bit) => [...new Set(usesOf[launch].filter((u) => uses.how[u] & bit).map((u) => words(uses.buffer[u])))];
-  const line = (verb, names) => (names.length ? `${verb} ${names.slice(0, 3).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}` : "");
+  const words = (i) =>
+    [text(buffers.name, i) || text(buffers.kind, i), text(buffers.dtype, i), text(buffers.shape, i)]
+      .filter(Boolean)
+      .join(" ");
+  const named = (bit) => [
+    ...new Set(usesOf[launch].filter((u) => uses.how[u] & bit).map((u) => words(uses.buffer[u]))),
+  ];
+  const line = (verb, names) =>
+    names.length
+      ? `${verb} ${names.slice(0, 3).join(", ")}${names.length > 3 ? ` and ${names.length - 3} more` : ""}`
+      : "";
   return [line("launch reads", named(1)), line("launch writes", named(2))];
 }
 

@@ -1,40 +1,92 @@
 // View 3: lanes of SMs over time. Tiles as measured, or as the block scheduler would hand them out.
 
-const lanesView = new Surface(document.querySelector("#lanes canvas"), {
-  axes: "x", draw: drawLanes, hover: hoverLanes, click: clickLanes, take: scrub, margin: { left: 52, top: 72 }, limits: [1e-9, 40],
+import { FONT, fitted, INK, niceStep, Surface } from "./canvas.js";
+import {
+  blocks,
+  coordinates,
+  doc,
+  duration,
+  laneOf,
+  laneTables,
+  launchCount,
+  launches,
+  launchName,
+  links,
+  loadGrid,
+  number,
+  pairs,
+  pairsOf,
+  plural,
+  served,
+  shortKernel,
+  shortModule,
+  text,
+  tickTime,
+  tileBase,
+  timed,
+} from "./data.js";
+import { shownLinks } from "./fold.js";
+import { sayCentre, showReuse } from "./graph.js";
+import { beginRange, clearRange, drawOverview, drawRange, moveRange, OVERVIEW, range, rangeWords } from "./overview.js";
+import {
+  drawSimulated,
+  hitSimulated,
+  scheduleAt,
+  simulated,
+  simulatedBox,
+  simulatedLife,
+  simulatedShift,
+} from "./simulated.js";
+import { select, state, writeHash } from "./state.js";
+import { tilesView } from "./tiles.js";
+
+export const lanesView = new Surface(document.querySelector("#lanes canvas"), {
+  axes: "x",
+  draw: drawLanes,
+  hover: hoverLanes,
+  click: clickLanes,
+  take: scrub,
+  margin: { left: 52, top: 72 },
+  limits: [1e-9, 40],
 });
 const MOST_TILES = 60_000; // drawn one by one in one picture: more would cost more than a frame
 const MOST_ARROWS = 300;
 const origin = launchCount ? launches.begin_ns.reduce((a, b) => Math.min(a, b)) : 0;
-const laneFlow = { key: "", parents: [], children: [], count: 0, ready: true }; // ready: found, not still looked for
+// Ready: found, not still looked for.
+export const laneFlow = { key: "", parents: [], children: [], count: 0, ready: true };
 let lanesShown = "";
-let lanesAggregated = false;
-let simulatedFilled = false; // drawn as shares of the GPU's busy slots, not SM by SM
+// Simulated: drawn as shares of the GPU's busy slots, not SM by SM.
+export const aggregation = { any: false, simulated: false };
 
-const startOf = (i) => launches.begin_ns[i] - origin;
-const endOf = (i) => startOf(i) + Math.max(launches.duration_ns[i], 1);
-const lastEnd = () => {
+export const startOf = (i) => launches.begin_ns[i] - origin;
+export const endOf = (i) => startOf(i) + Math.max(launches.duration_ns[i], 1);
+export const lastEnd = () => {
   let end = 1;
   for (let i = 0; i < launchCount; i++) end = Math.max(end, endOf(i));
   return end;
 };
-const rowCount = Math.max(doc.summary.sms, 1);
+export const rowCount = Math.max(doc.summary.sms, 1);
 // Recorded lanes above; below a strip of words, those of the chosen schedule, if any.
 const stripRows = () => 20 / Math.max(lanesView.view.ky, 1e-6);
-const simulatedRow = () => rowCount + stripRows();
+export const simulatedRow = () => rowCount + stripRows();
 const laneHeight = () => (state.beside ? (lanesView.plotHeight - 20) / 2 : lanesView.plotHeight);
 
 // Kernels with most time have colours of their own, the rest share the last.
-const kernelColour = (() => {
+export const kernelColour = (() => {
   const spent = new Map();
-  for (let i = 0; i < launchCount; i++) spent.set(launches.kernel[i], (spent.get(launches.kernel[i]) ?? 0) + launches.duration_ns[i]);
+  for (let i = 0; i < launchCount; i++)
+    spent.set(launches.kernel[i], (spent.get(launches.kernel[i]) ?? 0) + launches.duration_ns[i]);
   const ranked = [...spent].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   return new Map(ranked.map((name, rank) => [name, Math.min(rank, 5)]));
 })();
 
 function lanesWindow() {
   if (state.pair) return withSimulated(startOf(state.pair[0]), endOf(state.pair[1]));
-  if (state.launch !== null) return [startOf(state.launch) - launches.duration_ns[state.launch], endOf(state.launch) + launches.duration_ns[state.launch]];
+  if (state.launch !== null)
+    return [
+      startOf(state.launch) - launches.duration_ns[state.launch],
+      endOf(state.launch) + launches.duration_ns[state.launch],
+    ];
   return [0, lastEnd()];
 }
 
@@ -43,7 +95,8 @@ function withSimulated(from, to) {
   const table = state.beside ? simulated() : null;
   if (!table?.top) return [from, to];
   let end = to;
-  for (let t = tileBase[state.pair[1]]; t < tileBase[state.pair[1] + 1]; t++) end = Math.max(end, table.end[t] + simulatedShift(table));
+  for (let t = tileBase[state.pair[1]]; t < tileBase[state.pair[1] + 1]; t++)
+    end = Math.max(end, table.end[t] + simulatedShift(table));
   return [from, Math.min(end, 2 * to - from)];
 }
 
@@ -67,8 +120,8 @@ lanesView.keep = () => {
   v.x = Math.min(Math.max(v.x, w * 0.2 - lastEnd() * v.kx), w * 0.8);
 };
 
-async function showLanes() {
-  const key = (state.pair ? state.pair.join(",") : String(state.launch)) + "," + (state.beside !== "");
+export async function showLanes() {
+  const key = `${state.pair ? state.pair.join(",") : String(state.launch)},${state.beside !== ""}`;
   if (key !== lanesShown) {
     lanesShown = key;
     lanesView.fit();
@@ -100,10 +153,12 @@ async function findFlow() {
       if (!block.parent) continue;
       if (to === launch) {
         const set = block.set_of[tile];
-        for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++) keep(flow.parents, from, block.parent[e], reuse);
+        for (let e = set < 0 ? 0 : block.indptr[set]; set >= 0 && e < block.indptr[set + 1]; e++)
+          keep(flow.parents, from, block.parent[e], reuse);
       } else {
         const sets = setsWith(block, tile);
-        if (sets.size) block.set_of.forEach((set, t) => sets.has(set) && keep(flow.children, to, t, reuse));
+        if (!sets.size) continue;
+        for (const [t, set] of block.set_of.entries()) if (sets.has(set)) keep(flow.children, to, t, reuse);
       }
     }
   }
@@ -121,7 +176,8 @@ function setsWith(block, parent) {
 }
 
 function drawLanes(c) {
-  if (!launchCount || !timed) return sayCentre(c, lanesView, `This trace holds no ${launchCount ? "times" : "launches"}.`);
+  if (!launchCount || !timed)
+    return sayCentre(c, lanesView, `This trace holds no ${launchCount ? "times" : "launches"}.`);
   const { view: v, margin: m, plotWidth: w, plotHeight: h } = lanesView;
   const seen = [];
   for (let i = 0; i < launchCount; i++) {
@@ -136,7 +192,7 @@ function drawLanes(c) {
   c.fillStyle = INK.gap;
   c.fillRect(m.left, m.top, w, h);
   let left = MOST_TILES;
-  lanesAggregated = simulatedFilled = false;
+  Object.assign(aggregation, { any: false, simulated: false });
   for (const launch of seen) left -= drawLaunch(c, launch, left);
   drawFlow(c);
   if (state.beside) drawBeside(c);
@@ -160,12 +216,18 @@ function drawBeside(c) {
   c.fillStyle = INK.page;
   c.fillRect(m.left, y, w, 20);
   const schedule = doc.schedules[scheduleAt()];
-  const moved = shift ? `, moved by ${shift > 0 ? "+" : "−"}${duration(Math.abs(shift))} to begin with the selection` : "";
+  const moved = shift
+    ? `, moved by ${shift > 0 ? "+" : "−"}${duration(Math.abs(shift))} to begin with the selection`
+    : "";
   c.font = `600 11px ${FONT}`;
   c.fillStyle = INK.ink;
   c.textAlign = "left";
   c.textBaseline = "middle";
-  c.fillText(fitted(c, `${schedule.name}, simulated: ${duration(schedule.time_ns)} in all${moved}`, w - 8), m.left + 4, y + 10);
+  c.fillText(
+    fitted(c, `${schedule.name}, simulated: ${duration(schedule.time_ns)} in all${moved}`, w - 8),
+    m.left + 4,
+    y + 10,
+  );
 }
 
 // A drag along the axis scrubs: the moment it points to is kept, and the tile graph shows it too.
@@ -174,7 +236,8 @@ function scrub(x, y, moving = false, event = null) {
     moveRange(x);
     return true;
   }
-  range.dragged = !moving && timed && Boolean(event?.shiftKey) && y >= lanesView.margin.top && x >= lanesView.margin.left;
+  range.dragged =
+    !moving && timed && Boolean(event?.shiftKey) && y >= lanesView.margin.top && x >= lanesView.margin.left;
   if (range.dragged) {
     beginRange(x);
     return true;
@@ -184,14 +247,14 @@ function scrub(x, y, moving = false, event = null) {
   return true;
 }
 
-function setTime(time) {
+export function setTime(time) {
   state.time = time;
   writeHash();
   lanesView.redraw();
   tilesView.redraw();
 }
 
-function stepTime(steps) {
+export function stepTime(steps) {
   const step = lanesView.plotWidth / lanesView.view.kx / 100;
   setTime(Math.min(Math.max((state.time ?? -lanesView.view.x / lanesView.view.kx) + steps * step, 0), lastEnd()));
 }
@@ -219,9 +282,11 @@ function runningWords() {
     const table = laneTables.ready(laneOf[i]);
     if (!table?.sm) known = false;
     const at = (state.time - startOf(i)) / TENTH_NS;
-    for (let t = 0; t < table?.sm?.length; t++) if (table.begin[t] <= at && at < table.begin[t] + table.life[t]) count++;
+    for (let t = 0; t < table?.sm?.length; t++)
+      if (table.begin[t] <= at && at < table.begin[t] + table.life[t]) count++;
   }
-  const words = [`at ${duration(state.time)}: ${names.size ? `${known ? plural(count, "tile") : "tiles"} of ${[...names].join(", ")}` : "no tile runs"}`];
+  const tiles = known ? plural(count, "tile") : "tiles";
+  const words = [`at ${duration(state.time)}: ${names.size ? `${tiles} of ${[...names].join(", ")}` : "no tile runs"}`];
   const table = state.beside && simulated();
   if (table?.top) {
     const at = state.time - simulatedShift(table);
@@ -232,7 +297,7 @@ function runningWords() {
   return words.join(", ");
 }
 
-function launchColour(i) {
+export function launchColour(i) {
   if (state.pair) return i === state.pair[0] ? INK.producer : i === state.pair[1] ? INK.consumer : INK.muted;
   if (state.launch !== null) return i === state.launch ? INK.focus : INK.muted;
   return INK.kernels[kernelColour.get(launches.kernel[i])];
@@ -260,14 +325,19 @@ function drawLaunch(c, { i, x, width }, left) {
   if (table.share) drawShares(c, table, x);
   else if (!table.sm || table.tiles > left || width * height < table.tiles) drawLoad(c, table, x);
   else return drawTiles(c, table, x);
-  lanesAggregated = true;
+  aggregation.any = true;
   return 0;
 }
 
-const TENTH_NS = 0.1; // begins and lives travel in tenths of a nanosecond
+export const TENTH_NS = 0.1; // begins and lives travel in tenths of a nanosecond
 
-// The lanes that a tile holds, [SM, slot]: its own, and for a cluster the same slot of the next SMs, after the last the next slot of the first.
-const lanesOf = (table, t) => Array.from({ length: table.cluster ?? 1 }, (_, k) => [(table.sm[t] + k) % rowCount, table.slot[t] + Math.floor((table.sm[t] + k) / rowCount)]);
+// The lanes that a tile holds, [SM, slot]: its own, and for a cluster the same slot of the next SMs, after the last the
+// next slot of the first.
+const lanesOf = (table, t) =>
+  Array.from({ length: table.cluster ?? 1 }, (_, k) => [
+    (table.sm[t] + k) % rowCount,
+    table.slot[t] + Math.floor((table.sm[t] + k) / rowCount),
+  ]);
 
 function drawTiles(c, table, x) {
   const { kx, ky } = lanesView.view;
@@ -315,10 +385,13 @@ function loadOf(table) {
     const [from, to] = [(table.begin[t] / span) * bins, ((table.begin[t] + table.life[t]) / span) * bins];
     for (let k = Math.floor(from); k < Math.min(to, bins); k++) load[k] += Math.min(to, k + 1) - Math.max(from, k);
   }
-  return { load: load.map((v) => Math.min((v * (table.cluster ?? 1)) / (rowCount * table.slots), 1)), span: span * TENTH_NS };
+  return {
+    load: load.map((v) => Math.min((v * (table.cluster ?? 1)) / (rowCount * table.slots), 1)),
+    span: span * TENTH_NS,
+  };
 }
 
-function drawShares(c, table, x, first = 0) {
+export function drawShares(c, table, x, first = 0) {
   const { kx, ky } = lanesView.view;
   const top = lanesView.toScreen(0, first)[1];
   const wide = (table.end * kx) / table.bins;
@@ -348,8 +421,10 @@ function drawFlow(c, boxOf = tileBox) {
   if (!here) return;
   c.lineWidth = 1.2;
   c.globalAlpha = laneFlow.count > 40 ? 0.45 : 0.85;
-  for (const [launch, tile, reuse] of laneFlow.parents) drawArrow(c, boxOf(launch, tile), here, reuse ? INK.reuse : INK.producer);
-  for (const [launch, tile, reuse] of laneFlow.children) drawArrow(c, here, boxOf(launch, tile), reuse ? INK.reuse : INK.consumer);
+  for (const [launch, tile, reuse] of laneFlow.parents)
+    drawArrow(c, boxOf(launch, tile), here, reuse ? INK.reuse : INK.producer);
+  for (const [launch, tile, reuse] of laneFlow.children)
+    drawArrow(c, here, boxOf(launch, tile), reuse ? INK.reuse : INK.consumer);
   c.globalAlpha = 1;
   c.lineWidth = 2;
   c.strokeStyle = INK.arrow;
@@ -404,13 +479,13 @@ function drawLaneAxes(c, seen) {
   const rows = Math.max(niceStep(22 / v.ky), 1);
   const below = state.beside ? lanesView.toScreen(0, rowCount)[1] : height;
   for (const first of state.beside ? [0, simulatedRow()] : [0]) {
-    if (first && simulatedFilled) {
+    if (first && aggregation.simulated) {
       drawShareAxis(c, first, height);
       continue;
     }
     for (let row = 0; row < rowCount; row += rows) {
       const y = lanesView.toScreen(0, first + row + 0.5)[1];
-      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText("SM " + row, m.left - 7, y);
+      if (y > m.top + 4 && y < (first ? height : below) - 4) c.fillText(`SM ${row}`, m.left - 7, y);
     }
   }
   if (state.time === null) return;
@@ -431,7 +506,7 @@ function drawShareAxis(c, first, end) {
     const y = lanesView.toScreen(0, first + rowCount * (1 - share / 100))[1];
     if (y < m.top - 2 || y > end + 2) continue;
     c.textBaseline = share === 0 ? "bottom" : share === 100 ? "top" : "middle";
-    c.fillText(share + "%", m.left - 7, y);
+    c.fillText(`${share}%`, m.left - 7, y);
   }
   const y = lanesView.toScreen(0, first + rowCount * 0.75)[1];
   if (y < m.top || y > end) return;
@@ -442,10 +517,19 @@ function drawShareAxis(c, first, end) {
 
 function sayLanes() {
   const measured = doc.summary.measured_tiles > 0;
-  const says = state.time !== null && launchCount ? [runningWords()] : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
-  if (lanesAggregated) says.push(`aggregated: ${simulatedFilled ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`);
+  const says =
+    state.time !== null && launchCount
+      ? [runningWords()]
+      : [measured ? "measured tiles" : "modelled: tiles handed out in dispatch order", "idle slots shaded"];
+  if (aggregation.any)
+    says.push(
+      `aggregated: ${aggregation.simulated ? "bars" : "shades"} are shares of busy slots, zoom in for single tiles`,
+    );
   if (laneFlow.count > MOST_ARROWS) says.push(`${MOST_ARROWS} of ${number(laneFlow.count)} arrows`);
-  else if (state.tile) says.push(`tile ${state.tile[1]}: ${plural(laneFlow.parents.length, "parent")}, ${plural(laneFlow.children.length, "child", "children")}`);
+  else if (state.tile) {
+    const [parents, children] = [laneFlow.parents.length, laneFlow.children.length];
+    says.push(`tile ${state.tile[1]}: ${plural(parents, "parent")}, ${plural(children, "child", "children")}`);
+  }
   if (range.from !== null && rangeWords()) says.unshift(rangeWords());
   if (served.problem) says.unshift(served.problem);
   document.getElementById("lanes-says").textContent = says.join(" · ");
@@ -464,7 +548,10 @@ function hitLanes(sx, sy) {
     const at = (time - startOf(i)) / TENTH_NS;
     for (let t = 0; t < table.tiles; t++) {
       if (at < table.begin[t] || at > table.begin[t] + table.life[t]) continue;
-      if (lanesOf(table, t).some(([sm, slot]) => sm === Math.floor(row) && slot === Math.floor((row % 1) * table.slots))) return { launch: i, tile: t };
+      if (
+        lanesOf(table, t).some(([sm, slot]) => sm === Math.floor(row) && slot === Math.floor((row % 1) * table.slots))
+      )
+        return { launch: i, tile: t };
     }
   }
   return launch;
@@ -477,15 +564,18 @@ function hoverLanes(x, y) {
   if (tile === null) return [shortKernel(launch), `launch ${launch} · ${shortModule(launch)}`, "no tile here"];
   const table = laneTables.ready(laneOf[launch]);
   loadGrid(launch);
+  const when = [table?.begin, table?.life].map((of) => duration((of?.[tile] ?? 0) * TENTH_NS));
   return [
     `${shortKernel(launch)}, tile ${tile} ${coordinates(launch, tile)}`,
     `launch ${launch} · ${shortModule(launch) || text(launches.op, launch)}`,
-    table?.sm ? `SM ${table.sm[tile]}, slot ${table.slot[tile]} · begins ${duration(table.begin[tile] * TENTH_NS)} into the launch, takes ${duration(table.life[tile] * TENTH_NS)}` : "",
+    table?.sm
+      ? `SM ${table.sm[tile]}, slot ${table.slot[tile]} · begins ${when[0]} into the launch, takes ${when[1]}`
+      : "",
     besideWords(launch, tile),
   ].filter(Boolean);
 }
 
-function besideWords(launch, tile) {
+export function besideWords(launch, tile) {
   const life = state.beside ? simulatedLife(launch, tile) : null;
   return life ? `${state.beside}: ${duration(life[0])} to ${duration(life[1])}` : "";
 }

@@ -1,6 +1,48 @@
 // The header, the keyboard, and the first drawing.
 
-const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
+import { keep, kept, showAdvice, toggleAdvice } from "./advice.js";
+import { INK, icon, make, setTheme, showTip } from "./canvas.js";
+import {
+  compact,
+  doc,
+  duration,
+  hasLanes,
+  laneOf,
+  laneTables,
+  launchCount,
+  launches,
+  links,
+  number,
+  pairCount,
+  pairs,
+  plural,
+  timed,
+} from "./data.js";
+import { reveal } from "./fold.js";
+import { chooseBeside, showGain } from "./gain.js";
+import {
+  buildLegend,
+  describeLaunch,
+  drawing,
+  graphView,
+  heaviestPair,
+  nodeFor,
+  rebuildGraph,
+  showNode,
+  toggleGroup,
+  walkGraph,
+} from "./graph.js";
+import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./lanes.js";
+import { describePair, matrix, matrixView, showMatrix } from "./matrix.js";
+import { showKernelLegend } from "./overview.js";
+import { rankPairs } from "./ranking.js";
+import { serve } from "./served.js";
+import { fillBeside, simulated } from "./simulated.js";
+import { ran, showSizes, whatIf } from "./sizes.js";
+import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
+import { chain, chainNow, nodeY, showTiles, tilesView } from "./tiles.js";
+
+export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
 let active = "graph";
 
 function showSummary() {
@@ -8,28 +50,51 @@ function showSummary() {
   document.getElementById("command").textContent = s.command || "A trace";
   const modelled = s.timing.modelled > 0;
   const kind = modelled && s.timing.measured > 0 ? "partly modelled" : modelled ? "modelled" : "measured";
-  const fact = (label, value, mark) => make("span", [make("b", value), document.createTextNode(" " + label)], mark ? { class: "mark" } : {});
+  const fact = (label, value, mark) =>
+    make("span", [make("b", value), document.createTextNode(` ${label}`)], mark ? { class: "mark" } : {});
   const facts = [make("span", [make("b", s.device), document.createTextNode(` · ${s.sms} SMs`)])];
   if (timed) facts.push(fact(kind, duration(s.recorded_ns ?? s.span_ns)));
   const counts = { ...s };
-  if (s.pairs === pairCount) { // what memory reuse adds is known where no pair is left out, and is not counted
+  if (s.pairs === pairCount) {
+    // what memory reuse adds is known where no pair is left out, and is not counted
     counts.pairs -= pairs.reuse_only.reduce((n, only) => n + only, 0);
     counts.edges -= links.edges.reduce((n, edges, i) => n + (links.reuse[i] ? edges : 0), 0);
   }
-  for (const [name, word] of [["launches", "launch"], ["tiles", "tile"], ["pairs", "pair"], ["edges", "edge"]]) facts.push(fact(counts[name] === 1 ? word : name, compact(counts[name])));
-  for (const name of ["inferred", "conservative"]) if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
-  if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses) facts.push(fact("accesses", "exact"));
+  for (const [name, word] of [
+    ["launches", "launch"],
+    ["tiles", "tile"],
+    ["pairs", "pair"],
+    ["edges", "edge"],
+  ])
+    facts.push(fact(counts[name] === 1 ? word : name, compact(counts[name])));
+  for (const name of ["inferred", "conservative"])
+    if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
+  if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses)
+    facts.push(fact("accesses", "exact"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
 }
 
 function verdict(p) {
-  if (p.refused) return make("span", [document.createTextNode(`${p.name}: `), make("b", "not of this trace")], { class: "bad", id: "verdict", title: p.refused });
-  const words = p.sound ? "sound" : p.missing ? `UNSOUND: ${number(p.missing)} of ${number(p.needed)} dependencies missing` : "UNSOUND";
+  if (p.refused)
+    return make("span", [document.createTextNode(`${p.name}: `), make("b", "not of this trace")], {
+      class: "bad",
+      id: "verdict",
+      title: p.refused,
+    });
+  const words = p.sound
+    ? "sound"
+    : p.missing
+      ? `UNSOUND: ${number(p.missing)} of ${number(p.needed)} dependencies missing`
+      : "UNSOUND";
   const excess = p.excess ? `, ${number(p.excess)} tiles awaited in excess` : "";
   const title = `${plural(p.needed, "dependency", "dependencies")} between its launches, ${plural(p.waits, "wait")}`;
-  return make("span", [document.createTextNode(`${p.name}: `), make("b", words), document.createTextNode(excess)], { class: p.sound ? "good" : "bad", id: "verdict", title });
+  return make("span", [document.createTextNode(`${p.name}: `), make("b", words), document.createTextNode(excess)], {
+    class: p.sound ? "good" : "bad",
+    id: "verdict",
+    title,
+  });
 }
 
 // What makes the picture wrong or partial is a warning; what merely explains it waits behind a button.
@@ -38,24 +103,42 @@ function showNotes(s) {
   if (!s.complete) warnings.push("Partial trace: recording ended early, and what is shown ends with it.");
   if (!s.launches) warnings.push("The trace holds no launches: there is nothing to draw.");
   else if (!s.accesses) warnings.push("The trace holds no accesses: dependencies are unknown, not absent.");
-  if (s.launches && !timed) warnings.push("The trace holds no times: dependencies are right, but nothing is known of gains.");
-  if (s.coverage.conservative) warnings.push(`${plural(s.coverage.conservative, "launch is", "launches are")} conservative: what they really touch is unknown, so they depend on more than they need.`);
+  if (s.launches && !timed)
+    warnings.push("The trace holds no times: dependencies are right, but nothing is known of gains.");
+  if (s.coverage.conservative)
+    warnings.push(
+      `${plural(s.coverage.conservative, "launch is", "launches are")} conservative: ` +
+        "what they really touch is unknown, so they depend on more than they need.",
+    );
   if (doc.policy?.refused) warnings.push(`${doc.policy.name} is not of this trace: ${doc.policy.refused}`);
-  if (doc.policy && !doc.policy.sound) warnings.push(...doc.policy.reasons.map((reason) => `The policy is unsound: ${reason}.`));
+  if (doc.policy && !doc.policy.sound)
+    warnings.push(...doc.policy.reasons.map((reason) => `The policy is unsound: ${reason}.`));
   const notes = [...doc.notes];
-  if (s.granule > 1) notes.push(`Accesses were recorded in granules of ${s.granule} bytes: dependencies are a superset.`);
+  if (s.granule > 1)
+    notes.push(`Accesses were recorded in granules of ${s.granule} bytes: dependencies are a superset.`);
   (s.complete ? notes : warnings).push(...s.reasons);
   const box = document.getElementById("notes");
   box.hidden = !warnings.length;
   if (warnings.length === 1) box.replaceChildren(make("p", warnings[0]));
   else if (warnings.length) {
-    const list = make("ul", warnings.slice(1).map((n) => make("li", n)));
+    const list = make(
+      "ul",
+      warnings.slice(1).map((n) => make("li", n)),
+    );
     box.replaceChildren(make("details", [make("summary", `${warnings[0]} (${warnings.length - 1} more)`), list]));
   }
   const button = document.getElementById("said");
   button.hidden = !notes.length;
   button.textContent = plural(notes.length, "note");
-  button.addEventListener("click", () => showWords("Notes", make("ul", notes.map((n) => make("li", n)))));
+  button.addEventListener("click", () =>
+    showWords(
+      "Notes",
+      make(
+        "ul",
+        notes.map((n) => make("li", n)),
+      ),
+    ),
+  );
 }
 
 function showWords(title, content, dialog = document.getElementById("words")) {
@@ -73,9 +156,20 @@ function addButtons() {
       made.addEventListener("click", action);
       return made;
     };
-    if (name === "matrix") panel.querySelector(".buttons").append(button("M3 3l8 8M11 3l-8 8", "Back to the list of pairs (Esc)", () => select({ launch: state.launch }), "back"));
+    if (name === "matrix")
+      panel
+        .querySelector(".buttons")
+        .append(
+          button(
+            "M3 3l8 8M11 3l-8 8",
+            "Back to the list of pairs (Esc)",
+            () => select({ launch: state.launch }),
+            "back",
+          ),
+        );
     panel.querySelector(".buttons").append(
-      button("M3 7h8", "Zoom out (-)", () => view.zoom(1 / 1.5)), button("M3 7h8M7 3v8", "Zoom in (+)", () => view.zoom(1.5)),
+      button("M3 7h8", "Zoom out (-)", () => view.zoom(1 / 1.5)),
+      button("M3 7h8M7 3v8", "Zoom in (+)", () => view.zoom(1.5)),
       button("M2 7h10M4 5L2 7l2 2M10 5l2 2-2 2", "Show all (0)", () => view.fit()),
       button("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9", "This view alone (f)", () => showOnly(name)),
     );
@@ -83,26 +177,32 @@ function addButtons() {
     panel.addEventListener("focusin", () => (active = name));
   }
   for (const name of ["gain", "sizes"]) {
-    const made = make("button", [icon("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9")], { type: "button", title: "This view alone (f)", "aria-label": "This view alone" });
+    const made = make("button", [icon("M2 5V2h3M9 2h3v3M12 9v3H9M5 12H2V9")], {
+      type: "button",
+      title: "This view alone (f)",
+      "aria-label": "This view alone",
+    });
     made.addEventListener("click", () => showOnly(name));
     document.querySelector(`#${name} .buttons`).append(made);
     document.getElementById(name).addEventListener("pointerdown", () => (active = name));
   }
   for (const nav of document.querySelectorAll(".tabs")) {
-    nav.append(...Object.entries(TABS).map(([name, label]) => {
-      const tab = make("button", label, { type: "button", role: "tab", "data-tab": name, "aria-controls": name });
-      tab.addEventListener("click", () => showTab(name));
-      tab.addEventListener("keydown", (event) => {
-        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (!step) return;
-        const names = Object.keys(TABS);
-        showTab(names[(names.indexOf(name) + step + names.length) % names.length]);
-        document.querySelector(`#${state.tab} [role="tab"][data-tab="${state.tab}"]`)?.focus();
-        event.preventDefault();
-        event.stopPropagation();
-      });
-      return tab;
-    }));
+    nav.append(
+      ...Object.entries(TABS).map(([name, label]) => {
+        const tab = make("button", label, { type: "button", role: "tab", "data-tab": name, "aria-controls": name });
+        tab.addEventListener("click", () => showTab(name));
+        tab.addEventListener("keydown", (event) => {
+          const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+          if (!step) return;
+          const names = Object.keys(TABS);
+          showTab(names[(names.indexOf(name) + step + names.length) % names.length]);
+          document.querySelector(`#${state.tab} [role="tab"][data-tab="${state.tab}"]`)?.focus();
+          event.preventDefault();
+          event.stopPropagation();
+        });
+        return tab;
+      }),
+    );
   }
 }
 
@@ -119,25 +219,42 @@ function showOnly(name) {
   else main.dataset.only = panel;
 }
 
-function fillBeside() {
-  const choice = document.getElementById("beside");
-  const ran = doc.schedules.filter(hasLanes);
-  choice.parentElement.hidden = !ran.length;
-  choice.replaceChildren(make("option", "nothing", { value: "" }), ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })));
-}
-
 const KEYS = [
-  ["h", "what to do first: show or hide"], ["w  s  a  d", "zoom in, zoom out, left, right"], ["Shift, drag", "in the timeline: choose a range of time; a click ends it"],
-  ["← → ↑ ↓", "in the launch graph: along issue order, along the heaviest dependency; elsewhere: move the window, or the tile cursor"],
-  ["Enter", "in the launch graph: show the heaviest pair of the selected launch; elsewhere: a tile cursor that arrows move, Enter again selects, Esc ends"], ["o", "open or fold the layers around the selected launch"],
-  ["+  −  0", "zoom in, zoom out, show all"], ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"], ["f", "this view alone, and back"],
-  ["1  2  3", "launches, tiles of a pair, timeline"], ["4  5  6", "tile graph, gain, what if"],
-  ["b", "another scheduler beside the recorded timeline"], [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"], ["t", "dark or light"], ["Esc", "step back: view, tile, pair, launch, search"],
+  ["h", "what to do first: show or hide"],
+  ["w  s  a  d", "zoom in, zoom out, left, right"],
+  ["Shift, drag", "in the timeline: choose a range of time; a click ends it"],
+  [
+    "← → ↑ ↓",
+    "in the launch graph: along issue order, along the heaviest dependency; " +
+      "elsewhere: move the window, or the tile cursor",
+  ],
+  [
+    "Enter",
+    "in the launch graph: show the heaviest pair of the selected launch; " +
+      "elsewhere: a tile cursor that arrows move, Enter again selects, Esc ends",
+  ],
+  ["o", "open or fold the layers around the selected launch"],
+  ["+  −  0", "zoom in, zoom out, show all"],
+  ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
+  ["f", "this view alone, and back"],
+  ["1  2  3", "launches, tiles of a pair, timeline"],
+  ["4  5  6", "tile graph, gain, what if"],
+  ["b", "another scheduler beside the recorded timeline"],
+  [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
+  ["t", "dark or light"],
+  ["Esc", "step back: view, tile, pair, launch, search"],
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"],
 ];
 
 function showKeys() {
-  showWords("Keys", make("dl", KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])), document.getElementById("keys"));
+  showWords(
+    "Keys",
+    make(
+      "dl",
+      KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
+    ),
+    document.getElementById("keys"),
+  );
 }
 
 // Esc undoes one thing at a time, the last made first.
@@ -164,18 +281,23 @@ function nextFound() {
   select({ launch: all.find((i) => i > (state.launch ?? -1)) ?? all[0] });
 }
 
-// A tile under the keys: after Enter arrows move it and Enter selects it. `at` counts as the view does: [column, row] of the
-// matrix, [column, tile] of the tile graph, [launch, tile] of the timeline.
+// A tile under the keys: after Enter arrows move it and Enter selects it. `at` counts as the view does: [column, row]
+// of the matrix, [column, tile] of the tile graph, [launch, tile] of the timeline.
 const cursor = { view: "", at: [0, 0] };
 const within = (v, count) => Math.min(Math.max(v, 0), Math.max(count - 1, 0));
 const CURSORS = {
   matrix: {
-    begin: () => matrix.parts.length && [state.tile?.[0] === state.pair[1] ? matrix.columns.place[state.tile[1]] : 0, 0],
+    begin: () =>
+      matrix.parts.length && [state.tile?.[0] === state.pair[1] ? matrix.columns.place[state.tile[1]] : 0, 0],
     move: ([x, y], right, down) => [within(x + right, matrix.consumers), within(y + down, matrix.producers)],
     point: ([x, y]) => [x + 0.5, y + 0.5],
   },
   tiles: {
-    begin: () => chain.parents && [Math.max(chain.launches.indexOf(state.tile?.[0]), 0), chain.launches.includes(state.tile?.[0]) ? state.tile[1] : 0],
+    begin: () =>
+      chain.parents && [
+        Math.max(chain.launches.indexOf(state.tile?.[0]), 0),
+        chain.launches.includes(state.tile?.[0]) ? state.tile[1] : 0,
+      ],
     move([column, tile], right, down) {
       const next = within(column + right, chain.launches.length);
       return [next, within(tile + down, launches.tiles[chain.launches[next]])];
@@ -232,7 +354,10 @@ function cursorKey(key, onCanvas) {
 // The cursor ends with what it stands in: another pair, another chain.
 function cursorStands() {
   if (cursor.view === "lanes") return true;
-  return state.tab === cursor.view && (cursor.view === "matrix" ? matrix.key === state.pair?.join(",") : String(chainNow()) === String(chain.launches));
+  return (
+    state.tab === cursor.view &&
+    (cursor.view === "matrix" ? matrix.key === state.pair?.join(",") : String(chainNow()) === String(chain.launches))
+  );
 }
 
 function endCursor() {
@@ -246,11 +371,28 @@ const STEPS = { ArrowLeft: [1, 0], ArrowRight: [-1, 0], ArrowUp: [0, 1], ArrowDo
 
 const ACTIONS = {
   "/": () => document.getElementById("search").select(),
-  "+": () => panels[active]?.zoom(1.3), "=": () => panels[active]?.zoom(1.3), "-": () => panels[active]?.zoom(1 / 1.3),
-  0: () => panels[active]?.fit(), f: () => showOnly(active), t: toggleTheme, h: toggleAdvice,
-  w: () => panels[active]?.zoom(1.3), s: () => panels[active]?.zoom(1 / 1.3), a: () => panels[active]?.pan(60, 0), d: () => panels[active]?.pan(-60, 0), "?": showKeys, Escape: stepBack,
-  1: () => focusPanel("graph"), 2: () => focusPanel("matrix"), 3: () => focusPanel("lanes"), 4: () => focusPanel("tiles"),
-  5: () => showTab("gain"), 6: () => showTab("sizes"), b: nextBeside, ",": () => stepTime(-1), ".": () => stepTime(1),
+  "+": () => panels[active]?.zoom(1.3),
+  "=": () => panels[active]?.zoom(1.3),
+  "-": () => panels[active]?.zoom(1 / 1.3),
+  0: () => panels[active]?.fit(),
+  f: () => showOnly(active),
+  t: toggleTheme,
+  h: toggleAdvice,
+  w: () => panels[active]?.zoom(1.3),
+  s: () => panels[active]?.zoom(1 / 1.3),
+  a: () => panels[active]?.pan(60, 0),
+  d: () => panels[active]?.pan(-60, 0),
+  "?": showKeys,
+  Escape: stepBack,
+  1: () => focusPanel("graph"),
+  2: () => focusPanel("matrix"),
+  3: () => focusPanel("lanes"),
+  4: () => focusPanel("tiles"),
+  5: () => showTab("gain"),
+  6: () => showTab("sizes"),
+  b: nextBeside,
+  ",": () => stepTime(-1),
+  ".": () => stepTime(1),
   o: () => {
     const box = state.launch !== null && nodeFor(state.launch).parent;
     if (box?.group) toggleGroup(box);
@@ -366,6 +508,26 @@ function start() {
   document.documentElement.dataset.ready = "yes"; // for whoever waits for the page: tests, screenshots
 }
 
+if (doc.served) serve();
 start();
 // For the console and for tests: where things are on the screen, and what is selected.
-window.tileprof = { doc, laneTables, laneOf, startOf, state, select, views: panels, launches, pairs, matrix, chain, simulated, simulatedRow, ran, whatIf, flow: laneFlow, drawing: () => drawing, nodeFor };
+window.tileprof = {
+  doc,
+  laneTables,
+  laneOf,
+  startOf,
+  state,
+  select,
+  views: panels,
+  launches,
+  pairs,
+  matrix,
+  chain,
+  simulated,
+  simulatedRow,
+  ran,
+  whatIf,
+  flow: laneFlow,
+  drawing: () => drawing,
+  nodeFor,
+};

@@ -1,9 +1,26 @@
 // What stands above the lanes of the timeline: modules, how full the GPU is, a legend of kernels, and a chosen range.
 
-const OVERVIEW = { modules: 36, full: 52, height: 16 }; // tops of the two strips, and how high each is
-const range = { from: null, to: null };
+import { FONT, fitted, INK, make } from "./canvas.js";
+import {
+  deviceSlots,
+  doc,
+  duration,
+  launchCount,
+  launches,
+  launchName,
+  plural,
+  shortName,
+  text,
+  waves,
+} from "./data.js";
+import { svgOf } from "./gain.js";
+import { endOf, kernelColour, lanesView, lastEnd, startOf } from "./lanes.js";
 
-// Stretches of launches whose modules share their path up to its first number: layers and steps; else their first two names.
+export const OVERVIEW = { modules: 36, full: 52, height: 16 }; // tops of the two strips, and how high each is
+export const range = { from: null, to: null };
+
+// Stretches of launches whose modules share their path up to its first number: layers and steps; else their first two
+// names.
 const moduleSpans = (() => {
   const spans = [];
   const place = (name) => {
@@ -21,9 +38,10 @@ const moduleSpans = (() => {
 })();
 
 // Share of the GPU's slots that the waves of a launch fill.
-const filledOf = (i) => Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
+const filledOf = (i) =>
+  Math.min(launches.tiles[i] / (Math.max(Math.ceil(waves(i)), 1) * Math.max(deviceSlots(i), 1)), 1);
 
-function drawOverview(c) {
+export function drawOverview(c) {
   const { margin: m, width, view: v } = lanesView;
   c.save();
   c.beginPath();
@@ -40,14 +58,20 @@ function drawOverview(c) {
     c.fillRect(from, OVERVIEW.modules, Math.max(to - from - 1, 0.5), OVERVIEW.height - 2);
     if (to - from < 26) return;
     c.fillStyle = INK.soft;
-    c.fillText(fitted(c, span.name.split(".").slice(-2).join("."), to - from - 6), from + 3, OVERVIEW.modules + OVERVIEW.height / 2 - 1);
+    c.fillText(
+      fitted(c, span.name.split(".").slice(-2).join("."), to - from - 6),
+      from + 3,
+      OVERVIEW.modules + OVERVIEW.height / 2 - 1,
+    );
   });
   c.fillStyle = INK.focus;
-  const columns = new Float64Array(Math.ceil(width - m.left) + 1); // per pixel: time-weighted share of slots that are filled
+  // Per pixel: time-weighted share of slots that are filled.
+  const columns = new Float64Array(Math.ceil(width - m.left) + 1);
   for (let i = 0; i < launchCount; i++) {
     const [from, to] = [v.x + startOf(i) * v.kx, v.x + endOf(i) * v.kx];
     const share = filledOf(i);
-    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++) columns[x] += share * (Math.min(to, x + 1) - Math.max(from, x));
+    for (let x = Math.max(Math.floor(from), 0); x < Math.min(to, columns.length); x++)
+      columns[x] += share * (Math.min(to, x + 1) - Math.max(from, x));
   }
   c.globalAlpha = 0.7;
   columns.forEach((share, x) => {
@@ -64,23 +88,23 @@ function drawOverview(c) {
 }
 
 // With Shift, a drag over the lanes chooses a range of time.
-function beginRange(x) {
+export function beginRange(x) {
   range.from = range.to = timeAt(x);
 }
 
-function moveRange(x) {
+export function moveRange(x) {
   range.to = timeAt(x);
   lanesView.redraw();
 }
 
 const timeAt = (x) => Math.min(Math.max(lanesView.toWorld(x, 0)[0], 0), lastEnd());
 
-function clearRange() {
+export function clearRange() {
   range.from = range.to = null;
   lanesView.redraw();
 }
 
-function drawRange(c) {
+export function drawRange(c) {
   if (range.from === null) return;
   const [from, to] = [range.from, range.to].sort((a, b) => a - b).map((t) => lanesView.toScreen(t, 0)[0]);
   c.fillStyle = INK.focus;
@@ -90,12 +114,14 @@ function drawRange(c) {
 }
 
 // The range in words: how long, how much of it a kernel ran, how full the GPU was, and the operators with most time.
-function rangeWords() {
+export function rangeWords() {
   const [from, to] = [range.from, range.to].sort((a, b) => a - b);
   if (!(to > from)) return "";
   let [covered, filled, count, reached] = [0, 0, 0, from];
   const spent = new Map();
-  const inside = Array.from({ length: launchCount }, (_, i) => i).filter((i) => startOf(i) < to && endOf(i) > from).sort((a, b) => startOf(a) - startOf(b));
+  const inside = Array.from({ length: launchCount }, (_, i) => i)
+    .filter((i) => startOf(i) < to && endOf(i) > from)
+    .sort((a, b) => startOf(a) - startOf(b));
   for (const i of inside) {
     const [a, b] = [Math.max(startOf(i), from), Math.min(endOf(i), to)];
     count++;
@@ -106,13 +132,20 @@ function rangeWords() {
       reached = b;
     }
   }
-  const percent = (share) => Math.round(100 * share) + "%";
-  const most = [...spent].sort((p, q) => q[1] - p[1]).slice(0, 3).map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
-  return `range of ${duration(to - from)}: ${plural(count, "launch", "launches")}, a kernel runs ${percent(covered / (to - from))} of it, slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`;
+  const percent = (share) => `${Math.round(100 * share)}%`;
+  const most = [...spent]
+    .sort((p, q) => q[1] - p[1])
+    .slice(0, 3)
+    .map(([name, ns]) => `${name} ${percent(ns / (to - from))}`);
+  return [
+    `range of ${duration(to - from)}: ${plural(count, "launch", "launches")}`,
+    `a kernel runs ${percent(covered / (to - from))} of it`,
+    `slots ${percent(Math.min(filled / (to - from), 1))} filled; ${most.join(", ")}`,
+  ].join(", ");
 }
 
 // Kernels by colour: those with most time have one of their own.
-function showKernelLegend() {
+export function showKernelLegend() {
   const box = document.getElementById("lanes-legend");
   if (!box || !launchCount) return;
   const names = [...kernelColour].filter(([, rank]) => rank < 5).sort((a, b) => a[1] - b[1]);
@@ -121,7 +154,10 @@ function showKernelLegend() {
     svg.append(svgOf("rect", { width: 10, height: 10, rx: 2, fill: INK.kernels[rank] }));
     return make("span", [svg, document.createTextNode(label)], { title });
   };
-  const entries = names.map(([place, rank]) => entry(rank, shortName(doc.strings[place]) || "kernel", doc.strings[place]));
-  if (kernelColour.size > 5) entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
+  const entries = names.map(([place, rank]) =>
+    entry(rank, shortName(doc.strings[place]) || "kernel", doc.strings[place]),
+  );
+  if (kernelColour.size > 5)
+    entries.push(entry(5, plural(kernelColour.size - 5, "other kernel"), "kernels with less time"));
   box.replaceChildren(...entries);
 }

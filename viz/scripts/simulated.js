@@ -1,12 +1,19 @@
 // The lanes of a simulated schedule: which tile runs on which SM, when, drawn below the recorded ones.
 
-const scheduleLanes = doc.schedules.map((s) => s.lanes);
+import { INK, make } from "./canvas.js";
+import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
+import { ABOUT } from "./gain.js";
+import { aggregation, drawShares, lanesView, launchColour, rowCount, startOf } from "./lanes.js";
+import { state } from "./state.js";
+import { tilesView } from "./tiles.js";
+
+export const scheduleLanes = doc.schedules.map((s) => s.lanes);
 const simulatedTables = keeper(scheduleLanes);
-const scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
+export const scheduleAt = () => doc.schedules.findIndex((s) => s.name === state.beside);
 const MOST_BOXES = 12_000; // drawn one by one in one picture
 
 // The chosen schedule, its tiles placed in their SMs; null where none is chosen or it is still being unpacked.
-function simulated() {
+export function simulated() {
   const at = scheduleAt();
   if (at < 0 || !hasLanes(doc.schedules[at])) return null;
   const table = simulatedTables.ready(at);
@@ -26,7 +33,12 @@ const slotsOf = (launch) => Math.max(launches.blocks_per_sm[launch], 1);
 // A tile takes the first gap of its height: one slot of its launch's, whatever else is on the SM.
 function placeInSms(table) {
   const count = tileBase[launchCount];
-  const [begin, end, top, launchOf] = [new Float64Array(count), new Float64Array(count), new Float32Array(count), new Int32Array(count)];
+  const [begin, end, top, launchOf] = [
+    new Float64Array(count),
+    new Float64Array(count),
+    new Float32Array(count),
+    new Int32Array(count),
+  ];
   for (let i = 0; i < launchCount; i++) {
     for (let t = tileBase[i]; t < tileBase[i + 1]; t++) {
       begin[t] = table.open[i] + table.begin[t];
@@ -42,7 +54,8 @@ function placeInSms(table) {
     const high = 1 / slotsOf(launchOf[t]);
     let y = 0;
     let place = 0;
-    for (; place < here.length && top[here[place]] - y < high - 1e-5; place++) y = Math.max(y, top[here[place]] + 1 / slotsOf(launchOf[here[place]]));
+    for (; place < here.length && top[here[place]] - y < high - 1e-5; place++)
+      y = Math.max(y, top[here[place]] + 1 / slotsOf(launchOf[here[place]]));
     top[t] = Math.min(y, 1 - high); // where the gaps are too small, tiles are drawn over each other
     here.splice(place, 0, t);
     residents[sm] = here;
@@ -51,13 +64,13 @@ function placeInSms(table) {
 }
 
 // Simulated time is moved so that the selection begins where it was recorded to begin.
-function simulatedShift(table) {
-  const launch = state.pair ? state.pair[0] : state.launch ?? state.tile?.[0] ?? null;
+export function simulatedShift(table) {
+  const launch = state.pair ? state.pair[0] : (state.launch ?? state.tile?.[0] ?? null);
   return launch === null || !table.open ? 0 : startOf(launch) - table.open[launch];
 }
 
 // Lanes begin at `row` of the timeline, one row an SM.
-function drawSimulated(c, row) {
+export function drawSimulated(c, row) {
   const table = simulated();
   const { view: v, margin: m, plotWidth: w } = lanesView;
   const top = lanesView.toScreen(0, row)[1];
@@ -69,7 +82,7 @@ function drawSimulated(c, row) {
   c.fillStyle = INK.idle;
   c.fillRect(x0, top, schedule.time_ns * v.kx, high);
   if (table.share) {
-    lanesAggregated = true;
+    aggregation.any = true;
     c.fillStyle = INK.kernels[0];
     return drawShares(c, table, x0, row);
   }
@@ -78,17 +91,22 @@ function drawSimulated(c, row) {
   const seen = [];
   for (let t = 0; t < table.end.length; t++) if (table.begin[t] < to && table.end[t] > from) seen.push(t);
   if (seen.length > MOST_BOXES) {
-    lanesAggregated = simulatedFilled = true;
+    Object.assign(aggregation, { any: true, simulated: true });
     return drawMix(c, table, seen, [from, to], x0, top, high);
   }
   for (const t of seen) {
     const box = simulatedBox(table, t, row, shift);
     c.fillStyle = launchColour(table.launchOf[t]);
-    c.fillRect(box.x, box.y, Math.max(box.w - (box.w > 8 ? 1 : 0), 0.5), box.h > 4 ? box.h - 1 : Math.max(box.h, Math.min(v.ky / 2, 1)));
+    c.fillRect(
+      box.x,
+      box.y,
+      Math.max(box.w - (box.w > 8 ? 1 : 0), 0.5),
+      box.h > 4 ? box.h - 1 : Math.max(box.h, Math.min(v.ky / 2, 1)),
+    );
   }
 }
 
-function simulatedBox(table, t, row, shift) {
+export function simulatedBox(table, t, row, shift) {
   const { kx, ky } = lanesView.view;
   const [x, y] = lanesView.toScreen(table.begin[t] + shift, row + table.sm[t] + table.top[t]);
   return { x, y, w: (table.end[t] - table.begin[t]) * kx, h: ky / slotsOf(table.launchOf[t]) };
@@ -121,7 +139,7 @@ function drawMix(c, table, seen, [from, to], x0, top, high) {
 }
 
 // The tile at a time and a row of the simulated lanes.
-function hitSimulated(time, row) {
+export function hitSimulated(time, row) {
   const table = simulated();
   if (!table?.top) return null;
   const at = time - simulatedShift(table);
@@ -129,15 +147,26 @@ function hitSimulated(time, row) {
   for (let k = table.order.length - 1; k >= 0; k--) {
     const t = table.order[k];
     if (table.sm[t] !== sm || table.begin[t] > at || table.end[t] <= at) continue;
-    if (within >= table.top[t] && within < table.top[t] + 1 / slotsOf(table.launchOf[t])) return { launch: table.launchOf[t], tile: t - tileBase[table.launchOf[t]] };
+    if (within >= table.top[t] && within < table.top[t] + 1 / slotsOf(table.launchOf[t]))
+      return { launch: table.launchOf[t], tile: t - tileBase[table.launchOf[t]] };
   }
   return null;
 }
 
 // When a tile runs in the chosen schedule, [begin, end] in ns; null where that is not known.
-function simulatedLife(launch, tile) {
+export function simulatedLife(launch, tile) {
   const table = simulated();
   if (!table?.top) return null;
   const t = tileBase[launch] + tile;
   return [table.begin[t], table.end[t]];
+}
+
+export function fillBeside() {
+  const choice = document.getElementById("beside");
+  const ran = doc.schedules.filter(hasLanes);
+  choice.parentElement.hidden = !ran.length;
+  choice.replaceChildren(
+    make("option", "nothing", { value: "" }),
+    ...ran.map((s) => make("option", s.name, { value: s.name, title: ABOUT[s.name] ?? s.name })),
+  );
 }

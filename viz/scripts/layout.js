@@ -4,9 +4,9 @@
 // barycentres, and places by least squares under the order (pool adjacent violators). Edges that leave or enter a
 // box pass through ports on its border, so that nothing is drawn across a node.
 
-const GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
+export const GAP = { node: 22, bend: 9, rank: 38, side: 16, head: 32, foot: 14, port: 14 };
 
-function layOut(drawing) {
+export function layOut(drawing) {
   prepare(drawing.root);
   for (const box of drawing.boxes) prepare(box);
   for (const edge of drawing.edges) spread(edge);
@@ -136,26 +136,37 @@ class Net {
           v.wish = near.length ? near.reduce((s, e) => s + e.to.place, 0) / near.length : v.place;
         }
         layer.sort((p, q) => p.wish - q.wish || p.place - q.place);
-        layer.forEach((v, i) => (v.place = i));
+        for (const [i, v] of layer.entries()) v.place = i;
       }
     }
   }
 
   assign() {
-    for (const layer of this.layers) settle(layer, layer.map(() => 0), layer.map(() => 1));
+    for (const layer of this.layers)
+      settle(
+        layer,
+        layer.map(() => 0),
+        layer.map(() => 1),
+      );
     for (let round = 0; round < 14; round++) {
       const sides = round >= 12 ? ["up", "down"] : [round % 2 ? "down" : "up"];
       for (const layer of round % 2 ? [...this.layers].reverse() : this.layers) {
         const near = layer.map((v) => sides.flatMap((s) => v[s]));
         const total = near.map((edges) => edges.reduce((s, e) => s + e.weight, 0));
-        const wish = near.map((edges, i) => edges.length ? edges.reduce((s, e) => s + e.weight * (e.to.x + e.shift), 0) / total[i] : layer[i].x);
-        settle(layer, wish, total.map((t) => t || 0.2));
+        const wish = near.map((edges, i) =>
+          edges.length ? edges.reduce((s, e) => s + e.weight * (e.to.x + e.shift), 0) / total[i] : layer[i].x,
+        );
+        settle(
+          layer,
+          wish,
+          total.map((t) => t || 0.2),
+        );
       }
     }
   }
 }
 
-const routeKey = (a, b) => a.index + "," + b.index;
+const routeKey = (a, b) => `${a.index},${b.index}`;
 const offsetOut = (child, a) => (child.boxed ? child.exitX.get(a) - child.w / 2 : 0);
 const offsetIn = (child, b) => (child.boxed ? child.entryX.get(b) - child.w / 2 : 0);
 
@@ -194,8 +205,8 @@ function measure(box, net) {
   for (let rank = 0; rank < net.last; rank++) {
     const height = Math.max(0, ...net.layers[rank + 1].map((v) => v.item?.h ?? 0));
     top.set(rank, y);
-    bottom.set(rank, (y += height));
-    y += GAP.rank;
+    bottom.set(rank, y + height);
+    y += height + GAP.rank;
   }
   y += (net.last ? -GAP.rank : 0) + foot + (box.exits.size ? GAP.port : 0);
   top.set(net.last, y);
@@ -204,16 +215,23 @@ function measure(box, net) {
     if (v.item) Object.assign(v.item, { x: v.x - v.item.w / 2, y: top.get(v.rank) });
   }
   Object.assign(box, { w: right - left + 2 * GAP.side, h: Math.max(y, head + foot) });
-  const ends = (route) => route.chain.flatMap((v, i) => {
-    if (v.item && i === 0) {
-      const x = v.x + offsetOut(route.from, route.a);
-      return [[x, v.item.y + v.item.h], [x, bottom.get(v.rank)]]; // straight down past taller neighbours
-    }
-    if (v.item) return [[v.x + offsetIn(route.to, route.b), v.item.y]];
-    if (v.rank === -1) return [[v.x, 0]];
-    if (v.rank === net.last) return [[v.x, y]];
-    return [[v.x, top.get(v.rank)], [v.x, bottom.get(v.rank)]];
-  });
+  const ends = (route) =>
+    route.chain.flatMap((v, i) => {
+      if (v.item && i === 0) {
+        const x = v.x + offsetOut(route.from, route.a);
+        return [
+          [x, v.item.y + v.item.h],
+          [x, bottom.get(v.rank)],
+        ]; // straight down past taller neighbours
+      }
+      if (v.item) return [[v.x + offsetIn(route.to, route.b), v.item.y]];
+      if (v.rank === -1) return [[v.x, 0]];
+      if (v.rank === net.last) return [[v.x, y]];
+      return [
+        [v.x, top.get(v.rank)],
+        [v.x, bottom.get(v.rank)],
+      ];
+    });
   const points = (routes) => new Map([...routes].map(([key, route]) => [key, ends(route)]));
   box.linkRoutes = points(net.routes.link);
   box.exitRoutes = points(net.routes.exit);
@@ -235,31 +253,37 @@ function joinRoutes(edge) {
   const from = (box, route) => route.map(([x, y]) => [x + box.ax, y + box.ay]);
   const out = edge.leaves.flatMap(({ box }) => from(box, box.exitRoutes.get(edge.a)));
   const into = [...edge.arrives].reverse().flatMap(({ box }) => from(box, box.entryRoutes.get(edge.b)));
-  if (!edge.around) return trace([...out, ...from(edge.meeting, edge.meeting.linkRoutes.get(routeKey(edge.a, edge.b))), ...into]);
+  if (!edge.around)
+    return trace([...out, ...from(edge.meeting, edge.meeting.linkRoutes.get(routeKey(edge.a, edge.b))), ...into]);
   const box = edge.around;
   const side = box.ax + box.w + 12 + (edge.a.index % 4) * 5;
   const [first, last] = [out.at(-1), into[0]];
-  return trace(out, into, [[first, [first[0], first[1] + 26], [side, first[1] + 26], [side, first[1] - 14]],
-    [[side, last[1] + 14], [side, last[1] - 26], [last[0], last[1] - 26], last]]);
+  return trace(out, into, [
+    [first, [first[0], first[1] + 26], [side, first[1] + 26], [side, first[1] - 14]],
+    [[side, last[1] + 14], [side, last[1] - 26], [last[0], last[1] - 26], last],
+  ]);
 }
 
 // A drawable path and the samples of it that hovering is tested against.
 function trace(points, more = [], bows = []) {
   const path = new Path2D();
   const samples = [];
-  const run = (list) => list.forEach(([x, y], i) => {
-    if (i === 0) {
-      samples.push([x, y]);
-      return;
-    }
-    const [px, py] = list[i - 1];
-    if (px === x) path.lineTo(x, y);
-    else path.bezierCurveTo(px, (py + y) / 2, x, (py + y) / 2, x, y);
-    for (let t = 0.125; t <= 1; t += 0.125) samples.push([px + (x - px) * t * t * (3 - 2 * t), bezier(t, py, (py + y) / 2, (py + y) / 2, y)]);
-  });
+  const run = (list) =>
+    list.forEach(([x, y], i) => {
+      if (i === 0) {
+        samples.push([x, y]);
+        return;
+      }
+      const [px, py] = list[i - 1];
+      if (px === x) path.lineTo(x, y);
+      else path.bezierCurveTo(px, (py + y) / 2, x, (py + y) / 2, x, y);
+      for (let t = 0.125; t <= 1; t += 0.125)
+        samples.push([px + (x - px) * t * t * (3 - 2 * t), bezier(t, py, (py + y) / 2, (py + y) / 2, y)]);
+    });
   const bow = ([p, q, r, s]) => {
     path.bezierCurveTo(...q, ...r, ...s);
-    for (let t = 0.125; t <= 1; t += 0.125) samples.push([bezier(t, p[0], q[0], r[0], s[0]), bezier(t, p[1], q[1], r[1], s[1])]);
+    for (let t = 0.125; t <= 1; t += 0.125)
+      samples.push([bezier(t, p[0], q[0], r[0], s[0]), bezier(t, p[1], q[1], r[1], s[1])]);
   };
   path.moveTo(...points[0]);
   run(points);
@@ -272,7 +296,15 @@ function trace(points, more = [], bows = []) {
   }
   const xs = samples.map((p) => p[0]);
   const ys = samples.map((p) => p[1]);
-  return { path, samples, end: samples.at(-1), left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys) };
+  return {
+    path,
+    samples,
+    end: samples.at(-1),
+    left: Math.min(...xs),
+    right: Math.max(...xs),
+    top: Math.min(...ys),
+    bottom: Math.max(...ys),
+  };
 }
 
 const bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
