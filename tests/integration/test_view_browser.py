@@ -154,7 +154,7 @@ def test_a_tile_is_followed_to_its_parents_and_children(tab, graph):
     edges = graph.edges[~graph.edges["reuse"]]
     parents = edges[(edges["consumer_launch"] == ATTENTION) & (edges["consumer_tile"] == tile)]
     children = edges[(edges["producer_launch"] == ATTENTION) & (edges["producer_tile"] == tile)]
-    shown.page.wait_for_selector("#lanes-says:has-text('children')", timeout=5_000)
+    shown.page.wait_for_selector("#lanes-says:has-text('children')")
     assert f"{len(parents)} parents, {len(children)} children" in shown.page.inner_text("#lanes-says")
 
 
