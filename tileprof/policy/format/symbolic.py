@@ -144,7 +144,7 @@ def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
     """The symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
     try:
         value = parsed(read_text(Path(path)))
-    except (OSError, RecursionError, ValueError):
+    except (OSError, ValueError):
         return None
     if not is_symbolic(value):
         return None
