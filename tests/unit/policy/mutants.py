@@ -13,10 +13,10 @@ from progress import hangs
 
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
-from tileprof.policy.format import Edge, Policy, Semaphores, Stage, from_dict, to_dict
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
+from tileprof.policy.format.document import _policy as policy_of
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
-from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.verifier import verify
 
 RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
@@ -37,9 +37,7 @@ def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     links = graph.links
-    coordinates = [
-        graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches
-    ]
+    coordinates = [graph.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches]
     for i, producer in enumerate(launches):
         grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
         for j in range(i + 1, len(launches)):
@@ -69,19 +67,19 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
     number = dice.randrange(len(changed["edges"]))
     edge = changed["edges"][number]
     if kind == "early":
-        return from_dict({**changed, "options": {"wait_kernel": False}})
+        return policy_of({**changed, "options": {"wait_kernel": False}})
     if kind == "edge":
-        return from_dict({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
+        return policy_of({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
     if kind == "order":
         stage = dice.randrange(len(changed["stages"]))
         tiles = int(np.prod(changed["stages"][stage]["grid"]))
         stages = [*changed["stages"]]
         stages[stage] = {**stages[stage], "order": dice.sample(range(tiles), tiles)}
-        return from_dict({**changed, "stages": stages})
+        return policy_of({**changed, "stages": stages})
     if kind == "alias":
         array = changed["semaphores"][edge["semaphores"]] = {**changed["semaphores"][edge["semaphores"]]}
         array["of"] = _replaced(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
-        return from_dict(changed) if array["of"] else None
+        return policy_of(changed) if array["of"] else None
     if kind == "merge":
         return _merged(changed, edge["semaphores"], dice)
     return _of_waits(changed, edge, kind, dice)
@@ -99,7 +97,7 @@ def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy
         if edge["semaphores"] == number:
             waits = edge["waits"]
             edge["waits"] = {**waits, "semaphore": [kept if n == gone else n for n in waits["semaphore"]]}
-    return from_dict(changed)
+    return policy_of(changed)
 
 
 def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
@@ -128,7 +126,7 @@ def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: ra
     if not semaphore:
         return None
     edge["waits"], edge["value"] = {"indptr": indptr, "semaphore": semaphore}, values
-    return from_dict(changed)
+    return policy_of(changed)
 
 
 def _replaced(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
@@ -149,7 +147,8 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
     lowered = lower(policy)
     absent = [(-1, -1)]
     needed: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
+    columns = (graph.links[name].tolist() for name in ("producer", "consumer", "block"))
+    for producer, consumer, number in zip(*columns, strict=True):
         parent, child, _ = graph.blocks[number].edges()
         for p, c in zip(parent.tolist(), child.tolist(), strict=True):
             needed.setdefault((producer, p), []).append((consumer, c))
@@ -172,7 +171,7 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
         return True
     if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
         return True
-    return not policy.options.wait_kernel and has_device(graph) and hangs(policy, graph)
+    return not policy.options.wait_kernel and graph.source is not None and hangs(policy, graph)
 
 
 def residency_mutants(
@@ -183,7 +182,7 @@ def residency_mutants(
     ``on(sms=, device=)`` gives the same launches on another device.
     """
     early = replace(policy, options=replace(policy.options, wait_kernel=False))
-    sms, name = graph.trace.device.sms, graph.trace.device.name
+    sms, name = graph.device.sms, graph.device.name
     yield "no wait kernel", early, graph
     forged = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
     yield "occupancy", replace(early, stages=forged), graph
@@ -223,7 +222,7 @@ class Tally:
         return f"; refused although harmless: {said}" if said else ""
 
     def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
-        sound, bad = verify(policy, graph, range(len(policy.stages))).sound, harmful(policy, graph)
+        sound, bad = verify(policy, graph, range(len(policy.stages)), excess=False).sound, harmful(policy, graph)
         self.made += 1
         self.kinds[kind] += 1
         if bad and sound:
