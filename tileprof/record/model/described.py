@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.record.model.call import Call, Kernel
     from tileprof.record.model.operator import Operator
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _MOST_ELEMENTS: Final = 1 << 32
 """Of a tensor whose operator is cut into tiles: 8 GiB of float16."""
@@ -23,7 +23,7 @@ _MOST_DIMENSIONS: Final = 25
 """Of a tensor: more are not indexed by PyTorch's kernels."""
 
 
-def described_calls(trace: Trace) -> dict[int, list[tuple[int, dict[str, Any]]]]:
+def described_calls(trace: Recording) -> dict[int, list[tuple[int, dict[str, Any]]]]:
     """The launches and texts of each operator call that is described in full, by the number of the call.
 
     Raises `TraceError` where a description is no JSON of the recorder's form, or a tensor leaves its buffer.

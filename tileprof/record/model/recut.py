@@ -130,7 +130,7 @@ def _group(
     return _Group(launches, call, places, kernels, key)
 
 
-def _is_allocated(trace: Trace, buffer: int, launch: int) -> bool:
+def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
     """Whether a buffer is in the trace and has memory when a launch begins."""
     if buffer < 0:
         return False
