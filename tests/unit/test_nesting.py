@@ -10,7 +10,8 @@ from tileprof.nesting import MOST_LEVELS, NestingError, check_levels, levels_of_
 
 WORDS = st.text('[]{}"\\,: \u2028x', max_size=8)
 VALUES = st.recursive(
-    st.none() | st.integers() | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3)
+    st.none() | st.integers() | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
 )
 
 
