@@ -1,9 +1,11 @@
-"""The discrete-event engine, compiled; the tests hold it to the same in plain Python (`tests/unit/analysis/plain_engine.py`).
+"""The discrete-event engine, compiled; the tests hold it to the same in plain Python
+(`tests/unit/analysis/plain_engine.py`).
 
-Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time; other events are
-ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and those beside it). All events of one
-instant happen before servers take tiles, and these before tiles are dispatched. A block goes to the SM with the most free block
-slots among those that it fits; ties go to the lowest number. The blocks of a cluster are placed one by one, all or none.
+Tiles that work stop by their clock (`tileprof.analysis.simulate.clocks`), before any other event of the same time;
+other events are ordered by time, then by kind, then by number (`tileprof.analysis.simulate.state.LAUNCH_OPENS` and
+those beside it). All events of one instant happen before servers take tiles, and these before tiles are dispatched. A
+block goes to the SM with the most free block slots among those that it fits; ties go to the lowest number. The blocks
+of a cluster are placed one by one, all or none.
 """
 
 from __future__ import annotations
@@ -109,7 +111,9 @@ def run(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing | No
 
 
 def is_compiled() -> bool:
-    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes up to half a minute."""
+    """Whether the engine is in numba's cache; if not, the first simulation compiles it, which takes up to half a
+    minute.
+    """
     return in_cache(_loop)
 
 

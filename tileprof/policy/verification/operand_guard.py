@@ -1,4 +1,6 @@
-"""For what a policy was verified: written into it when it is made, compared when it is checked against another trace."""
+"""For what a policy was verified: written into it when it is made, compared when it is checked against another
+trace.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]
 
 
 def check_operands(policy: Policy, trace: Trace, launches: Sequence[int]) -> None:
-    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what stands for a
-    trace (`tileprof.policy.verification.relation_graph`), none are known.
+    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what
+    stands for a trace (`tileprof.policy.verification.relation_graph`), none are known.
     """
     if "operands" not in policy.guard or trace.operands is None:
         return
@@ -117,5 +119,5 @@ def _allocations(given: list[list[dict[str, Any]]], found: list[list[dict[str, A
     if not sizes:
         return []
     before, now = sizes[0]
-    text = f"{len(sizes)} operands lie in allocations of another size than in the guard, the first in {now:,} bytes for {before:,}"
-    return [f"{text}; the operands themselves are the same"]
+    text = f"{len(sizes)} operands lie in allocations of another size than in the guard"
+    return [f"{text}, the first in {now:,} bytes for {before:,}; the operands themselves are the same"]

@@ -28,7 +28,9 @@ Grid = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """As much of a trace as the verifier asks for; there is no device, so nothing can be said about residency (`has_device`)."""
+    """As much of a trace as the verifier asks for; there is no device, so nothing can be said about residency
+    (`has_device`).
+    """
 
     footprints: list[Footprint]
     launches: pd.DataFrame
@@ -73,7 +75,9 @@ def link_frame(keys: Sequence[tuple[int, int]], blocks: Sequence[EdgeBlock]) -> 
 
 
 def relation(parent: I64, child: I64, tiles: int, size: I64 | None = None) -> EdgeBlock:
-    """Edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in bytes."""
+    """Edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in
+    bytes.
+    """
     order = np.lexsort((parent, child))
     parent, child = parent[order], child[order]
     sizes = np.zeros(len(parent), np.int64) if size is None else size[order]
