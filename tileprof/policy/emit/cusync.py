@@ -183,8 +183,8 @@ struct Stages {{
 // for.
 {before}
 // Call after all stages have been launched, before the next round. Under cuSync the round is an argument of the
-// kernels, so a captured CUDA graph cannot be replayed: it would wait for the round that it was captured in. tileprof's runtime
-// counts rounds on the device, and there this does nothing.
+// kernels, so a captured CUDA graph cannot be replayed: it would wait for the round that it was captured in. tileprof's
+// runtime counts rounds on the device, and there this does nothing.
 inline void next_round(Stages& stages) {{
 {steps}}}
 

@@ -116,7 +116,7 @@ class RecordedCall:
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
         call = _parsed(text)
-        buffers, offsets = (column.tolist() for column in graph.trace.operands_of(launch))
+        buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
             None if given is None else _slot(number, given, buffers[number], offsets[number])
             for number, given in enumerate(call["operands"])
@@ -130,7 +130,7 @@ class RecordedCall:
             tuple(slots),
             call["arguments"],
             (empty, buffers[empty] if empty >= 0 else -1),
-            graph.trace.footprint(int(row["footprint"])),
+            graph.footprint(int(row["footprint"])),
             coordinates(graph, launch),
         )
 
