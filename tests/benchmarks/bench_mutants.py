@@ -1,14 +1,21 @@
-"""Mutants of synthesised policies that the verifier must object to: over random graphs, and over recorded programs.
+"""Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over recorded programs.
 
-python tests/benchmarks/bench_mutants.py [MUTANTS OF RANDOM GRAPHS, default 22000] [MUTANTS OF RESIDENCY, default 10000]
+    python tests/benchmarks/bench_mutants.py KIND FIRST SLICES [FILE]
+
+KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its counts are
+appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was stopped. Slices that FILE has
+are not run again. Without KIND: `RESULTS` is made anew from FILE, which ``docs/verify.md`` is held to by a test.
 """
 
+import json
 import random
 import sys
 import tempfile
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
-from measuring import ROOT, header, tileprof
+from measuring import ROOT, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.blocks import merge_blocks
@@ -22,32 +29,46 @@ from tileprof.trace import load
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]
 
 from mutants import Tally, exact_policy, mutants  # noqa: E402 (the tests' folder is on the path from here on)
-from test_mutants import EACH, random_graph, residency_tally  # noqa: E402 (likewise)
+from test_mutants import random_graph, residency_tally  # noqa: E402 (likewise)
+
+RESULTS = Path(__file__).parent / "results" / "mutants.json"
+FILE = Path("mutants.jsonl")
+
+MUTANTS = 1000
+"""In a slice."""
+OF_A_POLICY = 90
+SYNTHESISED = 0.03
+"""Share of residency's policies that are not exact ones; making them takes most of the time of the tests, which have more."""
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
 MOST_TILES = 200
 """Of a stage: the oracle holds back one tile after the other and runs everything."""
-
 PAIRS, OF_A_PAIR = 40, 27
 
 
-def of_random_graphs(count):
-    dice, tally = random.Random(1), Tally()
-    while tally.made < count:
+def of_random_graphs(seed):
+    dice, tally = random.Random(f"random {seed}"), Tally()
+    while tally.made < MUTANTS:
         graph = random_graph(dice)
         launches = range(len(graph.launches))
         policy = synthesise(graph, launches)
         if dice.random() < 0.5:
             policy = exact_policy(graph, policy.stages, launches, renamed=True)
-        for kind, changed in mutants(policy, dice, EACH):
+        for kind, changed in mutants(policy, dice, OF_A_POLICY):
             tally.add(kind, changed, graph)
     return tally
 
 
-def of_program(name, folder):
-    path = Path(folder) / f"{name}.tileprof"
-    tileprof("record", "-o", path, "--", sys.executable, "-m", f"tileprof.examples.{name}")
-    graph = build_graph(load(path))
+def of_residency(seed):
+    return residency_tally(random.Random(f"residency {seed}"), MUTANTS, SYNTHESISED)
+
+
+def of_program(seed):
+    """Mutants of pairs of launches of a recorded program; the seed is its place in `PROGRAMS`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.tileprof"
+        tileprof("record", "-o", path, "--", sys.executable, "-m", f"tileprof.examples.{PROGRAMS[seed]}")
+        graph = build_graph(load(path))
     dice, tally = random.Random(2), Tally()
     pairs = graph.pairs[~graph.pairs["reuse_only"]]
     tiles = graph.launches["tiles"].to_numpy()
@@ -84,20 +105,54 @@ def part_of(graph, pair):
     return graph_of_relations([grid_of(graph, launch) for launch in pair], {(0, 1): block})
 
 
+SLICES = {"random": of_random_graphs, "residency": of_residency, "programs": of_program}
+
+
+def lines_of(file):
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def measure(kind, first, slices, file):
+    present = {line["seed"] for line in lines_of(file) if line["kind"] == kind}
+    for seed in range(first, first + slices):
+        if seed in present:
+            continue
+        counts = vars(SLICES[kind](seed))
+        slipped = [(name, str(policy)) for name, policy in counts.pop("slipped")]
+        line = {"kind": kind, "seed": seed, "date": f"{datetime.now(UTC):%Y-%m-%d}", "slipped": slipped, **counts}
+        with file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+        if slipped:
+            sys.exit(f"{kind} {seed}: harmful and not refused: {slipped[0]}")
+
+
+def summed(lines):
+    """Counts of all slices, by kind of graph."""
+    found = {}
+    for kind in SLICES:
+        total = Counter()
+        rows = [line for line in lines if line["kind"] == kind]
+        for line in rows:
+            total["made"] += line["made"]
+            total["harmful"] += line["caught"] + len(line["slipped"])
+            total["accepted although harmful"] += len(line["slipped"])
+            total["refused although harmless"] += line["cautious"]
+            total["harmless"] += line["harmless"] + line["cautious"]
+            total["refused by rule"] += line["by_rule"]
+        if rows:
+            found[kind] = {"date": max(line["date"] for line in rows), **total}
+    return found
+
+
 def main():
-    header("Mutants of synthesised policies: does the verifier object?")
-    tally = of_random_graphs(int(sys.argv[1]) if len(sys.argv) > 1 else 22_000)
-    print(f"random graphs: {tally}", flush=True)
-    slipped = len(tally.slipped)
-    tally = residency_tally(random.Random(3), int(sys.argv[2]) if len(sys.argv) > 2 else 10_000)
-    print(f"residency: {tally}", flush=True)
-    slipped += len(tally.slipped)
-    with tempfile.TemporaryDirectory() as folder:
-        for name in PROGRAMS:
-            tally = of_program(name, folder)
-            slipped += len(tally.slipped)
-            print(f"{name}: {tally}", flush=True)
-    sys.exit(1 if slipped else 0)
+    if len(sys.argv) <= 2:
+        lines = lines_of(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(summed(lines), indent=1) + "\n")
+        print(RESULTS.read_text())
+    else:
+        kind, first, slices, *file = sys.argv[1:]
+        measure(kind, int(first), int(slices), Path(file[0]) if file else FILE)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ def block_of(edges: set[tuple[int, int]], tiles: int) -> EdgeBlock:
 Kernel = tuple[int, int, int]
 """Threads of a block, registers of a thread, bytes of shared memory of a block."""
 
+EMPTY = {table.name: pd.DataFrame({c.name: [] for c in table.columns}) for table in (TIMES, OPERANDS, BUFFERS)}
+
 FILLS_AN_SM: Kernel = (1024, 64, 0)
 
 
@@ -55,20 +57,19 @@ def graph_of(
         block = np.stack([x.ravel(), y.ravel(), z.ravel()], axis=1).astype(np.int32)
         footprints.append(Footprint(block, Boxes.concat([]), np.full(len(block), 20_000.0)))
     tiles = [f.tiles for f in footprints]
-    launches = pd.DataFrame({"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles})
+    columns: dict[str, object] = {"launch": range(len(grids)), "footprint": range(len(grids)), "tiles": tiles}
     for axis, sizes in zip("xyz", zip(*grids, strict=True), strict=True):
-        launches[f"grid_{axis}"] = sizes
-        launches[f"cluster_{axis}"] = 1
-        launches[f"block_{axis}"] = [threads for threads, _, _ in resources] if axis == "x" else 1
-    launches["registers"] = [registers for _, registers, _ in resources]
-    launches["shared_bytes"] = [shared for _, _, shared in resources]
-    launches["blocks_per_sm"] = [occupancy(gpu, *kernel).blocks_per_sm for kernel in resources]
+        columns[f"grid_{axis}"] = sizes
+        columns[f"cluster_{axis}"] = 1
+        columns[f"block_{axis}"] = [threads for threads, _, _ in resources] if axis == "x" else 1
+    columns["registers"] = [registers for _, registers, _ in resources]
+    columns["shared_bytes"] = [shared for _, _, shared in resources]
+    columns["blocks_per_sm"] = [occupancy(gpu, *kernel).blocks_per_sm for kernel in resources]
     constant = {
         "kernel": "k", "op": "o", "module": "m", "duration_ns": 1000, "begin_ns": 0, "timing": "modelled", "stream": 0, "coverage": "exact", "flops": 0,
     }  # fmt: skip
-    launches = launches.assign(**constant)
-    empty = {table.name: pd.DataFrame({c.name: [] for c in table.columns}) for table in (TIMES, OPERANDS, BUFFERS)}
-    trace = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **empty)
+    launches = pd.DataFrame({**columns, **constant})
+    trace = SimpleNamespace(launches=launches, footprint=footprints.__getitem__, device=gpu, manifest={}, **EMPTY)
     blocks = [block_of(edges, tiles[consumer]) for (_, consumer), edges in relation.items()]
     keys = list(relation)
     links = pd.DataFrame({

@@ -13,7 +13,8 @@ from progress import hangs
 
 from tileprof.analysis.blocks import merge_blocks
 from tileprof.analysis.graph import TileGraph
-from tileprof.policy.format import Edge, Policy, Semaphores, Stage, from_dict, to_dict
+from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
+from tileprof.policy.format.document import _policy as policy_of
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
 from tileprof.policy.verification.relation_graph import has_device
@@ -69,19 +70,19 @@ def mutant(value: dict[str, Any], kind: str, dice: random.Random) -> Policy | No
     number = dice.randrange(len(changed["edges"]))
     edge = changed["edges"][number]
     if kind == "early":
-        return from_dict({**changed, "options": {"wait_kernel": False}})
+        return policy_of({**changed, "options": {"wait_kernel": False}})
     if kind == "edge":
-        return from_dict({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
+        return policy_of({**changed, "edges": [e for n, e in enumerate(changed["edges"]) if n != number]})
     if kind == "order":
         stage = dice.randrange(len(changed["stages"]))
         tiles = int(np.prod(changed["stages"][stage]["grid"]))
         stages = [*changed["stages"]]
         stages[stage] = {**stages[stage], "order": dice.sample(range(tiles), tiles)}
-        return from_dict({**changed, "stages": stages})
+        return policy_of({**changed, "stages": stages})
     if kind == "alias":
         array = changed["semaphores"][edge["semaphores"]] = {**changed["semaphores"][edge["semaphores"]]}
         array["of"] = _replaced(array["of"], dice, array["grid"][0] * array["grid"][1] * array["grid"][2])
-        return from_dict(changed) if array["of"] else None
+        return policy_of(changed) if array["of"] else None
     if kind == "merge":
         return _merged(changed, edge["semaphores"], dice)
     return _of_waits(changed, edge, kind, dice)
@@ -99,7 +100,7 @@ def _merged(changed: dict[str, Any], number: int, dice: random.Random) -> Policy
         if edge["semaphores"] == number:
             waits = edge["waits"]
             edge["waits"] = {**waits, "semaphore": [kept if n == gone else n for n in waits["semaphore"]]}
-    return from_dict(changed)
+    return policy_of(changed)
 
 
 def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: random.Random) -> Policy | None:
@@ -128,7 +129,7 @@ def _of_waits(changed: dict[str, Any], edge: dict[str, Any], kind: str, dice: ra
     if not semaphore:
         return None
     edge["waits"], edge["value"] = {"indptr": indptr, "semaphore": semaphore}, values
-    return from_dict(changed)
+    return policy_of(changed)
 
 
 def _replaced(values: list[int], dice: random.Random, count: int, place: int | None = None) -> list[int]:
@@ -149,7 +150,8 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
     lowered = lower(policy)
     absent = [(-1, -1)]
     needed: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for producer, consumer, number in graph.links[["producer", "consumer", "block"]].itertuples(index=False):
+    columns = (graph.links[name].tolist() for name in ("producer", "consumer", "block"))
+    for producer, consumer, number in zip(*columns, strict=True):
         parent, child, _ = graph.blocks[number].edges()
         for p, c in zip(parent.tolist(), child.tolist(), strict=True):
             needed.setdefault((producer, p), []).append((consumer, c))
@@ -223,7 +225,7 @@ class Tally:
         return f"; refused although harmless: {said}" if said else ""
 
     def add(self, kind: str, policy: Policy, graph: TileGraph) -> None:
-        sound, bad = verify(policy, graph, range(len(policy.stages))).sound, harmful(policy, graph)
+        sound, bad = verify(policy, graph, range(len(policy.stages)), excess=False).sound, harmful(policy, graph)
         self.made += 1
         self.kinds[kind] += 1
         if bad and sound:

@@ -50,8 +50,8 @@ def _needs(graph: TileGraph) -> list[Vector]:
     """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole groups of 128."""
     gpu = graph.trace.device
     found = []
-    columns = graph.launches[["block_x", "registers", "shared_bytes"]].itertuples(index=False)
-    for threads, registers, shared in columns:
+    columns = (graph.launches[name].tolist() for name in ("block_x", "registers", "shared_bytes"))
+    for threads, registers, shared in zip(*columns, strict=True):
         assert threads % (4 * gpu.warp_size) == 0
         unit, piece = gpu.register_allocation_unit, gpu.shared_allocation_bytes
         per_warp = -(-registers * gpu.warp_size // unit) * unit

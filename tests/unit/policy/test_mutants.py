@@ -11,15 +11,18 @@ from functools import partial
 import pytest
 from graphs import Relation, graph_of
 from mutants import KINDS, RESIDENCY_KINDS, Tally, exact_policy, harmful, mutants, residency_mutants
+from progress import hangs
 from test_policy_verify import runs_without
 
 from tests.unit.analysis.fakes import write_mlp
 from tileprof.analysis import build_graph
 from tileprof.analysis.graph import TileGraph
 from tileprof.devices import get, occupancy
+from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.synthesis.stage_choice import stage_of
 from tileprof.policy.verification.operand_guard import guard_of
+from tileprof.policy.verification.residency import _demands, _kept_out_one_by_one
 from tileprof.policy.verification.verifier import verify
 from tileprof.trace import load
 
@@ -72,13 +75,13 @@ def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGra
     return on(sms=dice.randint(1, 6)), on
 
 
-def residency_tally(dice: random.Random, count: int) -> Tally:
-    """Mutants of what residency relies on, over crowded graphs."""
+def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -> Tally:
+    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not exact."""
     tally = Tally()
     while tally.made < count:
         graph, on = crowded_graph(dice)
         launches = range(len(graph.launches))
-        if dice.random() < 0.2:
+        if dice.random() < synthesised:
             policy = synthesise(graph, launches)
             assert not harmful(policy, graph)
         else:
@@ -160,6 +163,20 @@ def test_two_consumers_may_fill_a_device_that_neither_fills() -> None:
     assert synthesise(graph, [0, 1, 2]).options.wait_kernel
     graph = graph_of([(1, 1, 1), (3, 1, 1), (3, 1, 1)], relation, sms=7)
     assert not synthesise(graph, [0, 1, 2]).options.wait_kernel
+
+
+def test_stages_that_could_each_be_kept_out_but_not_together_run() -> None:
+    """Blocks that leave no room for one of the first three stages leave some for another of them."""
+    small, wide, large = (128, 48, 48_000), (256, 96, 0), (1024, 64, 48_000)
+    relation: Relation = {(n, n + 1): {(t, t) for t in range(tiles)} for n, tiles in enumerate((4, 8, 1))}
+    grids = [(30, 1, 1), (21, 1, 1), (12, 1, 1), (2, 1, 1)]
+    graph = graph_of(grids, relation, sms=4, kernels=[small, wide, small, large])
+    policy = exact_policy(graph, tuple(stage_of(graph, n) for n in range(4)), range(4), renamed=True)
+    policy = replace(policy, options=replace(policy.options, wait_kernel=False))
+    demands = _demands(graph, range(4))
+    assert _kept_out_one_by_one(policy, lower(policy), demands, {0, 1, 2}, sms=4) == {0, 1, 2}
+    assert not hangs(policy, graph)
+    assert verify(policy, graph).sound
 
 
 def test_a_launch_between_stages_is_found_through_others() -> None:

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from tileprof.errors import UserError
 
 _MOST_CHARACTERS: Final = 400
+_MOST_LEVELS: Final = 64
+"""Of a tree. Far below what any interpreter's stack takes, so that what is accepted does not depend on the caller's."""
 _LARGEST: Final = 2**62
 """Values beyond this could leave int64 in the next operation."""
 
@@ -63,10 +65,21 @@ def parse(text: str, variables: tuple[str, ...]) -> Expression:
     try:
         with warnings.catch_warnings(action="ignore"):  # of `1if x else 2`: it is refused below
             tree = ast.parse(text.strip(), mode="eval").body
-        _check(tree, variables, text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ExpressionError(f"{text!r} is no expression; write for example (x + 1) // 2") from None
+    if _levels(tree) > _MOST_LEVELS:
+        raise ExpressionError(f"{text!r} is nested more than {_MOST_LEVELS} levels deep")
+    _check(tree, variables, text)
     return Expression(text.strip(), tree)
+
+
+def _levels(tree: ast.expr) -> int:
+    """The depth of ``tree``, counted level by level and so without recursion."""
+    levels, level = 0, [tree]
+    while level:
+        levels += 1
+        level = [child for node in level for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+    return levels
 
 
 def _check(node: ast.expr, variables: tuple[str, ...], text: str) -> None:

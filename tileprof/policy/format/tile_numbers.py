@@ -26,7 +26,7 @@ def tile_numbers(graph: TileGraph, launch: int) -> NDArray[np.int64]:
     Raises `PolicyError` where the tiles do not fill a grid, each place once: such a launch cannot be a stage.
     """
     block = coordinates(graph, launch)
-    gx, gy, gz = grid_of(graph, launch)
+    gx, gy, gz = (int(n) + 1 for n in block.max(axis=0))
     numbers: I64 = grids.number((gx, gy, gz), *block.T)
     if len(numbers) != gx * gy * gz or len(np.unique(numbers)) != len(numbers):
         raise PolicyError(
@@ -40,5 +40,5 @@ def coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
 
     A tile that is a cluster of 2 x 1 blocks lies at x = 0, 2, 4, ... there, and at 0, 1, 2, ... here.
     """
-    block = graph.trace.footprint(int(graph.launches["footprint"].iloc[launch])).block
+    block = graph.trace.footprint(int(graph.launches["footprint"].to_numpy()[launch])).block
     return np.stack([np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in block.T], axis=1)

@@ -5,6 +5,7 @@ may dispatch blocks of the consumers first, of several consumers at once and in 
 keeps its resources. The program hangs where the blocks of some stages, the first unfinished one among them, find no room on any SM,
 because blocks occupy it that wait for those stages, directly or through others. Which stages these can be is found from the other side:
 a stage that finds room whatever waits for it and for the others is none of them, and what waits for it alone does not wait for ever.
+Of the stages that are left every set is tried, since one distribution of blocks must leave no room for any stage of the set.
 
 Resources are those of the trace's launches on the trace's device; what a policy says of occupancies is not consulted. Each block is taken to
 need at least what was recorded, and at least 1/e of an SM where the recorder saw that only e of them reside.
@@ -12,15 +13,15 @@ need at least what was recorded, and at least 1/e of an SM where the recorder sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tileprof.analysis.bounds.machine import Machine, product, rounded
+from tileprof.analysis.bounds.machine import Machine, rounded
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import owners
 from tileprof.policy.format import Policy
@@ -31,12 +32,17 @@ if TYPE_CHECKING:
 
 F64 = NDArray[np.float64]
 
+_NEEDED_COLUMNS: Final = (
+    *(f"{what}_{axis}" for what in ("block", "cluster", "grid") for axis in "xyz"), "registers", "shared_bytes", "blocks_per_sm",
+)  # fmt: skip
 _SUB_PARTITIONS: Final = 4
 """Of an SM; a block is taken to use all of them evenly, as blocks of a multiple of 4 warps do."""
 _MOST_MIXTURES: Final = 20_000
 """Mixtures of blocks on one SM that are enumerated; beyond, a coarser bound is used."""
 _MOST_KINDS: Final = 3
 _MOST_CONSTRAINTS: Final = 60
+_MOST_OTHERS: Final = 8
+"""Stages that are kept out beside the first one and of which every set is tried; beyond, all are taken to be kept out together."""
 _MOST_STEPS: Final = 20_000
 """Of the search for a distribution of blocks over SMs; beyond, there is taken to be one."""
 _NEGLIGIBLE: Final = 1e-9
@@ -69,46 +75,77 @@ def blocked_producers(
     everything = _waiting_tiles(policy, edges, set(producers))
     sentences = []
     for first in producers:
-        waiting, kept_out = everything, {n for n in producers if n >= first}
-        if not _finds_no_room(demands, first, waiting, sms):
+        if not _find_no_room(demands, (first,), everything, sms):
             continue
-        while first in kept_out:
-            waiting = _waiting_tiles(policy, edges, kept_out)
-            finding_room = {n for n in kept_out if not _finds_no_room(demands, n, waiting, sms)}
-            if not finding_room:
-                stages = np.flatnonzero(waiting)
-                names = ", ".join(policy.stages[stage].name for stage in stages)
-                sentences.append(
-                    f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device of {sms} SMs "
-                    f"before {policy.stages[first].name} starts, and wait for ever"
-                )
-                break
-            kept_out -= finding_room
+        kept_out = _kept_out_one_by_one(policy, edges, demands, {n for n in producers if n >= first}, sms)
+        waiting = _blocks_together(policy, edges, demands, first, kept_out, sms) if first in kept_out else None
+        if waiting is not None:
+            names = ", ".join(policy.stages[stage].name for stage in np.flatnonzero(waiting))
+            sentences.append(
+                f"without a wait kernel {int(_blocks(demands, waiting).sum())} blocks of {names} can fill the device of {sms} SMs "
+                f"before {policy.stages[first].name} starts, and wait for ever"
+            )
     return tuple(sentences)
+
+
+def _kept_out_one_by_one(
+    policy: Policy, edges: Sequence[Waits], demands: Demands, producers: set[int], sms: int
+) -> set[int]:
+    """The largest set of stages each of which, taken alone, finds no room beside what waits for the set."""
+    kept_out = set(producers)
+    while kept_out:
+        waiting = _waiting_tiles(policy, edges, kept_out)
+        finding_room = {n for n in kept_out if not _find_no_room(demands, (n,), waiting, sms)}
+        if not finding_room:
+            break
+        kept_out -= finding_room
+    return kept_out
+
+
+def _blocks_together(
+    policy: Policy, edges: Sequence[Waits], demands: Demands, first: int, kept_out: set[int], sms: int
+) -> I64 | None:
+    """Tiles by stage that can wait while the stages of some set, ``first`` and others of ``kept_out``, find no room together; None
+    where no set has such tiles: each distribution of the blocks then leaves room for one of its stages.
+    """
+    others = sorted(kept_out - {first})
+    if len(others) > _MOST_OTHERS:
+        return _waiting_tiles(policy, edges, kept_out)
+    for size in range(len(others) + 1):
+        for some in combinations(others, size):
+            waiting = _waiting_tiles(policy, edges, {first, *some})
+            if _find_no_room(demands, (first, *some), waiting, sms):
+                return waiting
+    return None
 
 
 def _blocks(demands: Demands, waiting: I64) -> I64:
     return np.asarray(np.minimum(waiting * demands.cluster, demands.blocks), dtype=np.int64)
 
 
-def _finds_no_room(demands: Demands, producer: int, waiting: I64, sms: int) -> bool:
-    """Whether waiting tiles (``[stages]``) can keep all blocks of a stage off the device. May say yes in vain."""
+def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sms: int) -> bool:
+    """Whether waiting tiles (``[stages]``) can keep all blocks of all these stages off the device at once. May say yes in vain."""
     stages = np.flatnonzero(waiting)
-    # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side by side.
-    enough = -(-sms // int(demands.cluster[producer]))
-    return bool(len(stages)) and _can_occupy(demands, producer, stages, _blocks(demands, waiting)[stages], enough)
+    if not len(stages):
+        return False
+    # A cluster starts only where all of its blocks find SMs of one group, at worst as many groups as clusters fit side by side:
+    # which SMs those are differs by stage, so that clusters are held against each stage alone.
+    clusters = demands.cluster[list(producers)]
+    groups = [(n,) for n in producers] if int(clusters.max()) > 1 else [producers]
+    blocks = _blocks(demands, waiting)[stages]
+    return all(_can_occupy(demands, n, stages, blocks, -(-sms // int(demands.cluster[n[0]]))) for n in groups)
 
 
 def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
-    frame = graph.launches.iloc[list(launches)]
+    column = {str(name): graph.launches[name].to_numpy()[list(launches)] for name in _NEEDED_COLUMNS}
     device = graph.trace.device
     capacity = Machine(device).capacity
-    threads = product(frame, "block")
+    threads, cluster, grid = (_product(column, what) for what in ("block", "cluster", "grid"))
     warps = rounded(threads, device.warp_size) // device.warp_size
     spread = rounded(warps, _SUB_PARTITIONS)
-    registers = np.maximum(frame["registers"].to_numpy(np.int64), 0)
+    registers = np.maximum(column["registers"].astype(np.int64), 0)
     per_warp = rounded(registers * device.warp_size, device.register_allocation_unit)
-    shared = frame["shared_bytes"].to_numpy(np.int64) + device.shared_bytes_reserved
+    shared = column["shared_bytes"].astype(np.int64) + device.shared_bytes_reserved
     held = np.stack(
         [
             np.ones_like(threads),
@@ -118,16 +155,20 @@ def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
         ],
         axis=1,
     )
-    resident = np.maximum(frame["blocks_per_sm"].to_numpy(np.int64), 1)
+    resident = np.maximum(column["blocks_per_sm"].astype(np.int64), 1)
     fitting = (capacity // np.maximum(held, 1)).min(axis=1)
     share = -(-capacity // resident[:, None])
     # Fewer reside than the recorded numbers allow: something unrecorded is scarce, and may be any of the resources.
     unexplained = (resident < fitting) | (registers == 0)
     held = np.where(unexplained[:, None], np.maximum(held, share), held)
     exact = ~unexplained & (resident == fitting) & (warps % _SUB_PARTITIONS == 0)
-    return Demands(
-        np.minimum(held, capacity).astype(np.int64), capacity, product(frame, "cluster"), product(frame, "grid"), exact
-    )
+    return Demands(np.minimum(held, capacity).astype(np.int64), capacity, cluster, grid, exact)
+
+
+def _product(column: Mapping[str, NDArray[Any]], what: str) -> I64:
+    """``[stages]`` number of blocks of a grid or cluster, threads of a block; at least one."""
+    x, y, z = (np.maximum(column[f"{what}_{axis}"].astype(np.int64), 1) for axis in "xyz")
+    return np.asarray(x * y * z, dtype=np.int64)
 
 
 def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> I64:
@@ -144,13 +185,17 @@ def _waiting_tiles(policy: Policy, edges: Sequence[Waits], absent: set[int]) -> 
     return count
 
 
-def _can_occupy(demands: Demands, producer: int, stages: I64, blocks: I64, enough: int) -> bool:
-    """Whether so many blocks of the stages can leave no room for a block of the producer on ``enough`` SMs. May say yes in vain."""
-    occupied = demands.capacity - demands.held[producer] + 1  # of a resource, from which on the producer finds no room
+def _can_occupy(demands: Demands, producers: tuple[int, ...], stages: I64, blocks: I64, enough: int) -> bool:
+    """Whether so many blocks of the stages can leave no room for a block of any of the producers on each of ``enough`` SMs. May say
+    yes in vain.
+    """
+    # Per producer and resource: what must be taken of it for the producer to find no room.
+    occupied = demands.capacity - demands.held[list(producers)] + 1
     kinds, kind = np.unique(demands.held[stages], axis=0, return_inverse=True)
     count = np.bincount(kind.ravel(), blocks, len(kinds)).astype(np.int64)
     exact = np.array([demands.exact[stages[kind.ravel() == k]].all() for k in range(len(kinds))])
-    if int(count.sum()) < enough or float(count @ (kinds / occupied).max(axis=1)) < enough - _NEGLIGIBLE:
+    most = min(float(count @ (kinds / each).max(axis=1)) for each in occupied)
+    if int(count.sum()) < enough or most < enough - _NEGLIGIBLE:
         return False
     mixtures = _mixtures(kinds, demands.capacity, occupied, count) if exact.all() else None
     if mixtures is None:
@@ -160,15 +205,16 @@ def _can_occupy(demands: Demands, producer: int, stages: I64, blocks: I64, enoug
 
 
 def _mixtures(kinds: I64, capacity: I64, occupied: I64, count: I64) -> I64 | None:
-    """``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for the producer, none of them in
-    vain. None where there are too many.
+    """``[mixtures, kinds]``: blocks of each kind that reside on one SM together and leave no room for any producer, none of them in
+    vain. None where there are too many. ``occupied``: ``[producers, resources]``.
     """
     most = np.minimum((capacity // np.maximum(kinds, 1)).min(axis=1), count)
     if int(np.prod(most + 1, dtype=np.float64)) > _MOST_MIXTURES:
         return None
     grid = np.stack(np.meshgrid(*(np.arange(m + 1) for m in most), indexing="ij"), axis=-1).reshape(-1, len(kinds))
     held = grid @ kinds
-    grid = grid[(held <= capacity).all(axis=1) & (held >= occupied).any(axis=1)]
+    shut = np.logical_and.reduce([(held >= each).any(axis=1) for each in occupied])
+    grid = grid[(held <= capacity).all(axis=1) & shut]
     grid = grid[np.argsort(grid.sum(axis=1), kind="stable")]
     kept: list[I64] = []
     for mixture in grid:

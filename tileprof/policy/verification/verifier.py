@@ -10,13 +10,14 @@ producers (no wait kernel) and can fill the device (`tileprof.policy.verificatio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tileprof.arrays import I64
 from tileprof.arrays.ragged import ragged
@@ -71,32 +72,38 @@ def verify(
     guaranteed = Guarantees(needs)
     for waits in sorted(lowered, key=lambda w: w.edge.consumer):
         guaranteed.add(waits, (waits.edge.producer, waits.edge.consumer))
-    rows, covered, needed = [], 0, 0
-    for (i, j), parts in needs.items():
-        for hazard, reuse, parent, child, size in parts:
+    parts: dict[str, list[Any]] = {name: [] for name in _MISSING}
+    covered = needed = 0
+    for (i, j), needed_pairs in needs.items():
+        for hazard, reuse, parent, child, size in needed_pairs:
             held = guaranteed.holds(i, j, parent, child)
             needed += len(parent)
             covered += int(held.sum())
             lost = ~held
-            columns = {"producer": i, "producer_tile": parent[lost], "consumer": j, "consumer_tile": child[lost]}
-            rows.append(pd.DataFrame(columns | {"hazard": hazard, "reuse": reuse, "bytes": size[lost]}))
-    found = pd.concat(rows, ignore_index=True) if rows else pd.DataFrame({name: [] for name in _MISSING})
-    recycled = found["reuse"].astype(bool)
+            count = int(lost.sum())
+            row = (np.full(count, i), parent[lost], np.full(count, j), child[lost], [hazard] * count)
+            for name, values in zip(_MISSING, (*row, np.full(count, reuse), size[lost]), strict=True):
+                parts[name].append(values)
+    uncovered = {name: np.concatenate(values) if values else np.empty(0, np.int64) for name, values in parts.items()}
+    recycled = uncovered["reuse"].astype(bool)
     renamed = bool(policy.guard.get("renamed", False))
-    missing = found[~recycled] if renamed else found
     never = (
         *_endless(policy, lowered),
         *_early(policy, graph, bound, lowered),
         *_overtaken(graph, bound, renamed=renamed),
     )
     return Verification(
-        missing.reset_index(drop=True),
-        found[recycled].reset_index(drop=True),
+        _rows(uncovered, ~recycled if renamed else np.ones_like(recycled)),
+        _rows(uncovered, recycled),
         _excess(lowered if excess else [], needs),
         never,
         needed,
         covered,
     )
+
+
+def _rows(columns: Mapping[str, NDArray[Any]], chosen: NDArray[np.bool_]) -> pd.DataFrame:
+    return pd.DataFrame({name: values[chosen] for name, values in columns.items()})
 
 
 def _bind(policy: Policy, graph: TileGraph, launches: Sequence[int] | None) -> list[int]:
@@ -136,7 +143,8 @@ def _needs(graph: TileGraph, bound: list[int]) -> _Needs:
     """Dependencies between stages: (hazard, reuse, producer tile, consumer tile, bytes) in policy numbers."""
     stage_of = {launch: number for number, launch in enumerate(bound)}
     links = graph.links
-    inside = links[links["producer"].isin(bound) & links["consumer"].isin(bound)]
+    between = np.isin(links["producer"].to_numpy(), bound) & np.isin(links["consumer"].to_numpy(), bound)
+    inside = links if between.all() else links[between]
     numbers = {launch: tile_numbers(graph, launch) for launch in bound}
     needs: _Needs = {}
     columns = (inside[name].tolist() for name in ("producer", "consumer", "hazard", "reuse", "block"))

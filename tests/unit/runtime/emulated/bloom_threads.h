@@ -29,6 +29,7 @@ inline void lag() {
     const auto drawn = dice >> 40;
     if (drawn % 16 == 0) std::this_thread::yield();
     if (drawn % 256 == 0) std::this_thread::sleep_for(std::chrono::microseconds(drawn >> 8 & 127));
+    if (drawn % 1024 == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3));  // others overtake by a window
 }
 
 template <class Block>
@@ -60,6 +61,7 @@ inline void or_word(std::uint32_t* at, std::uint32_t bits) { emulated::lag(), __
 inline void clear_word(std::uint32_t* at) { emulated::lag(), __atomic_store_n(at, 0u, __ATOMIC_RELAXED); }
 inline int take_next(int* at) { return emulated::lag(), __atomic_fetch_add(at, 1, __ATOMIC_RELAXED); }
 inline void add_count(std::uint64_t* at, std::uint64_t value) { __atomic_fetch_add(at, value, __ATOMIC_RELAXED); }
+inline void fence() {}  // x86 keeps the order of loads, and that of stores
 inline void meet() {}
 inline int lane() { return 0; }
 inline int lanes() { return 1; }

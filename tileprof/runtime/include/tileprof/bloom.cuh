@@ -48,6 +48,7 @@ TILEPROF_DEVICE void or_word(u32* at, u32 bits) { asm volatile("red.relaxed.gpu.
 TILEPROF_DEVICE void clear_word(u32* at) { asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(at) : "memory"); }
 TILEPROF_DEVICE int take_next(int* at) { return atomicAdd(at, 1); }
 TILEPROF_DEVICE void add_count(u64* at, u64 value) { atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(value)); }
+TILEPROF_DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 TILEPROF_DEVICE void meet() { __syncthreads(); }
 TILEPROF_DEVICE int lane() { return static_cast<int>(threadIdx.x); }
 TILEPROF_DEVICE int lanes() { return static_cast<int>(blockDim.x); }
@@ -157,18 +158,25 @@ struct Scheduler {
     // By all threads of a block: returns when all that `ranges` depend on has ended.
     TILEPROF_DEVICE void begin(int block, const Range* ranges, int count) {
         Footprint<F>& own = ring[block % window];
+        fence();  // who finds the filters cleared finds the block that had them before ended
         own.read.clear(), own.written.clear();
         meet();
         for (int i = 0; i < count; ++i) (ranges[i].writes ? own.written : own.read).insert(ranges[i]);
         meet();
         if (lane() == 0) store_release(inserted + block, 1);
-        // What is a window away has no filter any more. The block whose place this one has made sure of all that came a window before it.
-        for (int other = (block > 2 * window ? block - 2 * window : 0) + lane(); other < block - window; other += lanes()) wait(ended + other, block);
+        // A block a window or more away has no filters: the one that has their place was taken after it had ended, and
+        // is in the window of this one, which acquires its `inserted` or `ended`.
         u64 asked = 0, found = 0;
         for (int other = (block > window ? block - window : 0) + lane(); other < block; other += lanes()) {
             if (load_acquire(ended + other) != 0 || !wait(inserted + other, block)) continue;
             ++asked;
-            if (!ring[other % window].meets(ranges, count)) continue;
+            if (!ring[other % window].meets(ranges, count)) {
+                // If `other` has ended meanwhile, a later block may have cleared its filters, and "no" means nothing:
+                // what `other` wrote is ordered before this block by the acquiring load, whatever it returns.
+                fence();
+                load_acquire(ended + other);
+                continue;
+            }
             ++found;
             wait(ended + other, block);
         }
