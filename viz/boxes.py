@@ -10,7 +10,7 @@ import pandas as pd
 from tileprof.viz.pack import Packed, pack, packed_bytes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _COLUMNS = ("operand", "mode", "length", "count_0", "stride_0", "count_1", "stride_1")
 _TOO_MANY = 1_000_000
@@ -18,7 +18,7 @@ _TOO_MANY = 1_000_000
 _NO_TABLE = -1
 
 
-def box_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
+def box_tables(trace: Recording, launches: pd.DataFrame, *, budget: int, notes: list[str]) -> dict[str, Any]:
     """``boxes``, a table per footprint, and ``box_of``, a launch's place in it (-1: left out), within ``budget`` bytes.
 
     Rows are sorted by ``tile``; offsets and strides are bytes, offsets from the operand's begin; mode 0 reads, 1 writes
@@ -42,12 +42,12 @@ def box_tables(trace: Trace, launches: pd.DataFrame, *, budget: int, notes: list
     return {"boxes": tables, "box_of": pack([place.get(int(f), _NO_TABLE) for f in launches["footprint"]])}
 
 
-def boxes_of(trace: Trace, launch: int) -> dict[str, Packed]:
+def boxes_of(trace: Recording, launch: int) -> dict[str, Packed]:
     """The boxes of all tiles of one launch, whatever their number."""
     return _table(trace, int(trace.launches["footprint"].iloc[launch]))
 
 
-def _table(trace: Trace, footprint: int) -> dict[str, Packed]:
+def _table(trace: Recording, footprint: int) -> dict[str, Packed]:
     boxes = trace.footprint(footprint).boxes
     order = np.argsort(boxes.tile, kind="stable")
     table = {name: pack(np.asarray(getattr(boxes, name), np.int64)[order], delta=True) for name in _COLUMNS}

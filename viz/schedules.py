@@ -139,7 +139,7 @@ def _aggregated(graph: TileGraph, begin: NDArray[np.int64], end: NDArray[np.int6
     """How much of the GPU's slots each kernel holds over time: those with most slot-time first, the rest in one row."""
     launches = graph.launches
     tiles = np.diff(graph.tile_base)
-    blocks = np.maximum(launches["blocks_per_sm"].to_numpy(np.float64), 1) * graph.trace.device.sms
+    blocks = np.maximum(launches["blocks_per_sm"].to_numpy(np.float64), 1) * graph.device.sms
     weight = np.repeat(1.0 / blocks, tiles)
     kernel, names = pd.factorize(launches["kernel"].astype(str))
     of_tile = np.repeat(kernel, tiles)

@@ -40,7 +40,7 @@ ANY_LINES, ANY_TEXT = "...", "..."
 _EXIT = "[exit code {}]"
 _SHELL = set("|&;<>$`*?()")
 _ENVIRONMENT = {"TILEPROF_PROGRESS_S": "0", "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "LC_ALL": "C.UTF-8"}
-_MOST_SECONDS = 120
+_MOST_SECONDS = 280
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ RECORD = [str(Path(sys.executable).with_name("tileprof")), "record"]
 
 def _run(folder, *words, environment=None):
     return subprocess.run(
-        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        [*RECORD, *words], cwd=folder, capture_output=True, text=True, timeout=250, check=False,
         env={**os.environ, **(environment or {})},
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_a_program_that_is_stopped_dies_of_the_signal_and_leaves_a_trace_that_lo
     process = _start(tmp_path, script)
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == -number
     trace = tileprof.load(tmp_path / "infer.tileprof.partial")
     assert not trace.complete
@@ -166,7 +166,7 @@ def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path):
             break
         shown += piece
     os.close(main)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     assert b"launches, " in shown.partition(b"wrote")[0]
     assert b"\x1b[2K" in shown
 

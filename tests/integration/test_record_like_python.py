@@ -73,7 +73,7 @@ def _both(
 
     def run(words: list[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=60, check=False
+            words, cwd=folder, capture_output=True, input=b"typed\n", env=environment, timeout=250, check=False
         )
 
     return run([sys.executable, *program]), run([sys.executable, "-c", IN_PROCESS, sys.executable, *program])

@@ -194,7 +194,7 @@ def save(*_):
     sys.exit(3)
 signal.signal(signal.SIGINT, save)
 print("ready", flush=True)
-time.sleep(30)
+time.sleep(200)
 """
 
 
@@ -218,7 +218,7 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
             break
         time.sleep(0.05)
     (os.killpg if whole_group else os.kill)(recorder.pid, number)
-    said, _ = recorder.communicate(timeout=20)
+    said, _ = recorder.communicate(timeout=120)
     assert said.split() == [*(["saved"] if visible else []), "code", "3"]
     assert visible or log.read_text().split() == ["ready", "saved"]
 
@@ -226,9 +226,9 @@ def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp
 def test_a_program_that_does_not_listen_dies_by_the_signal_that_the_recorder_got(tmp_path):
     code = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
-        "sleeps = 'import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(30)'\n"
+        "sleeps = 'import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(200)'\n"
         "print(program.run([sys.executable, '-c', sleeps], dict(os.environ), visible=True, log=Path('log')))\n"
         "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split() == ["-15", "True"]

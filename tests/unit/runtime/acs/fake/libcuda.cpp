@@ -53,7 +53,9 @@ Kernel kernels[] = {
      }},
     {"copy", {{0, 8}, {8, 8}, {16, 4}},  // out, in, n
      [](const char* p) { memmove(at<Words>(p, 0), at<Words>(p, 8), 4ull * at<uint32_t>(p, 16)); }},
-    {"spin", {{0, 8}}, [](const char* p) { usleep(static_cast<useconds_t>(at<uint64_t>(p, 0) / 1000)); }},
+    {"spin", {{0, 8}}, [](const char* p) {
+         if (const uint64_t ns = at<uint64_t>(p, 0)) usleep(static_cast<useconds_t>(ns / 1000));
+     }},
     {"gather", {{0, 8}, {8, 8}, {16, 8}, {24, 4}},  // out, in, index, n: it is in no table
      [](const char* p) {
          auto out = at<Words>(p, 0), in = at<Words>(p, 8), index = at<Words>(p, 16);
@@ -63,7 +65,7 @@ Kernel kernels[] = {
 };
 
 std::mutex& lock = *new std::mutex;  // of everything below; never destroyed, like all that threads wait for
-std::condition_variable& changed = *new std::condition_variable;
+std::condition_variable& changed = *new std::condition_variable;  // an operation is done
 std::mt19937_64 generator(getenv("FAKE_SEED") ? strtoull(getenv("FAKE_SEED"), nullptr, 10) : 1);
 uint64_t delay_us() {
     static const uint64_t most = getenv("FAKE_DELAY") ? strtoull(getenv("FAKE_DELAY"), nullptr, 10) : 100;
@@ -74,9 +76,15 @@ struct Operation {
     std::function<void()> run;
     std::vector<std::shared_ptr<Operation>> after;
     uint64_t delay = 0;
-    bool done = false;
+    bool awaited = false, done = false;
 };
 using Pointer = std::shared_ptr<Operation>;
+
+void wait_for(std::unique_lock<std::mutex>& held, const Pointer& operation) {
+    if (!operation || operation->done) return;
+    operation->awaited = true;
+    changed.wait(held, [&] { return operation->done; });
+}
 
 struct Node {
     const Kernel* kernel;
@@ -91,6 +99,7 @@ struct Executable {
 };
 
 struct Stream {
+    std::condition_variable more;  // its own: to wake all streams for each launch takes most of the time of a program
     std::deque<Pointer> queue;
     Pointer last;
     bool blocking = true;
@@ -112,9 +121,9 @@ std::vector<Stream*>& streams() {
 void work(Stream* stream) {
     std::unique_lock<std::mutex> held(lock);
     while (true) {
-        changed.wait(held, [&] { return !stream->queue.empty(); });
+        stream->more.wait(held, [&] { return !stream->queue.empty(); });
         Pointer next = stream->queue.front();
-        for (const Pointer& other : next->after) changed.wait(held, [&] { return other->done; });
+        for (const Pointer& other : next->after) wait_for(held, other);
         held.unlock();
         if (next->delay != 0) usleep(static_cast<useconds_t>(next->delay));
         if (next->run) next->run();
@@ -122,7 +131,7 @@ void work(Stream* stream) {
         next->done = true;
         next->after.clear();
         stream->queue.pop_front();
-        changed.notify_all();
+        if (next->awaited) changed.notify_all();
     }
 }
 
@@ -154,12 +163,8 @@ Pointer put(Stream* stream, std::function<void()> run, uint64_t delay = 0, std::
     }
     stream->last = operation;
     stream->queue.push_back(operation);
-    changed.notify_all();
+    stream->more.notify_one();
     return operation;
-}
-
-void wait_for(std::unique_lock<std::mutex>& held, const Pointer& operation) {
-    if (operation) changed.wait(held, [&] { return operation->done; });
 }
 
 std::map<uint64_t, size_t>& memory() {
