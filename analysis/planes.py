@@ -61,14 +61,9 @@ def _piece(producer: Footprint) -> int:
 def _pitches(consumer: Footprint, piece: int) -> list[int]:
     """Distances of repeated reads above a piece, the longest first."""
     boxes = consumer.boxes
-    strides = [s[(c > 1) & (boxes.mode == READ)] for c, s in _levels(consumer)]
-    pitches = np.unique(np.concatenate(strides))
+    levels = ((boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1))
+    pitches = np.unique(np.concatenate([stride[(count > 1) & (boxes.mode == READ)] for count, stride in levels]))
     return sorted((int(p) for p in pitches if p > piece), reverse=True)[:_MOST_PITCHES]
-
-
-def _levels(footprint: Footprint) -> tuple[tuple[I64, I64], tuple[I64, I64]]:
-    boxes = footprint.boxes
-    return (boxes.count_0, boxes.stride_0), (boxes.count_1, boxes.stride_1)
 
 
 def _arcs(parent: I64, sizes: I64, piece: int, pitch: int) -> bool:
