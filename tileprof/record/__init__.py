@@ -64,12 +64,12 @@ class Options:
 
     def arguments(self) -> list[str]:
         """The command line of ``tileprof record`` that gives these options, without the program."""
-        given = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
-        given += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
-        given += [] if self.count is None else [f"--count={self.count}"]
-        given += [f"--tile={word}" for word in self.tile]
-        given += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]
-        return given + ([] if self.module is None else [f"--module={self.module}"])
+        options = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
+        options += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
+        options += [] if self.count is None else [f"--count={self.count}"]
+        options += [f"--tile={word}" for word in self.tile]
+        options += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]
+        return options + ([] if self.module is None else [f"--module={self.module}"])
 
 
 class Recorder(Protocol):

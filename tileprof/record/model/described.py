@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from tileprof.trace import Recording
 
 _MOST_ELEMENTS: Final = 1 << 32
-"""Of a tensor whose operator is cut into tiles: 8 GiB of float16."""
+"""The most elements of a tensor whose operator is cut into tiles: 8 GiB of float16."""
 
 _MOST_DIMENSIONS: Final = 25
-"""Of a tensor: more are not indexed by PyTorch's kernels."""
+"""The most dimensions of a tensor that PyTorch's kernels index."""
 
 
 def described_calls(trace: Recording) -> dict[int, list[tuple[int, dict[str, Any]]]]:
@@ -62,8 +62,8 @@ def refusing(operator: Operator, launch: int) -> Operator:
 
 
 def _check(launch: int, call: dict[str, Any], sizes: list[int]) -> None:
-    tensors, known = call.get("tensors"), call.get("places")
-    if type(call["number"]) is not int or not isinstance(call.get("arguments"), dict) or not isinstance(known, dict):
+    tensors, places = call.get("tensors"), call.get("places")
+    if type(call["number"]) is not int or not isinstance(call.get("arguments"), dict) or not isinstance(places, dict):
         raise _damaged(launch, "number, arguments or places are of another form")
     if not isinstance(tensors, list):
         raise _damaged(launch, "tensors are no list")
@@ -71,7 +71,7 @@ def _check(launch: int, call: dict[str, Any], sizes: list[int]) -> None:
         wrong = _wrong_tensor(tensor, sizes)
         if wrong:
             raise _damaged(launch, f"tensor {number} {wrong}")
-    if not all(_refers(value, len(tensors)) for value in known.values()):
+    if not all(_refers(value, len(tensors)) for value in places.values()):
         raise _damaged(launch, "places name a tensor that is not there")
 
 

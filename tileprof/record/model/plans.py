@@ -95,13 +95,13 @@ def _kernels(
 ) -> list[Kernel]:
     refs = {o.ref for o in written}
     if operator.returns_given:  # the same memory twice would only double the boxes
-        given = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
+        operands_once = replace(call, outputs=(), tensors=tuple(o for o in call.tensors if o not in call.outputs))
     else:
-        given = call
+        operands_once = call
     if operator.entry is None:
         why = "has no tile model" if operator.strided else "was called on tensors that are not strided"
         notes.add(f"{call.op} {why}: every tile is taken to touch every operand whole.")
-        return conservative(given, device, refs, why)
+        return conservative(operands_once, device, refs, why)
     try:
         return operator.entry.model(call, device)
     except UserError:
@@ -111,7 +111,7 @@ def _kernels(
         notes.add(
             f"The tile model of {call.op} failed ({type(error).__name__}: {error}): its launches are conservative."
         )
-        return conservative(given, device, refs, f"tile model failed: {error}")
+        return conservative(operands_once, device, refs, f"tile model failed: {error}")
 
 
 def _operands(value: Any) -> list[Operand]:

@@ -167,18 +167,18 @@ def _summary(session: Session, path: Path, reason: str, notes: list[str]) -> lis
 
 def _hints(reason: str) -> list[str]:
     """What to do about an exception of the program's."""
-    said = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
-    return said + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
+    hints = [_NO_GPU_NEEDED] if any(words in reason for words in _NO_CUDA) else []
+    return hints + ([_NO_NVTX_NEEDED] if _NO_NVTX in reason else [])
 
 
 def _nothing_seen(session: Session) -> str:
     if session.seen and session.ranges is not None and not session.ranges.matched:
-        found = session.ranges
-        return ranges.why_empty(found.pattern, found.matched, found.names)
+        ranges_seen = session.ranges
+        return ranges.why_empty(ranges_seen.pattern, ranges_seen.matched, ranges_seen.names)
     if session.seen:
         return (
-            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window (capture, --nvtx, "
-            "--module, --skip); widen the window"
+            f"no launch was kept: {session.seen} PyTorch operators ran, none of them inside the window "
+            "(capture, --nvtx, --module, --skip); widen the window"
         )
     return (
         "no PyTorch operator was seen. What child processes compute is recorded by recording the child's own command; "

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tileprof.trace import Recording
 
 NOTE: Final = (
-    "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an operator is "
-    "the recorded one."
+    "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an "
+    "operator is the recorded one."
 )
 
 ROWS: Final = "rows"
@@ -71,7 +71,7 @@ class _Group:
 def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
     """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it.
 
-    ``tiles``: by any launch of an operator, the tile that it gets (a word of `tiles.overrides`, or `ROWS`); others follow a
+    ``tiles``: by any launch of an operator, the tile that it gets (a word of `overrides`, or `ROWS`); others follow a
     rule.
     """
     load_all()
@@ -173,8 +173,8 @@ def _as_epilogue(operator: Operator, call: Call) -> Operator:
     """A batch norm in evaluation as one launch, which a stage can take as its epilogue; other operators as they are."""
     names = ("input", "running_mean", "running_var")
     evaluates = not call.arguments.get("training", "batch_norm_with_update" in call.op)
-    known = all(call.arguments.get(name) is not None for name in names) and call.outputs
-    if "batch_norm" in call.op and evaluates and known and operator.entry:
+    normalises_only = all(call.arguments.get(name) is not None for name in names) and call.outputs
+    if "batch_norm" in call.op and evaluates and normalises_only and operator.entry:
         return replace(operator, entry=replace(operator.entry, model=evaluated))
     return operator
 
@@ -204,13 +204,13 @@ def _operator(name: str) -> Operator | None:
 def _call(name: str, operator: Operator, text: dict[str, Any]) -> Call:
     operands = [_operand(number, tensor) for number, tensor in enumerate(text["tensors"])]
 
-    def value(given: Any) -> Any:
-        if isinstance(given, dict):
-            return operands[given["tensor"]]
-        return [value(one) for one in given] if isinstance(given, list) else given
+    def value(argument: Any) -> Any:
+        if isinstance(argument, dict):
+            return operands[argument["tensor"]]
+        return [value(one) for one in argument] if isinstance(argument, list) else argument
 
-    known = text["arguments"] | text["places"]
-    arguments = {a.name: value(known.get(a.name, a.default)) for a in operator.arguments}
+    by_name = text["arguments"] | text["places"]
+    arguments = {a.name: value(by_name.get(a.name, a.default)) for a in operator.arguments}
     named = {a.name for a in operator.arguments}
     outputs = tuple(o for o, t in zip(operands, text["tensors"], strict=True) if t["argument"] not in named)
     return Call(name, arguments, outputs, tuple(operands))

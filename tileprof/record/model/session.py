@@ -125,22 +125,24 @@ class Session:
 
     def notes(self) -> list[str]:
         """What the trace has to confess so far."""
-        said = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
+        sentences = sorted(self._notes) + self.window.notes() + sorted(unfused.notes())
         if self.options.tile:
-            said.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
+            sentences.append(f"Tiles were dictated: {' '.join(self.options.tile)}.")
         if self.fake:
-            said.append("Recorded with fake tensors: accesses that depend on values are conservative.")
+            sentences.append("Recorded with fake tensors: accesses that depend on values are conservative.")
         if self._host_reads:
             times = "time" if self._host_reads == 1 else "times"
-            said.append(
-                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): host waits are not modelled."
+            sentences.append(
+                f"{self._host_reads} {times} the program read a value from the device (.item() and the like): "
+                "host waits are not modelled."
             )
         if self.buffers.allocator.reserved_bytes > self.device.dram_bytes:
             need, have = (b / 2**30 for b in (self.buffers.allocator.reserved_bytes, self.device.dram_bytes))
-            said.append(
-                f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: it would not run there as recorded."
+            sentences.append(
+                f"The program needs {need:.1f} GiB; {self.device.name} has {have:.1f} GiB: "
+                "it would not run there as recorded."
             )
-        return said
+        return sentences
 
     def forked(self) -> None:
         """In a forked child: the trace belongs to the parent."""
@@ -204,9 +206,9 @@ class Session:
         entry = operator.entry
         if entry is None or not entry.data_dependent or not operator.mutates or self.fake:
             return {}
-        given = operator.values(args, kwargs)
+        arguments = operator.values(args, kwargs)
         written = [
-            v for a, v in zip(operator.arguments, given, strict=True) if a.written and isinstance(v, torch.Tensor)
+            v for a, v in zip(operator.arguments, arguments, strict=True) if a.written and isinstance(v, torch.Tensor)
         ]
         return {id(t): None if t.is_floating_point() or t.is_complex() else t.clone() for t in written}
 
@@ -240,14 +242,14 @@ class Session:
             self._progress.end()
             print(f"tileprof: recording stopped, the program goes on: {self.failure}", file=sys.stderr)  # noqa: T201
 
-    def _record(self, operator: Operator, given: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
+    def _record(self, operator: Operator, arguments: list[Any], result: Any, path: str, values: dict[int, Any]) -> None:
         buffers = self.buffers
         buffers.bury()
         tensors: list[torch.Tensor] = []
         key: list[Any] = [operator.name]
         lifted = operator.name == _LIFT  # the tensor comes from outside; what it was made of is no memory of the GPU
         numbers: list[float] | None = [] if operator.entry is not None and operator.entry.any_number else None
-        strided = flatten([] if lifted else given, tensors, key, numbers)
+        strided = flatten([] if lifted else arguments, tensors, key, numbers)
         inputs = len(tensors)
         key.append("->")
         strided = flatten(result, tensors, key) and strided
@@ -270,16 +272,16 @@ class Session:
         planned = self._plans.get(cached)
         texts: list[str] | None = None
         if planned is None:
-            call = self._call(operator, given, result, tensors, values)
+            call = self._call(operator, arguments, result, tensors, values)
             planned = plans.plan(operator if strided else operator.opaque(), call, self.device, cached, self._notes)
             if operator.entry is None or self.fake or not operator.entry.data_dependent:
                 self._plans[cached] = planned
         elif numbers and any(one.call for one in planned):
-            call = self._call(operator, given, result, tensors, values)
+            call = self._call(operator, arguments, result, tensors, values)
             texts = [called(call, one.kernel) for one in planned]
         if operator.mutates:
             written: list[torch.Tensor] = []
-            flatten([v for a, v in zip(operator.arguments, given, strict=True) if a.written], written, [])
+            flatten([v for a, v in zip(operator.arguments, arguments, strict=True) if a.written], written, [])
             buffers.wrote(written)
         self._launch(operator.name, planned, tensors, places, inputs, path, texts)
 
@@ -293,10 +295,10 @@ class Session:
         return True
 
     def _call(
-        self, operator: Operator, given: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
+        self, operator: Operator, arguments: list[Any], result: Any, tensors: list[torch.Tensor], values: dict[int, Any]
     ) -> Call:
         operands: list[Operand] = []
-        arguments = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, given, strict=True)}
+        named = {a.name: as_operands(v, operands) for a, v in zip(operator.arguments, arguments, strict=True)}
         first = len(operands)
         as_operands(result, operands)
         fake_run = self.fake
@@ -305,7 +307,7 @@ class Session:
             tensor = tensors[operand.ref]
             return None if fake_run else values.get(id(tensor), tensor)
 
-        return Call(operator.name, arguments, tuple(operands[first:]), tuple(operands), value)
+        return Call(operator.name, named, tuple(operands[first:]), tuple(operands), value)
 
     # ---- launches
 

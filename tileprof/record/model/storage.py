@@ -29,8 +29,8 @@ ABSENT = -1
 """The id of a buffer that no kept launch has touched so far: it is not in the trace."""
 
 _AGAIN = (
-    "Memory from outside PyTorch (numpy, DLPack, a file) was used again after its last tensor had died, and is taken to be"
-    " the same memory still: where it was new memory at the same address, there are dependencies too many."
+    "Memory from outside PyTorch (numpy, DLPack, a file) was used again after its last tensor had died, and is taken "
+    "to be the same memory still: where it was new memory at the same address, there are dependencies too many."
 )
 
 _UNORDERED = (
@@ -210,17 +210,17 @@ class Buffers:
 
     def _new(self, tensor: torch.Tensor, storage: torch.UntypedStorage, key: int, size: int, made: bool) -> Buffer:
         outside = not storage.resizable()
-        found = self._known(storage, size, outside) if outside or not made else None
-        if found is None:
+        held = self._known(storage, size, outside) if outside or not made else None
+        if held is None:
             if self._left and not outside:
                 self._forget(storage, size)
-            found = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
+            held = _Held(self._make(tensor, size, made), size, bool(_address(storage)))
             if outside:
-                found.buffer.address, found.buffer.written = _address(storage), made
+                held.buffer.address, held.buffer.written = _address(storage), made
         if outside:
             self._outside.add(key)
-        self._live[key] = found
-        return found.buffer
+        self._live[key] = held
+        return held.buffer
 
     def _resized(self, held: _Held, buffer: Buffer | None, size: int) -> None:
         """On a GPU a resized storage is a new allocation, the contents are copied, and the old one is freed."""
@@ -262,14 +262,14 @@ class Buffers:
             return None
         shown = self._shown(self._live if outside else self._outside)
         shown += [(old.address, old) for old in self._left]
-        found = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
-        if not found:
+        overlapping = {id(b): (start, b) for start, b in shown if start < begin + size and begin < start + b.bytes}
+        if not overlapping:
             return None
-        if any(buffer in self._left for _, buffer in found.values()):
+        if any(buffer in self._left for _, buffer in overlapping.values()):
             self.writer.note(_AGAIN)
-        [(start, buffer), *others] = found.values()
+        [(start, buffer), *others] = overlapping.values()
         if others or begin < start or start + buffer.bytes < begin + size:
-            start, buffer = self._merge(list(found.values()), begin, begin + size)
+            start, buffer = self._merge(list(overlapping.values()), begin, begin + size)
         elif buffer in self._left:
             self._left.remove(buffer)
         buffer.holders += 1
@@ -291,7 +291,8 @@ class Buffers:
         size = max(end, *(start + b.bytes for start, b in parts)) - begin
         named = max((b for _, b in parts), key=lambda b: (b.kind == "parameter", bool(b.name)))
         merged = replace(
-            named, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches, address=begin,
+            named, base=self.allocator.allocate(size), bytes=size, id=ABSENT, made_at=self.writer.launches,
+            address=begin,
             holders=0, dtype="uint8", shape=(size,), strides=(1,), written=any(b.written for _, b in parts),
         )  # fmt: skip
         for start, old in parts:

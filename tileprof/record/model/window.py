@@ -84,15 +84,16 @@ class Window:
 
     def notes(self) -> list[str]:
         """What the trace has to say about its being a window."""
-        said = [
-            f"{count} operator{'s or launches' if count > 1 else ' or launch'} {reason} {'were' if count > 1 else 'was'} left out; what "
-            f"{'they' if count > 1 else 'it'} wrote has no producer here."
+        sentences = [
+            f"{count} operator{'s or launches' if count > 1 else ' or launch'} {reason} "
+            f"{'were' if count > 1 else 'was'} left out; "
+            f"what {'they' if count > 1 else 'it'} wrote has no producer here."
             for reason, count in sorted(self._left_out.items())
         ]
         if self.initialisations:
             many = self.initialisations > 1
-            said.append(
-                f"{self.initialisations} operator{'s that only initialise' if many else ' that only initialises'} parameters "
-                f"{'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
+            sentences.append(
+                f"{self.initialisations} operator{'s that only initialise' if many else ' that only initialises'} "
+                f"parameters {'were' if many else 'was'} left out; --initialisation keeps {'them' if many else 'it'}."
             )
-        return said
+        return sentences

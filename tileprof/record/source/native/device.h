@@ -51,7 +51,7 @@ TILEPROF_FUNCTION u32 lanes_below(u32 lane) { return lane >= 32 ? ~0u : (1u << l
 TILEPROF_FUNCTION u32 lowest_lane(u32 lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
 TILEPROF_FUNCTION u32 highest_lane(u32 lanes) { return 31 - __clz(static_cast<int>(lanes)); }
 
-// Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; nobody waits.
+// Room for n entries: the first one's place. What lies beyond the capacity is counted and dropped; no thread waits.
 TILEPROF_FUNCTION u64 reserve(u32 n) { return atomicAdd(tileprof_log.count, static_cast<u64>(n)); }
 
 TILEPROF_FUNCTION void write_entry(u64 at, const Entry& entry) {

@@ -136,7 +136,7 @@ inline bool lane_of_warp_waits(const Block& block, unsigned warp, u32 lanes) {
     return true;
 }
 
-// Lets go whoever has met everybody it waited for; false when nobody has.
+// Releases the fibers whose barrier is complete; false when there is none.
 inline bool release(Block& block) {
     bool released = false, all_at_barrier = true;
     std::vector<unsigned> go;

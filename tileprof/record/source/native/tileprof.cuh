@@ -70,7 +70,7 @@ TILEPROF_FUNCTION T load(const T* from) {
     return *from;
 }
 
-// Through the read-only path (ld.global.nc): nobody may write these bytes while the kernel runs.
+// Through the read-only path (ld.global.nc): these bytes must not change while the kernel runs.
 template <typename T>
 TILEPROF_FUNCTION T load_readonly(const T* from) {
     touch_element(kRead, from, sizeof(T));

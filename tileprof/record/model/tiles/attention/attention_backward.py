@@ -2,10 +2,10 @@
 
 Launches::
 
-1  dots          a tile a block of queries: row sums of grad_out * out, and zeros for the sum of grad_query
-2  gradients     a tile a block of keys: walks queries, adds to the sum of grad_query with atomics,
+1  dots          one tile per block of queries: row sums of grad_out * out, and zeros for the sum of grad_query
+2  gradients     one tile per block of keys: walks queries, adds to the sum of grad_query with atomics,
                  writes its rows of grad_key and grad_value at its end
-3  convert       a tile a block of queries: the sum of grad_query, in fp32, becomes grad_query
+3  convert       one tile per block of queries: the sum of grad_query, in fp32, becomes grad_query
 4  group sums    where query heads share keys: their gradients are added, one launch each for keys and values
 """
 

@@ -92,11 +92,11 @@ def _is_cudnn(op: str, problem: Attention, device: Device) -> bool:
     """Whether PyTorch takes cuDNN's kernel: it prefers it on Hopper for half types; calls that name another take
     that.
     """
-    given = dictated("attention", (problem.queries, problem.keys))
+    override = dictated("attention", (problem.queries, problem.keys))
     chosen = op.endswith(("_for_cpu", "_cudnn_attention", "_overrideable"))
     fits = problem.q.dtype in HALF and problem.mask is None and max(problem.width, problem.value_width) <= CUDNN_WIDEST
     whole = problem.width % 8 == 0 and problem.value_width % 8 == 0
-    return device.architecture == "sm_90" and chosen and fits and whole and given is None
+    return device.architecture == "sm_90" and chosen and fits and whole and override is None
 
 
 def _cudnn_kernels(
@@ -118,9 +118,9 @@ def slice_count(problem: Attention, blocks: Blocks, device: Device) -> int:
     """Into how many slices the keys are cut: the fewest that fill waves to 85% of the best, as FlashAttention-2
     chooses.
     """
-    given = dictated("attention", (problem.queries, problem.keys))
-    if given is not None and given.split is not None:
-        return min(given.split, -(-problem.keys // blocks.keys))
+    override = dictated("attention", (problem.queries, problem.keys))
+    if override is not None and override.split is not None:
+        return min(override.split, -(-problem.keys // blocks.keys))
     tiles = -(-problem.queries // blocks.queries) * problem.batch * problem.heads
     total = -(-problem.keys // blocks.keys)
     if problem.q.dtype not in HALF or problem.mask is not None or tiles >= FEW * device.sms:
@@ -168,10 +168,12 @@ def _main_kernel(
         slots.append(operand)
     own = np.minimum(blocks.queries, problem.queries - block[:, 0] * blocks.queries)
     flops = 2.0 * own * met[at] * (problem.width + problem.value_width)
+    name = f"attention_{blocks.rate}_{blocks.queries}x{blocks.keys}"
+    name += "_causal" * problem.causal + "_splitkv" * (slices > 1)
     return Kernel(
-        f"attention_{blocks.rate}_{blocks.queries}x{blocks.keys}" + "_causal" * problem.causal + "_splitkv" * (slices > 1),
-        Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1), registers=blocks.registers,
-        shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate, tile_flops=flops,
+        name, Footprint(block, Boxes.concat(parts)), tuple(slots), grid.size, (blocks.threads, 1, 1),
+        registers=blocks.registers, shared_bytes=blocks.shared_bytes, flops=int(flops.sum()), rate=blocks.rate,
+        tile_flops=flops,
     )  # fmt: skip
 
 

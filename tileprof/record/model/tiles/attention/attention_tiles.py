@@ -106,9 +106,9 @@ def blocks_of(attention: Attention, device: Device, *, backward: bool = False) -
         queries, keys = (128, 128) if width <= 64 else (128, 64) if width <= 128 else (64, 64)
     else:
         queries, keys = (64, 64) if width <= 64 or backward else (32, 128)
-    given = dictated("attention", (attention.queries, attention.keys))
-    if given is not None:
-        queries, keys = given.tile
+    override = dictated("attention", (attention.queries, attention.keys))
+    if override is not None:
+        queries, keys = override.tile
     rows = queries + 2 * keys if not backward else 2 * queries + 2 * keys
     shared = min(rows * width * attention.q.itemsize, device.shared_bytes_per_block)
     rate = rate_of(attention.q.dtype, device)

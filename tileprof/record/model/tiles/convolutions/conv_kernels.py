@@ -158,7 +158,8 @@ def _source_reads(window: Window, tile: gemm_tiles.Tile, loop: Loop, block: NDAr
 
 
 def _gather(
-    source: Operand, slot: int, tile: NDArray[np.int64], axes: Sequence[Axis], start: NDArray[np.int64], stop: NDArray[np.int64],
+    source: Operand, slot: int, tile: NDArray[np.int64], axes: Sequence[Axis], start: NDArray[np.int64],
+    stop: NDArray[np.int64],
     channels: tuple[NDArray[np.int64], NDArray[np.int64]], *, first: NDArray[np.float64], last: NDArray[np.float64],
 ) -> Boxes:  # fmt: skip
     """What rectangles ``[image, positions...]`` of results need of ``channels`` of the source; rows sorted by tile."""
@@ -250,7 +251,8 @@ def _direct_kernel(window: Window, device: Device, name: str) -> Kernel:
         slots.append(window.bias)
     rate = gemm_tiles.rate_of(window.source.dtype, device)
     return Kernel(
-        name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1), (DIRECT_THREADS, 1, 1),
+        name, Footprint(row_of_blocks(len(lo)), Boxes.concat(parts)), tuple(slots), (len(lo), 1, 1),
+        (DIRECT_THREADS, 1, 1),
         flops=flops(window.source.dtype, window.multiply_adds), rate="fp64" if rate == "fp64" else "fp32",
     )  # fmt: skip
 

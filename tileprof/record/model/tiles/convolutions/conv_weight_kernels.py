@@ -80,9 +80,11 @@ def kernels(problem: WeightGradient, device: Device) -> list[Kernel]:
         _large_reads(problem, tile, loop, block),
         _writes(problem, target, tile, block, loop.epilogue),
     ]
+    split = f"_splitk{tile.split}" if tile.split > 1 else ""
     main = Kernel(
-        f"implicit_gemm_wgrad_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}" + (f"_splitk{tile.split}" if tile.split > 1 else ""),
-        Footprint(block, Boxes.concat(parts)), (problem.small, problem.large, problem.weight if tile.split == 1 else workspace(target)),
+        f"implicit_gemm_wgrad_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}{split}",
+        Footprint(block, Boxes.concat(parts)),
+        (problem.small, problem.large, problem.weight if tile.split == 1 else workspace(target)),
         grid, (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes,
         flops=flops(problem.small.dtype, problem.weight.numel * lines * line), rate=rate,
     )  # fmt: skip

@@ -91,7 +91,8 @@ def pool_backward(call: Call, _device: Device) -> list[Kernel]:
 
 
 @models(
-    "aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d",
+    "aten::_adaptive_avg_pool2d", "aten::_adaptive_avg_pool3d", "aten::adaptive_max_pool2d",
+    "aten::adaptive_max_pool3d",
     "aten::_adaptive_avg_pool2d_backward", "aten::_adaptive_avg_pool3d_backward", "aten::adaptive_max_pool2d_backward",
     "aten::adaptive_max_pool3d_backward",
 )  # fmt: skip
@@ -201,8 +202,8 @@ def _axes(call: Call, whole: Operand, pooled: Operand) -> list[Axis]:
 
 
 def _each(value: int | Sequence[int], count: int) -> list[int]:
-    given: list[int] = [value] if isinstance(value, int) else list(value)
-    return given * count if len(given) == 1 else given
+    sizes: list[int] = [value] if isinstance(value, int) else list(value)
+    return sizes * count if len(sizes) == 1 else sizes
 
 
 @models("aten::im2col")

@@ -201,9 +201,9 @@ def channel_shuffle(call: Call, _device: Device) -> list[Kernel]:
     source, out, groups = call["self"], call.outputs[0], call["groups"]
     each = source.shape[1] // groups
     shape = (source.shape[0], each, groups, *source.shape[2:])
-    given = (source.strides[0], source.strides[1], source.strides[1] * each, *source.strides[2:])
+    strides = (source.strides[0], source.strides[1], source.strides[1] * each, *source.strides[2:])
     taken = (out.strides[0], out.strides[1] * groups, out.strides[1], *out.strides[2:])
-    return elementwise("channel_shuffle", [part(source, shape, given)], [part(out, shape, taken)], flops_each=0)
+    return elementwise("channel_shuffle", [part(source, shape, strides)], [part(out, shape, taken)], flops_each=0)
 
 
 @models("aten::flip", "aten::fliplr", "aten::flipud")
@@ -230,11 +230,11 @@ def roll(call: Call, _device: Device) -> list[Kernel]:
         return _roll_flat(source, out, shifts[0])
 
     def shifted(start: I64, stop: I64) -> list[tuple[I64, I64]]:
-        found = [(start, stop)]
+        pieces = [(start, stop)]
         for dim, shift in zip(call["dims"], shifts, strict=True):
             d = dim % len(source.shape)
-            found = [piece for low, high in found for piece in _wrap(low, high, d, shift, source.shape[d])]
-        return found
+            pieces = [piece for low, high in pieces for piece in _wrap(low, high, d, shift, source.shape[d])]
+        return pieces
 
     return rearranged("roll", source, out, shifted)
 

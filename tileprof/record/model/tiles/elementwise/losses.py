@@ -1,8 +1,8 @@
 """Losses: negative log likelihood, and element-wise losses with their reduction.
 
 Source: PyTorch's NLLLoss.cu and Loss.cu (from memory, not checked against a version). The reduced negative log
-likelihood is one thread block that picks a number a row; its gradient zeroes everything, then one block writes a number
-a row.
+likelihood is one thread block that picks one number per row; its gradient zeroes everything, then
+one block writes one number per row.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def nll_loss(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::nll_loss_backward", "aten::nll_loss2d_backward", data_dependent=True)
 def nll_loss_backward(call: Call, _device: Device) -> list[Kernel]:
-    """Zeros, then a number a row at its target."""
+    """Zeros, then one number per row at its target."""
     target, weight, out = call["target"], call["weight"], call.outputs[0]
     rows = target.numel
     if out.numel == 0:

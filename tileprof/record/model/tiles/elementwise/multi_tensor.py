@@ -206,7 +206,7 @@ def fused_step(call: Call, _device: Device) -> list[Kernel]:
 
 @models("aten::_amp_foreach_non_finite_check_and_unscale_")
 def unscale(call: Call, _device: Device) -> list[Kernel]:
-    """Gradients divided by the scale; whoever meets a value that is not finite raises the flag."""
+    """Gradients divided by the scale; a block that meets a value that is not finite raises the flag."""
     items = [Item((g,), (g,), (call["inv_scale"],)) for g in call["self"]]
     kernels = multi_tensor("unscale", items, 2, 1)
     for kernel in kernels:

@@ -2,12 +2,12 @@
 
 Source: PyTorch's aten/src/ATen/native/cuda/CUDALoops.cuh and thread_constants.h. A thread block has 128 threads.
 
-| operands | kernel | elements a thread |
+| operands | kernel | elements per thread |
 |---|---|---|
-| dense, all alike, no cast | vectorized_elementwise | 8 (16 where one byte a element is touched in all) |
+| dense, all alike, no cast | vectorized_elementwise | 8 (16 where one byte per element is touched in all) |
 | the same, but not aligned for two elements | unrolled_elementwise | as above |
 | dense, all alike, types differ | unrolled_elementwise | 4 |
-| a dense copy from float32 to a type of 16 bits, or from either to one of 8 | vectorized_elementwise | 8: it has a kernel of its own (Copy.cu) |
+| a dense copy from float32 to 16 bits, or from either to 8 | vectorized_elementwise | 8: its own kernel (Copy.cu) |
 | a range: arange, linspace and the like | elementwise_with_index | 1, in blocks of 64 threads |
 | strided or broadcast | elementwise | 2 for outputs of 4 bytes and more, else 4; 4 with a cast |
 
@@ -41,10 +41,11 @@ from tileprof.record.model.tiles.foundations.sketch import (
 
 THREADS = 128
 RANGE_THREADS = 64
-"""Recorded on an H200 (PyTorch 2.11): two warps a block, a number a thread."""
+"""Recorded on an H200 (PyTorch 2.11): two warps per block, one number per thread."""
 
 _FLOPS = {
-    "add": 1, "sub": 1, "mul": 1, "div": 4, "addcmul": 3, "addcdiv": 6, "lerp": 3, "sqrt": 4, "rsqrt": 2, "reciprocal": 4,
+    "add": 1, "sub": 1, "mul": 1, "div": 4, "addcmul": 3, "addcdiv": 6, "lerp": 3, "sqrt": 4, "rsqrt": 2,
+    "reciprocal": 4,
     "exp": 8, "log": 8, "sin": 12, "cos": 12, "tanh": 12, "erf": 16, "sigmoid": 12, "silu": 13, "gelu": 16, "pow": 16,
     "tanh_backward": 3, "sigmoid_backward": 3, "silu_backward": 18, "gelu_backward": 30, "softplus": 18, "mish": 30,
 }  # fmt: skip
@@ -60,14 +61,16 @@ _MOVES = _COPIES | {"fill", "fill_", "zero_", "zeros", "ones", "full"}
 _HALVES = {"float16", "bfloat16"}
 
 _OTHER_POINTWISE = (
-    "_prelu_kernel", "_prelu_kernel_backward", "binary_cross_entropy_backward", "celu_backward", "complex", "elu_backward",
+    "_prelu_kernel", "_prelu_kernel_backward", "binary_cross_entropy_backward", "celu_backward", "complex",
+    "elu_backward",
     "floor_divide", "floor_divide_", "glu_backward_jvp", "hardshrink_backward", "hardsigmoid_backward", "hardswish",
     "hardswish_", "hardswish_backward", "hardtanh_backward", "isclose", "isreal", "leaky_relu_backward",
     "log_sigmoid_backward", "log_sigmoid_forward", "masked_fill_", "mish_backward", "mse_loss_backward",
     "huber_loss_backward", "smooth_l1_loss_backward", "rrelu_with_noise_backward", "softplus_backward",
     "softshrink_backward", "threshold_", "_conj_physical", "logical_not_", "real", "imag", "relu6_", "bucketize_scalar",
     "divide", "divide_", "multiply", "multiply_", "subtract", "subtract_", "greater", "less", "absolute", "negative",
-    "__and__", "__or__", "__iand__", "__ior__", "square_", "eq_", "ne_", "lt_", "le_", "gt_", "ge_", "heaviside_", "gcd_",
+    "__and__", "__or__", "__iand__", "__ior__", "square_", "eq_", "ne_", "lt_", "le_", "gt_", "ge_", "heaviside_",
+    "gcd_",
     "lcm_", "copysign_", "logit_", "maximum_", "special_expit", "special_ndtr", "float_power", "hardshrink_",
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "fake_quantize_per_tensor_affine_cachemask",
     "polar", "soft_margin_loss_backward", "rsub.Tensor", "masked_fill.Tensor",
@@ -91,7 +94,7 @@ def elementwise(
 ) -> list[Kernel]:
     """One element-wise launch: ``writes[i] = f(reads broadcast to the output)``; none for no elements.
 
-    Operands in ``writes`` have the same shape, ``reads`` broadcast to it. ``each`` overrides the elements a thread;
+    Operands in ``writes`` have the same shape, ``reads`` broadcast to it. ``each`` overrides the elements per thread;
     ``whole`` operands are read whole by every tile.
     """
     shape = writes[0].shape
@@ -137,10 +140,10 @@ def _kernel_kind(
     return "elementwise", 2 if writes[0].itemsize >= 4 and not casts else 4
 
 
-def _narrows(given: str, wanted: str) -> bool:
+def _narrows(source: str, wanted: str) -> bool:
     """A copy that converts as it computes, not as it loads."""
-    return (given == "float32" and wanted in _HALVES) or (
-        given in {"float32", *_HALVES} and wanted.startswith("float8")
+    return (source == "float32" and wanted in _HALVES) or (
+        source in {"float32", *_HALVES} and wanted.startswith("float8")
     )
 
 
@@ -161,12 +164,12 @@ def contiguous(source: Operand) -> tuple[list[Kernel], Operand]:
 
 def inputs_of(call: Call, *, without: frozenset[str] = _OUTPUT_NAMES) -> list[Operand]:
     """Tensor arguments in schema order, lists flattened, output buffers left out."""
-    found: list[Operand] = []
+    operands: list[Operand] = []
     for name, value in call.arguments.items():
         if name in without:
             continue
-        found += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Operand)]
-    return found
+        operands += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Operand)]
+    return operands
 
 
 def pointwise(call: Call, _device: Device) -> list[Kernel]:
@@ -196,16 +199,16 @@ def functional_copy(call: Call, _device: Device) -> list[Kernel]:
 )  # fmt: skip
 def fill(call: Call, _device: Device) -> list[Kernel]:
     """Kernels that only write; a value, start or end that is a tensor is read."""
-    given = (call.arguments.get(n) for n in ("value", "start", "end"))
-    reads = [v for v in given if isinstance(v, Operand)]
+    numbers = (call.arguments.get(n) for n in ("value", "start", "end"))
+    reads = [v for v in numbers if isinstance(v, Operand)]
     return elementwise(short(call.op), reads, call.outputs[:1], flops_each=0)
 
 
 @models("aten::arange", "aten::range", "aten::linspace", "aten::logspace")
 def range_(call: Call, _device: Device) -> list[Kernel]:
-    """A number a thread, computed from its place."""
-    given = (call.arguments.get(n) for n in ("start", "end"))
-    reads = [v for v in given if isinstance(v, Operand)]
+    """One number per thread, computed from its place."""
+    numbers = (call.arguments.get(n) for n in ("start", "end"))
+    reads = [v for v in numbers if isinstance(v, Operand)]
     kernels = elementwise(short(call.op), reads, call.outputs[:1], flops_each=2, threads=RANGE_THREADS, each=1)
     for kernel in kernels:
         kernel.name = f"elementwise_with_index<{short(call.op)}>"

@@ -1,7 +1,7 @@
 """Fused cells of recurrent networks: what follows the two matrix products of a time step.
 
-Source: PyTorch's RNN.cu (from memory, not checked against a version): a thread an element of the hidden state, all its
-gates; the grid is limited to what is resident at once, which the sizes of recurrent states do not reach.
+Source: PyTorch's RNN.cu (from memory, not checked against a version): one thread per element of the hidden state, all
+its gates; the grid is limited to what is resident at once, which the sizes of recurrent states do not reach.
 """
 
 from __future__ import annotations

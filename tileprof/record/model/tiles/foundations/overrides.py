@@ -50,8 +50,8 @@ class Override:
             raise UserError(
                 f"a tile of {self.family} has {FAMILIES[self.family]} sizes, not {len(self.tile)}: {self.tile}"
             )
-        given = (*self.tile, self.split, self.stages, self.threads, self.registers)
-        if any(value is not None and value < 1 for value in given):
+        values = (*self.tile, self.split, self.stages, self.threads, self.registers)
+        if any(value is not None and value < 1 for value in values):
             raise UserError(f"sizes of a tile are 1 or more: {self}")
 
     def fits(self, problem: tuple[int, ...]) -> bool:
@@ -63,12 +63,12 @@ class Override:
 
 def parse(text: str) -> Override:
     """An override from its word. Raises UserError when it is not one."""
-    found = _SYNTAX.fullmatch(text.strip())
-    if found is None:
+    match = _SYNTAX.fullmatch(text.strip())
+    if match is None:
         raise UserError(
             f"cannot read the tile {text!r}; write e.g. gemm=128x128x64 or gemm@*x6144x12288=256x256x32,split=2"
         )
-    family, problem, tile, options = found.groups()
+    family, problem, tile, options = match.groups()
     extra = {key: int(value) for key, value in (o.split("=") for o in options.split(",") if o)}
     unknown = extra.keys() - {"split", "stages", "threads", "registers"}
     if unknown:
@@ -83,9 +83,9 @@ _active: list[Override] = []
 
 
 @contextmanager
-def override(*given: Override | str) -> Iterator[None]:
+def override(*tiles: Override | str) -> Iterator[None]:
     """Dictate tiles within the ``with`` block; inner blocks win over outer ones."""
-    added = [parse(o) if isinstance(o, str) else o for o in given]
+    added = [parse(o) if isinstance(o, str) else o for o in tiles]
     _active.extend(added)
     try:
         yield

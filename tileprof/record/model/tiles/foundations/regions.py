@@ -194,8 +194,8 @@ def by_tile(unsorted: Boxes) -> Boxes:
 
 
 def _corners(corner: ArrayLike) -> I64:
-    given = np.asarray(corner, np.int64)
-    return given[None] if given.ndim == 1 else given
+    corners = np.asarray(corner, np.int64)
+    return corners[None] if corners.ndim == 1 else corners
 
 
 def _strides(operand: Operand) -> I64:

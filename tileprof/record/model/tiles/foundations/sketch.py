@@ -23,7 +23,7 @@ from tileprof.trace.footprint import ATOMIC, READ, WRITE, Boxes, Footprint
 
 STORES_BEGIN = 0.5
 """When in its life a block that loads first begins to store: loads and stores move about as much. Only the order
-matters to whoever waits for the block's last store or lets it wait for its first load."""
+matters to a launch that waits for the block's last store or lets it wait for its first load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Sketch:
     def awaits(self, operand: Operand, tile: ArrayLike, *spans: Span) -> None:
         """Tiles wait inside the launch for other tiles that read these elements.
 
-        A read in a slot of its own: it orders the tile behind whoever writes the elements, and moves no bytes.
+        A read in a slot of its own: it orders the tile behind the tiles that write the elements, and moves no bytes.
         """
         flat, ranges, start, stop = rectangles(operand, *spans)
         if len(start):
@@ -277,6 +277,7 @@ def _runs(operand: Operand, slot: int, mode: int, tile: NDArray[Any], element: N
 
 
 __all__ = [
-    "ATOMIC", "READ", "WRITE", "Part", "Sketch", "Span", "blocks", "cut", "grid_blocks", "is_contiguous", "memory_order",
+    "ATOMIC", "READ", "WRITE", "Part", "Sketch", "Span", "blocks", "cut", "grid_blocks", "is_contiguous",
+    "memory_order",
     "narrow", "part", "ranges", "rate_of", "rectangles", "scratch", "select",
 ]  # fmt: skip

@@ -46,10 +46,10 @@ def scatter(call: Call, _device: Device) -> list[Kernel]:
         return kernels
     sketch, tile, span = _over(index)
     sketch.span(index, READ, tile, span)
-    given = call.arguments.get("src")
-    if isinstance(given, Operand):
+    source = call.arguments.get("src")
+    if isinstance(source, Operand):
         # The source may be larger than the index; its first elements are taken along every dimension.
-        sketch.span(part(given, index.shape, given.strides), READ, tile, span)
+        sketch.span(part(source, index.shape, source.strides), READ, tile, span)
     adds = name.rstrip("_") != "scatter" or call.arguments.get("reduce") is not None
     confession = _cells(call, sketch, out, index, span, ATOMIC if adds else WRITE)
     return [*kernels, sketch.kernel(name, threads=128, flops=index.numel if adds else 0, **confession)]

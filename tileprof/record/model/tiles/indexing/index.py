@@ -196,8 +196,8 @@ def _target(
             tensors += places[i.ref]
             own = tuple(range(at, at + len(i.shape)))
             mask = known(call, i)
-            found = np.nonzero(mask) if mask is not None else (None,) * len(own)
-            offsets += [(f, operand.strides[d], operand.shape[d]) for f, d in zip(found, own, strict=True)]
+            coordinates = np.nonzero(mask) if mask is not None else (None,) * len(own)
+            offsets += [(f, operand.strides[d], operand.shape[d]) for f, d in zip(coordinates, own, strict=True)]
         else:
             own = (at,)
             offsets.append((known(call, i), operand.strides[at], operand.shape[at]))
@@ -220,8 +220,8 @@ def _index_shape(call: Call, before: tuple[int, ...], after: tuple[int, ...]) ->
     if short(call.op).endswith("index"):
         shape = call.outputs[0].shape
         return shape[len(before) : len(shape) - len(after)]
-    found = [(i.numel,) if _is_mask(i) else i.shape for i in call["indices"] if i is not None]
-    return tuple(np.broadcast_shapes(*found))
+    shapes = [(i.numel,) if _is_mask(i) else i.shape for i in call["indices"] if i is not None]
+    return tuple(np.broadcast_shapes(*shapes))
 
 
 def _along(call: Call, operand: Operand, dim: int, indices: Operand) -> Target:

@@ -77,7 +77,8 @@ def grouped_mm(call: Call, device: Device) -> list[Kernel]:
     operands = (a, b, d, call["offs"], *((bias,) if bias is not None else ()))
     return [
         Kernel(
-            f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands, (len(items.group), 1, 1),
+            f"grouped_gemm_{rate}_{tile.m}x{tile.n}x{tile.k}_{tile.stages}", footprint, operands,
+            (len(items.group), 1, 1),
             (tile.threads, 1, 1), registers=tile.registers, shared_bytes=tile.shared_bytes, flops=int(work.sum()),
             rate=rate, tile_flops=work,
         )

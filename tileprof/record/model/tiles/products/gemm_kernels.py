@@ -175,7 +175,8 @@ def _main_kernel(product: Product, tile: gemm_tiles.Tile, name: str, rate: str) 
         slots.append(operand)
     return Kernel(
         name, Footprint(places, Boxes.concat(parts)), tuple(slots), grid, (tile.threads, 1, 1), (together, 1, 1),
-        registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k), rate=rate,
+        registers=tile.registers, shared_bytes=tile.shared_bytes, flops=flops(product.a.dtype, batch * m * n * k),
+        rate=rate,
     )  # fmt: skip
 
 

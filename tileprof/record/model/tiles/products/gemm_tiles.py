@@ -104,9 +104,9 @@ def choose(
     family: str, sizes: tuple[int, int, int], batch: int, *, itemsize: int, out_itemsize: int, rate: str, device: Device
 ) -> Tile:
     """The tile for a product of ``sizes`` m, n, k, ``batch`` times: as dictated, else the fastest by the rule."""
-    given = dictated(family, sizes)
-    if given is not None:
-        return _dictated_tile(given, sizes, batch, itemsize, out_itemsize, rate, device)
+    override = dictated(family, sizes)
+    if override is not None:
+        return _dictated_tile(override, sizes, batch, itemsize, out_itemsize, rate, device)
     depth = _depth(itemsize, rate, device)
     shapes = [
         make_tile(m, n, depth, itemsize=itemsize, rate=rate, device=device, tensor_maps=family != "conv")
@@ -213,7 +213,7 @@ def _depth(itemsize: int, rate: str, device: Device) -> int:
 
 
 def _dictated_tile(
-    given: Override,
+    override: Override,
     sizes: tuple[int, int, int],
     batch: int,
     itemsize: int,
@@ -221,12 +221,12 @@ def _dictated_tile(
     rate: str,
     device: Device,
 ) -> Tile:
-    m, n, k = given.tile
+    m, n, k = override.tile
     tile = make_tile(
-        m, n, k, itemsize=itemsize, rate=rate, device=device, split=given.split or 1,
-        stages=given.stages, threads=given.threads, registers=given.registers,
+        m, n, k, itemsize=itemsize, rate=rate, device=device, split=override.split or 1,
+        stages=override.stages, threads=override.threads, registers=override.registers,
     )  # fmt: skip
-    if given.split is not None:
+    if override.split is not None:
         return tile
     return min(
         _splits(tile, sizes, batch, rate, device),

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tileprof.record.model.tiles.products.gemm_tiles import Tile
 
 CHUNKS = 8
-"""At most so many steps of the main loop are told apart."""
+"""The most steps of the main loop that are distinguished."""
 BOXES = 1_000_000
-"""Above so many boxes a launch, fewer chunks a tile."""
+"""Above this many boxes per launch, tiles get fewer chunks."""
 SWIZZLE = 8
 """Tile columns that are dispatched together, so that neighbours in time share operands in L2."""
 
@@ -64,7 +64,7 @@ def main_loop(depth: int, tile: Tile, itemsize: int, out_itemsize: int, *, chunk
 
 
 def chunks_for(tiles: int) -> int:
-    """Chunks of the main loop a launch of so many tiles can afford."""
+    """Chunks of the main loop that a launch of ``tiles`` tiles can afford."""
     return max(1, min(CHUNKS, BOXES // (2 * tiles)))
 
 

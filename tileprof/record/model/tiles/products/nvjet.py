@@ -2,7 +2,7 @@
 kernels.
 
 A block of 384 threads owns ``m x n`` results; the blocks of a cluster share loads by multicast and stand as one tile in
-a trace. Of the candidates whose blocks all run at once the fastest is taken, in clocks of an SM::
+a trace. The fastest candidate whose blocks all run at once is taken, in clocks of an SM::
 
     launch     = max(arithmetic, loads) + epilogue
     arithmetic = depth / 16 * n / 64 * max(16, m / 2)       wgmma: 64 of n at once; reading those costs it 16 clocks
@@ -36,12 +36,12 @@ THREADS, REGISTERS = 384, 168
 _M: Final = (*range(8, 65, 8), 128, 192, 256)
 _N: Final = (64, 128, 256)
 _MOST_RESULTS: Final = 128 * 256
-"""Of a block: what the registers of two warpgroups hold."""
+"""The most results of a block: what the registers of two warpgroups hold."""
 _CLUSTERS: Final = ((1, 1), (1, 2), (2, 1), (4, 2), (2, 4))
 """Blocks along m and along n; seen: (2, 1), (4, 2), (2, 4)."""
 _SMALL: Final = 2
 _STAGES, _FEWEST_STAGES, _STAGE_BYTES_OF_K = 16, 2, 128
-"""Of the pipeline; 16 for all recorded kernels, whose blocks are small."""
+"""The most stages of the pipeline; 16 for all recorded kernels, whose blocks are small."""
 _ALIGNMENT: Final = 16
 """Rows that tensor maps can copy begin at multiples of this many bytes."""
 _BYTES_PER_CLOCK: Final = 88
@@ -84,11 +84,11 @@ def _at_once(tile: Tile, device: Device) -> int:
 @cache
 def _candidates(shared_bytes: int, itemsize: int) -> list[Tile]:
     depth = _STAGE_BYTES_OF_K // itemsize
-    found = []
+    candidates = []
     for m, n, cluster in product(_M, _N, _CLUSTERS):
         stage_bytes, out_bytes = (m + n) * _STAGE_BYTES_OF_K, m * n * itemsize
         stages = min(_STAGES, (shared_bytes - out_bytes) // stage_bytes)
         if m * n <= _MOST_RESULTS and stages >= _FEWEST_STAGES:
             shared = stages * stage_bytes + out_bytes
-            found.append(Tile(m, n, depth, 1, stages, THREADS, REGISTERS, shared, cluster))
-    return found
+            candidates.append(Tile(m, n, depth, 1, stages, THREADS, REGISTERS, shared, cluster))
+    return candidates

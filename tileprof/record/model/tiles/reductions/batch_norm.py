@@ -1,7 +1,7 @@
 """Batch norm, forward and backward, in training and in evaluation.
 
 Source: PyTorch's Normalization.cuh and Normalization.cu, the native kernels; cuDNN's, which PyTorch prefers for
-some shapes, are closed. Dense NCHW: statistics by a block a channel, then blocks of (channel, few images). Channels
+some shapes, are closed. Dense NCHW: statistics by one block per channel, then blocks of (channel, few images). Channels
 last: the transform by blocks of 32 channels that walk the rows, as recorded on an H200 (PyTorch 2.11). Otherwise:
 a reduction that may be split, then an element-wise launch. The backward pass of dense NCHW is one launch with a block a
 channel.
@@ -80,14 +80,14 @@ def batch_norm_backward(call: Call, device: Device) -> list[Kernel]:
     mask = call.arguments.get("output_mask", (True, True, True))
     wanted = [next(outputs, None) if on else None for on in mask]
     vectors = [w for w in wanted[1:] if w is not None]
-    given = [gradient, source]
-    if wanted[0] is not None and (training or vectors) and all(is_contiguous(o) for o in given):
-        return _by_channel("batch_norm_backward", given, [wanted[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS)
+    inputs = [gradient, source]
+    if wanted[0] is not None and (training or vectors) and all(is_contiguous(o) for o in inputs):
+        return _by_channel("batch_norm_backward", inputs, [wanted[0]], [*statistics, *weight], vectors, _BACKWARD_FLOPS)
     kernels: list[Kernel] = []
     sums: list[Operand] = []
     if training or vectors:
         sums = [scratch(slot, source.shape[1]) for slot in (0, 1)]
-        kernels += _statistics("backward_reduce", given, [*sums, *vectors], statistics, device, 6)
+        kernels += _statistics("backward_reduce", inputs, [*sums, *vectors], statistics, device, 6)
     if wanted[0] is not None:
         kernels += _transform(source, [*statistics, *weight, *sums], wanted[0], extra=[gradient])
     return kernels
@@ -116,7 +116,7 @@ def _by_channel(
     results: Sequence[Operand],
     flops_each: float,
 ) -> list[Kernel]:
-    """A block a channel."""
+    """One block per channel."""
     channels = reads[0].shape[1]
     sketch = Sketch(channels)
     tile, lo, hi = ranges(channels, 1)

@@ -1,7 +1,7 @@
 """Group norm (and instance norm through it), forward and backward.
 
-Source: PyTorch's group_norm_kernel.cu (from memory, not checked against a version). Forward: moments by a block a
-group, per-channel scale and shift, an element-wise launch. Backward: sums a channel, per-group terms, an element-wise
+Source: PyTorch's group_norm_kernel.cu (from memory, not checked against a version). Forward: moments by one block per
+group, per-channel scale and shift, an element-wise launch. Backward: sums per channel, per-group terms, an element-wise
 launch, and the weight's and bias's sums.
 """
 
@@ -70,9 +70,9 @@ def group_norm_backward(call: Call, _device: Device) -> list[Kernel]:
         kernels += elementwise("mul", [_along(rstd), *vector], [first], flops_each=1)
         kernels.append(_group_terms([mean, rstd], vector, [products, sums], [second, third]))
         terms = [_stretched(first, source)] + [_stretched(_along(o), source) for o in (second, third)]
-        given = [_grouped(o, groups) for o in (gradient, source)]
+        inputs = [_grouped(o, groups) for o in (gradient, source)]
         target = _grouped(wanted[0], groups)
-        kernels += elementwise("group_input_gradient", [*given, *terms], [target], flops_each=4)
+        kernels += elementwise("group_input_gradient", [*inputs, *terms], [target], flops_each=4)
     vectors = [o for o in wanted[1:] if o is not None]
     if vectors:
         kernels.append(_vector_gradients([mean, rstd], [products, sums], vectors, groups))
@@ -80,7 +80,7 @@ def group_norm_backward(call: Call, _device: Device) -> list[Kernel]:
 
 
 def _channel_sums(gradient: Operand, source: Operand, products: Operand, sums: Operand) -> Kernel:
-    """A block a channel of an image."""
+    """One block per channel of an image."""
     count = products.numel
     sketch = Sketch(count)
     tile, lo, hi = ranges(count, 1)
@@ -94,7 +94,7 @@ def _channel_sums(gradient: Operand, source: Operand, products: Operand, sums: O
 def _group_terms(
     statistics: list[Operand], vectors: list[Operand], channel_sums: list[Operand], terms: list[Operand]
 ) -> Kernel:
-    """A block a group."""
+    """One block per group."""
     images, groups = terms[0].shape
     sketch = Sketch(images, groups)
     tile = np.arange(images * groups)

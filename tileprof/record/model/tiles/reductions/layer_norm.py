@@ -1,7 +1,7 @@
 """Layer norm and RMS norm, forward and backward.
 
 Source: PyTorch's layer_norm_kernel.cu, from memory; the forward pass was recorded so on an H200 (PyTorch 2.11). Forward
-and input gradient: a block a row. Weight and bias
+and input gradient: one block per row. Weight and bias
 gradients: a block owns 32 columns and walks all rows; with few columns and more than 64 Ki rows ATen splits the rows
 as well, which is not modelled.
 """
@@ -40,7 +40,7 @@ def layer_norm_backward(call: Call, _device: Device) -> list[Kernel]:
     inner = len(call["normalized_shape"])
     statistics = [o for o in (call.arguments.get("mean"), call.arguments.get("rstd")) if o is not None]
     weight = call.arguments.get("weight")
-    given = [call["grad_out"], call["input"]]
+    inputs = [call["grad_out"], call["input"]]
     mask = call["output_mask"]
     outputs = iter(call.outputs)
     # Gradients that are not asked for are not returned at all.
@@ -48,10 +48,10 @@ def layer_norm_backward(call: Call, _device: Device) -> list[Kernel]:
     kernels: list[Kernel] = []
     if wanted[0] is not None:
         vectors = [weight] if weight is not None else []
-        kernels += _rows(name, given, vectors, [wanted[0]], [], inner, flops_each=12, row_statistics=statistics)
+        kernels += _rows(name, inputs, vectors, [wanted[0]], [], inner, flops_each=12, row_statistics=statistics)
     gradients = [g for g in wanted[1:] if g is not None]
     if gradients and gradients[0].numel:
-        kernels.append(_columns(name, given, statistics, gradients, inner))
+        kernels.append(_columns(name, inputs, statistics, gradients, inner))
     return kernels
 
 
@@ -66,7 +66,7 @@ def _rows(
     flops_each: float,
     row_statistics: Sequence[Operand] = (),
 ) -> list[Kernel]:
-    """A block a row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number a row."""
+    """One block per row of ``reads`` and ``writes``; ``vectors`` as long as a row; statistics one number per row."""
     source = reads[0]
     if source.numel == 0:
         return []

@@ -5,12 +5,12 @@ version). A thread block is ``width x height`` threads, width along the dimensio
 
 - reduced dimension fastest (a row sum): the width reduces, the height takes further outputs, or, for long rows, reduces
 too;
-- kept dimension fastest (a column sum): the width takes outputs, up to 4 a thread, the height reduces long columns.
+- kept dimension fastest (a column sum): the width takes outputs, up to 4 per thread, the height reduces long columns.
 
 Where a thread would still get 256 values and the grid leaves SMs idle, several blocks share an output ("split"):
-block ``y`` takes every ``grid_y``-th chunk, stages its part in a workspace, and whoever finishes last combines. Nobody
-knows who that is, so every block of the group updates the output and the group's staging *atomically* here: a reader
-waits for all of them, as it must.
+block ``y`` takes every ``grid_y``-th chunk, stages its part in a workspace, and the last one combines. Which
+one that is cannot be known, so every block of the group updates the output and the group's staging *atomically* here:
+a reader waits for all of them, as it must.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from tileprof.record.model.tiles.reductions.look_back import LOOK_BACK, look_bac
 _LOOK_BACK_CHUNK = 2048
 """Elements of a block of CUB's scan; 128 threads, as recorded."""
 _STATE_BYTES, _PADDING = 16, 32
-"""Of a block's state, and states before the first: a warp looks back."""
+"""Bytes of a block's state, and states before the first: a warp looks back."""
 _COMPARISONS = 12
 """Operations an element of a sort or selection, a rough figure for lines of some thousand elements."""
 
@@ -43,7 +43,7 @@ _COMPARISONS = 12
     "aten::_cumprod",
 )  # fmt: skip
 def scan(call: Call, _device: Device) -> list[Kernel]:
-    """A running reduction. Innermost dimension: 16 to 512 threads a line, 512 a block. Others: a thread a line."""
+    """A running reduction: 16 to 512 threads per line of the innermost dimension, else one, 512 per block."""
     source, name = call["self"], short(call.op)
     writes = [o for o in (*call.outputs, call.arguments.get("values"), call.arguments.get("indices")) if o is not None]
     if source.numel == 0:
@@ -99,16 +99,16 @@ def _look_back(name: str, source: Operand, writes: list[Operand]) -> list[Kernel
     "aten::nanmedian.dim", "aten::argsort", "aten::msort",
 )  # fmt: skip
 def select(call: Call, _device: Device) -> list[Kernel]:
-    """Values and places from a line of their dimension; a block a line. What top-k selects is sorted by a launch of its
-    own.
+    """Values and places from a line of their dimension; one block per line. What top-k selects is sorted by another
+    launch.
     """
     source, name = call["self"], short(call.op)
     if source.numel == 0 or call.outputs[0].numel == 0:
         return []
     if not source.shape:
         return elementwise(name, [source], list(call.outputs))
-    given = call.arguments.get("dim", -1 if name == "topk" else 0)
-    dim = (-1 if given is None else given) % len(source.shape)
+    dimension = call.arguments.get("dim", -1 if name == "topk" else 0)
+    dim = (-1 if dimension is None else dimension) % len(source.shape)
     writes = [_with_dimension(o, dim, len(source.shape)) for o in call.outputs]
     threads = min(1024, max(32, 1 << (source.shape[dim] - 1).bit_length()))
     fields: dict[str, Any] = {
@@ -141,7 +141,7 @@ def _with_dimension(operand: Operand, dim: int, rank: int) -> Operand:
 
 @models("aten::multinomial")
 def multinomial(call: Call, _device: Device) -> list[Kernel]:
-    """Samples of a row of weights; a block a row."""
+    """Samples of a row of weights; one block per row."""
     source, out = call["self"], call.outputs[0]
     if out.numel == 0:
         return []

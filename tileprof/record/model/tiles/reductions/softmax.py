@@ -4,8 +4,9 @@ Source: PyTorch's PersistentSoftmax.cuh and SoftMax.cu, from memory; rows of 100
 (PyTorch
 2.11). Three kernels:
 
-- last dimension, at most 1024 elements: a warp keeps one or two rows in registers ("persistent"), 128 threads a block;
-- last dimension, longer: a block a row;
+- last dimension, at most 1024 elements: a warp keeps one or two rows in registers ("persistent"), 128 threads
+  per block;
+- last dimension, longer: one block per row;
 - another dimension: blocks of ``reduced x inner`` threads, a tile is a strip of the inner dimension.
 
 ATen copies non-contiguous inputs first; here the kernel reads them where they lie.
@@ -37,8 +38,8 @@ def softmax(call: Call, _device: Device) -> list[Kernel]:
 @models("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(call: Call, _device: Device) -> list[Kernel]:
     """Every row of the gradient from the rows of the output and its gradient."""
-    given = [call["grad_output"], call["output"]]
-    return rowwise(short(call.op), given, call.outputs[0], call["dim"], _BACKWARD_FLOPS)
+    inputs = [call["grad_output"], call["output"]]
+    return rowwise(short(call.op), inputs, call.outputs[0], call["dim"], _BACKWARD_FLOPS)
 
 
 @models("aten::_masked_softmax")
@@ -98,6 +99,6 @@ def _persistent_rows(size: int) -> tuple[int, tuple[int, int, int]]:
 
 
 def _block_threads(size: int, itemsize: int) -> int:
-    """``SoftMaxForward_getBlockSize``: up to 1024 threads, whole warps, one vector of 16 bytes a thread and turn."""
+    """``SoftMaxForward_getBlockSize``: up to 1024 threads, whole warps, one vector of 16 bytes per thread and turn."""
     vectors = size * itemsize // 16
     return int(min(max(32, blocks(max(vectors, 1), 32) * 32), 1024))
