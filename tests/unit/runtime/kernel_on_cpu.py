@@ -232,7 +232,7 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. Returns the fault that the machine saw, or a wait that gave up; else None."""
+        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from chains import matrix, weight
 
-from tileprof.runtime.cases import convolution_pair
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.measuring.cases import convolution_pair
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import SPLITS, Box, Plan

@@ -22,7 +22,7 @@ from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
 from tileprof.runtime.gpu import GpuPipeline
-from tileprof.runtime.measure import convolution_pair, copy_pair, gelu_mlp
+from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning
 
 
@@ -199,7 +199,7 @@ def run(*words: object) -> int:
 
 def test_the_persistent_rows_are_predicted_from_its_stages_alone(monkeypatch) -> None:
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
-    monkeypatch.setattr("tileprof.runtime.alone.persistent_stage_us", lambda _: [30.0, 20.0])
+    monkeypatch.setattr("tileprof.runtime.measuring.stage_times.persistent_stage_us", lambda _: [30.0, 20.0])
     found = comparing.predict_persistent([PAIR.policy()] * 2, get("H200"))
     assert found["persistent-stages"] == 50.0
     assert found["persistent, policy 1"] == found["persistent, policy 2"] <= 50.0
