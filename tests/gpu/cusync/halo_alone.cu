@@ -8,7 +8,7 @@
 //     tests/gpu/cusync/halo_alone.cu -o build/halo/with/alone
 //
 // The second is what cuSync's Conv2DTileSync, RowSync and TileSync wait for
-// (`tileprof/policy/synthesis/cusync_kinds.py`). Prints a line a delay: rounds, rounds with a wrong result, wrong
+// (`tileprof/policy/synthesis/cusync_kinds.py`). Prints one line per delay: rounds, rounds with a wrong result, wrong
 // pixels; exits with 1 if there was one.
 
 #include "halo_race.cuh"

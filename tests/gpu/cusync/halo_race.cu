@@ -7,8 +7,8 @@
 //     tests/gpu/cusync/halo_race.cu CUSYNC/src/cusync.cu -o build/halo/race
 //   build/halo/race
 //
-// Prints a line a policy and delay: rounds, rounds with a wrong result, wrong pixels. Exits with 1 if the policy that
-// waits for the halo was ever wrong.
+// Prints one line per policy and delay: rounds, rounds with a wrong result, wrong pixels. Exits with 1 if the policy
+// that waits for the halo was ever wrong.
 
 #include "halo_race.cuh"
 

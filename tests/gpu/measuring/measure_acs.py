@@ -3,8 +3,8 @@
     python tests/gpu/measuring/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,thread,graph,check]
         [--steps N] [--budget S]
 
-Tables are recorded first, all programs side by side; what is timed runs alone. A row a program and mode, with the time
-of a step as the program itself says it, whether it printed the same line as in stream order, and what the library
+Tables are recorded first, all programs side by side; what is timed runs alone. One row per program and mode, with the
+time of a step as the program itself says it, whether it printed the same line as in stream order, and what the library
 counted.
 """
 

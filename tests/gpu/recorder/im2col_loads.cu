@@ -1,6 +1,6 @@
 // Loads in im2col mode whose reads are known: every element of the tensor holds its number plus one, what a load
-// fetched is copied out of shared memory, and so tells itself what was read. Prints, a line a load, "reads CASE BLOCK
-// BASE NUMBERS..." for test_gpu_im2col.py, and "map CASE WORDS..." with what the driver encoded.
+// fetched is copied out of shared memory, and so tells itself what was read. Prints, one line per load, "reads CASE
+// BLOCK BASE NUMBERS..." for test_gpu_im2col.py, and "map CASE WORDS..." with what the driver encoded.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -111,7 +111,7 @@ def raw_pairs(trace):
 def test_a_model_on_two_gpus_is_one_graph(recorded):
     _, trace = recorded(HEAD + PIPELINE, passes=("accesses", "blocks", "time"))
     launches = trace.launches
-    assert set(launches.device) == {"", "0", "1"}  # copies are nobody's
+    assert set(launches.device) == {"", "0", "1"}  # copies have no device
     assert "conservative" not in set(launches.coverage), launches[launches.coverage == "conservative"].note.unique()
     assert any("on several GPUs" in note for note in trace.manifest["notes"])
     device, found = launches.set_index("launch").device, raw_pairs(trace)

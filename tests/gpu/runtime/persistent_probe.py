@@ -2,7 +2,7 @@
 
 ``python tests/gpu/runtime/persistent_probe.py OUT.json [--set check,gemm,conv] [--only WORD] [--tune]`` with tileprof
 on the path. Every wait in a kernel ends after 200 ms. Times: a captured graph of several instances of a chain, so that
-weights do not stay in L2; median of 30 replays, microseconds an instance.
+weights do not stay in L2; median of 30 replays, microseconds per instance.
 """
 
 import argparse
@@ -247,7 +247,7 @@ def worst_error(chain, flat):
 
 
 def plans_of(case):
-    """The plan of one launch, and those of a launch a stage."""
+    """The plan of one launch, and those of one launch per stage."""
     plan = plan_of(case.chain.policy(), case.chain, clusters=max_clusters, split=case.split)
     return [plan], plans_by_stage(plan, max_clusters(plan.split))
 
@@ -341,7 +341,7 @@ def precompile(cases):
 
 
 def checked(cases):
-    """A row a case, and lines of the table."""
+    """One row per case, and lines of the table."""
     for case in cases:
         for options in case.options:
             error, same = check(case, options)

@@ -21,19 +21,19 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import replays  # noqa: E402 - see above
 
-from tileprof.policy.format.expression import parse  # noqa: E402 - likewise
-from tileprof.runtime.chain import Chain  # noqa: E402 - likewise
-from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402 - likewise
-from tileprof.runtime.gpu import GpuPipeline  # noqa: E402 - likewise
-from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402 - likewise
-from tileprof.runtime.measuring.timing import captured  # noqa: E402 - likewise
-from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402 - likewise
-from tileprof.runtime.stages.attention import Attention  # noqa: E402 - likewise
-from tileprof.runtime.stages.gemm import Gemm  # noqa: E402 - likewise
-from tileprof.runtime.stages.reduce import Reduce  # noqa: E402 - likewise
-from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402 - likewise
-from tileprof.runtime.stages.view import View  # noqa: E402 - likewise
-from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402 - likewise
+from tileprof.policy.format.expression import parse  # noqa: E402
+from tileprof.runtime.chain import Chain  # noqa: E402
+from tileprof.runtime.errors import WaitTimeoutError  # noqa: E402
+from tileprof.runtime.gpu import GpuPipeline  # noqa: E402
+from tileprof.runtime.measuring.measure import convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: E402
+from tileprof.runtime.measuring.timing import captured  # noqa: E402
+from tileprof.runtime.pipeline import FellBackWarning  # noqa: E402
+from tileprof.runtime.stages.attention import Attention  # noqa: E402
+from tileprof.runtime.stages.gemm import Gemm  # noqa: E402
+from tileprof.runtime.stages.reduce import Reduce  # noqa: E402
+from tileprof.runtime.stages.rows import Norm, Softmax  # noqa: E402
+from tileprof.runtime.stages.view import View  # noqa: E402
+from tileprof.runtime.synchroniser import Synchroniser, enter, leave, unsynchronised  # noqa: E402
 
 
 @triton.jit

@@ -50,7 +50,7 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or
+        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
         a cluster late. Seed 0 is calm.
         """
         if seed == 0:
@@ -188,7 +188,7 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
-        """Semaphores and counts as so many runs leave them."""
+        """Semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]

@@ -154,11 +154,11 @@ def test_tiles_that_neither_kernel_takes_are_an_error() -> None:
         GpuPipeline(chain.policy(), schedule="persistent", device="cpu")
 
 
-def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: SimpleNamespace(multi_processor_count=132))
+def test_left_to_itself_a_pipeline_takes_what_is_predicted_to_gain() -> None:
     gains = GpuPipeline(PAIR.policy(), schedule="auto", device="cpu")
     assert gains.scheduler.name == "persistent"
     assert "faster than its stages one after the other" in gains.reason
+    assert gains._persistent.plans == [gains._plan], "what was judged is what runs"
     copies = copy_pair(8).policy()
     for percent, name in ((12.5, "cusync"), (-3.0, "graph")):
         known = GpuPipeline(replace(copies, prediction={"gain_percent": percent}), schedule="auto", device="cpu")

@@ -1,4 +1,4 @@
-"""Plans of the persistent kernel never load what nobody has written, never get stuck, and say what the policy says."""
+"""Plans of the persistent kernel never load what is not written yet, never get stuck, and hold the waits of the policy."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class TooLongError(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raises `TooLongError` inside once so many seconds are over; in the main thread alone, which gets the signal."""
+    """Raises `TooLongError` inside the block after ``seconds``; in the main thread only, which gets the signal."""
 
     def over(*_: Any) -> None:
         raise TooLongError

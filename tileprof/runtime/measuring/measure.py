@@ -79,7 +79,7 @@ _PREPARED_SMS: Final = 132
 """Of the GPU for which kernels are prepared: an H200."""
 
 _WITH_POLICY: Final = ("cusync", "persistent")
-"""Schedulers that are measured once a policy."""
+"""Schedulers that are measured once per policy."""
 
 
 def runnable(chain: Chain) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ def measure(
     ahead: bool = False,
     beside_torch: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, those
+    """Rows of one chain, microseconds per run: PyTorch, and the chain's own kernels under every scheduler, those
     that wait with each policy. All but PyTorch without a graph are timed in turn.
 
     ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has

@@ -80,7 +80,7 @@ def pipelines_of(policy: Policy, schedule: str, count: int, *, ahead: bool = Fal
 
 
 def rotated(pipeline: GpuPipeline, count: int) -> list[dict[str, Any]]:
-    """Inputs for so many pipelines, each in memory of its own."""
+    """Inputs for ``count`` pipelines, each in memory of its own."""
     given = [pipeline.example()]
     return given + [{name: tensor.clone() for name, tensor in given[0].items()} for _ in range(count - 1)]
 
