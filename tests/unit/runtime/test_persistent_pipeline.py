@@ -223,9 +223,9 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
     for name, value in {
         "measure.measure": measured,
         "measure.measured_on": lambda: {"device": "NVIDIA H200"},
-        "alone.persistent_stage_us": lambda _: [30.0, 30.0],
+        "stage_times.persistent_stage_us": lambda _: [30.0, 30.0],
     }.items():
-        monkeypatch.setattr(f"tileprof.runtime.{name}", value)
+        monkeypatch.setattr(f"tileprof.runtime.measuring.{name}", value)
     found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
     assert list(found) == list(us)
     assert found["persistent"]["gain_over"] == "persistent-stages"
