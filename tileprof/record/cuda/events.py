@@ -404,7 +404,6 @@ class Free(Event):
     bytes: int = 0
     device: int = 0
     flags: int = 0
-    pool: int = 0
     host: int = 0
 
 

@@ -322,12 +322,12 @@ def test_records_stay_until_the_launching_call_returns_for_replays_look_at_them(
         + """
 def after():
     fake.fake_synchronize()
-    library.tileprof_event(b'"e":"returns"')
+    library.tileprof_event(b'"e":"mark","op":"returns"')
 inject(); module(); launch(); launch_and(after=ctypes.CFUNCTYPE(None)(after)); fake.fake_synchronize()
 """
     )
-    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain", "returns"}]
-    assert kinds == ["launch", "launch", "returns", "drain"]
+    kinds = [e["e"] for e in process.events if e["e"] in {"launch", "drain", "mark"}]
+    assert kinds == ["launch", "launch", "mark", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 

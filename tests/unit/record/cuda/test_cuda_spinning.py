@@ -122,11 +122,11 @@ def test_records_stay_on_the_device_until_what_makes_them_has_ended(ran):  # noq
         STREAMS
         + """
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")
-library.tileprof_drain(); library.tileprof_event(b'"e":"here"'); fake.fake_let_go(S1); library.tileprof_drain()
+library.tileprof_drain(); library.tileprof_event(b'"e":"mark","op":"here"'); fake.fake_let_go(S1); library.tileprof_drain()
 """,
         TILEPROF_WAIT="0.2",
     )
-    assert [e["e"] for e in process.events if e["e"] in {"here", "drain"}] == ["here", "drain"]
+    assert [e["e"] for e in process.events if e["e"] in {"mark", "drain"}] == ["mark", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 

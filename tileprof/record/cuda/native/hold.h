@@ -2,8 +2,8 @@
 //
 // The driver calls back while it holds locks of its own: in a launch the context's. A thread that waits for the mutex
 // there keeps them. So the mutex is never held while the library or the driver is called (`Api` lets it go), and
-// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the gate,
-// at which launching calls wait before they hold anything.
+// what must have the records for itself, as copying, clearing and repeating, does not hold it either: it closes the
+// gate, at which launching calls wait before they hold anything.
 #pragma once
 
 #include <stdint.h>
@@ -38,7 +38,8 @@ class Gate {
     // A launching call begins, and ends.
     void enter();
     void leave();
-    // From now on no other thread is in a launching call. False where one still is when the time is over. May be nested.
+    // From now on no other thread is in a launching call. False where one still is when the time is over. May be
+    // nested.
     bool close(uint64_t patience_ns);
     void open();
     // A launch that came by another way than the calls that enter.
