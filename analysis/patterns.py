@@ -12,9 +12,9 @@
 | window | has a contiguous box of the producer's grid, and neighbours' boxes overlap (stencils, halos) |
 | irregular | none of these |
 
-The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's (``p.y = c.y // 2``). It is
-written only where it reproduces every parent set exactly. Tiles are counted: one that is a cluster stands at its first block,
-and its neighbour at the next cluster's. *Tightness* is edges over the edges of the smallest boxes
+The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's (``p.y = c.y //
+2``). It is written only where it reproduces every parent set exactly. Tiles are counted: one that is a cluster stands
+at its first block, and its neighbour at the next cluster's. *Tightness* is edges over the edges of the smallest boxes
 around the parent sets: 1 where the parents are boxes.
 """
 

@@ -1,6 +1,8 @@
-"""Predicted against published gains of cuSync, point by point: GPT-3 MLP (V100, A100) and convolutions of ResNet-38 (V100); LLaMA's MLP is held out.
+"""Predicted against published gains of cuSync, point by point: GPT-3 MLP (V100, A100) and convolutions of ResNet-38
+(V100); LLaMA's MLP is held out.
 
-What calibrates and what explains is in `tileprof.analysis.workloads.cusync_published`; times in ``tests/data/cusync_published_times.csv``.
+What calibrates and what explains is in `tileprof.analysis.workloads.cusync_published`; times in
+``tests/data/cusync_published_times.csv``.
 """
 
 from dataclasses import replace
@@ -41,11 +43,13 @@ def points_of(name):
 
 def said(c):
     print(
-        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; SM share {c.interference['v100'].sm:.2f}"
+        f"host {c.host_us:.1f} us a pair of convolutions, of which cuSync spares {c.saved_us:.1f} us; SM share "
+        f"{c.interference['v100'].sm:.2f}"
     )
     for arch, us in c.poll_us.items():
         print(
-            f"{arch}: a wait in the loop costs {us:.2f} us; a full wave takes {c.interference[arch].device:.0%} longer than a tile alone"
+            f"{arch}: a wait in the loop costs {us:.2f} us; a full wave takes {c.interference[arch].device:.0%} longer "
+            "than a tile alone"
         )
     print()
 
@@ -91,13 +95,15 @@ def choices(frame):
         right = best["published"] == best["predicted"]
         what = "Best of stream order and both policies" if stream else "Better of both policies"
         print(
-            f"{what}, where the two best differ by more than 3%: {right.sum()} of {len(best)} as published ({right.mean():.0%}).\n"
+            f"{what}, where the two best differ by more than 3%: {right.sum()} of {len(best)} as published "
+            f"({right.mean():.0%}).\n"
         )
         counts = best.groupby(["published", "predicted"]).size().reset_index(name="points")
         table(list(counts.columns), counts.to_numpy().tolist())
         for row in best[~right].itertuples(index=False):
             print(
-                f"- {row.kind} {row.arch} {row.m} ({row.channels}): published {row.published}, predicted {row.predicted}, {row.difference:.1f}%"
+                f"- {row.kind} {row.arch} {row.m} ({row.channels}): published {row.published}, predicted "
+                f"{row.predicted}, {row.difference:.1f}%"
             )
         print()
 

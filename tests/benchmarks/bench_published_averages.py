@@ -1,7 +1,7 @@
 """Averages that schedulers' authors published, beside ours on programs, GPUs and launch costs like theirs.
 
-What is theirs and what is assumed is said in `tileprof.analysis.workloads.published` and the generators that it names. Nothing is fitted to
-a gain: what the papers do not say is varied, and ours is the range of the means.
+What is theirs and what is assumed is said in `tileprof.analysis.workloads.published` and the generators that it names.
+Nothing is fitted to a gain: what the papers do not say is varied, and ours is the range of the means.
 """
 
 from measuring import header, table

@@ -546,7 +546,8 @@ def checked(event: dict[str, Any], where: str) -> dict[str, Any]:
     needed = _NEEDED.get(kind)
     if needed is None:
         raise UserError(
-            f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded it."
+            f"{where} holds an event of the kind {kind!r}, which this tileprof does not know: another version recorded "
+            "it."
         )
     for name in needed:
         if name not in event:
