@@ -153,7 +153,7 @@ def _join(source: Source, touch: Touch) -> _Rows:
 
 
 def _chunk(source: Source, touch: Touch, begin: int) -> int:
-    """How many segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
+    """Segments of ``touch`` to join at once, guessed from how many of ``source`` begin within the next ones."""
     stop = min(len(touch.lo), begin + 65536)
     ends = np.searchsorted(source.lo, touch.hi[begin:stop], "left")
     starts = np.searchsorted(source.lo, touch.lo[begin:stop], "left")

@@ -113,7 +113,7 @@ class TileGraph:
         )
 
     def to_networkx(self) -> nx.DiGraph:
-        """The launch-level graph: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
+        """The graph of launches: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
         import networkx as nx  # noqa: PLC0415 (0.2 s that only this call needs)
 
         graph = nx.DiGraph()

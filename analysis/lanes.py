@@ -76,7 +76,7 @@ class LaneSource:
         return int(self._slots[launch])
 
     def spans(self, launch: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Begin and end of every tile, ns from the launch's begin; 0 for one that was not measured where others were."""
+        """Begin and end of every tile in ns from the launch's begin; 0 for one not measured where others were."""
         lives = self.lives.of(launch, int(self._tiles[launch]))
         times = self._measured.get(launch)
         if times is None:
