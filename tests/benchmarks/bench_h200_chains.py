@@ -2,11 +2,10 @@
 dependent launch, without waits.
 
 Measured: `tests/data/h200_gpt3_chain.csv` (six layers of GPT-3's MLP) and `tests/gpu/results/runtime.json` (copy pairs,
-GPT-3's MLP).
-*Calibrates*: the stream-order time of each row, and nothing else
-from it follow the lives of its tiles. Kernels take ``waves * depth`` of one unknown each
-(depth: the part of k that a tile sums over), but none less than its bytes over the DRAM bandwidth that copies sustain.
-*Tests*: every other time. No row that is predicted has been used for its own prediction.
+GPT-3's MLP). *Calibrates*: the stream-order time of each row, and nothing else; from it follow the lives of its tiles.
+Kernels take ``waves * depth`` of one unknown each (depth: the part of k that a tile sums over), but none less than its
+bytes over the DRAM bandwidth that copies sustain. *Tests*: every other time. No row that is predicted has been used for
+its own prediction.
 
 What is left, seen 2026-11-20: without waits, `shared-roofline` is within 3% at 16 and 64 tokens, where `recorded` is a
 third too fast: two kernels that overlap share one DRAM. At 128 tokens it is 18% too fast: these tiles do not reach the

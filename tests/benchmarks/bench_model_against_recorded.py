@@ -143,10 +143,10 @@ def of_set(programs, recorded, names):
     table(columns, [agreement.row() for agreement in found])
     both, same = sum(a.both for a in found), sum(a.same_pattern for a in found)
     either, true = sum(sum(a.pairs) - a.both for a in found), sum(a.pairs[1] for a in found)
-    print(
-        f"all: {same} of {either} pairs that either graph has are in both with the same pattern ({same / either:.0%}); "
-        f"of the {both} in both, {same / both:.0%}; of {true} recorded pairs {both} are modelled ({both / true:.0%})\n"
-    )
+    print(f"all: {same} of {either} pairs that either graph has are in both with the same pattern "
+          f"({same / either:.0%}); "
+          f"of the {both} in both, {same / both:.0%}; of {true} recorded pairs {both} are modelled "
+          f"({both / true:.0%})\n")  # fmt: skip
     for name, why in skipped:
         print(f"{name} is not compared: {why}")
     return found

@@ -51,7 +51,8 @@ def main():
     print(f"{len(rows)} pairs: {', '.join(f'{k} {n}' for k, n in kinds.most_common())}.")
     print(
         f"Beside the best of cuSync's kinds that waits for everything: {equal} as fast (within 0.1%), {beaten} faster "
-        f"or the only one, {worse} slower. Pairs for which none of them waits for everything: {unsound}."
+        "or the only one, "
+        f"{worse} slower. Pairs for which none of them waits for everything: {unsound}."
     )
 
 

@@ -104,8 +104,10 @@ def in_browser(page):
 
 def drawn_ms(tab, action, ready, k):
     tab.wait_for_timeout(200)  # what the action before left to do is not this one's
-    timed = f"{action} {UNTIL.format(ready=ready)} {DRAWN}"
-    script = f"async (k) => {{ const begin = performance.now(); {timed} return performance.now() - begin; }}"
+    script = (
+        f"async (k) => {{ const begin = performance.now(); {action} {UNTIL.format(ready=ready)} {DRAWN} "
+        "return performance.now() - begin; }"
+    )
     return tab.evaluate(script, k)
 
 

@@ -225,8 +225,7 @@ bool Arena::settles() {
     auto all = [&] {
         return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
     };
-    bool settled = wait_for(
-        all, [&] { return !answers(); }, limit_ns_);
+    bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
     for (Places::Place place : places) places_.forget(place);
     return settled;
 }

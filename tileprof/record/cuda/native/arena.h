@@ -14,7 +14,7 @@
 namespace tileprof {
 
 class Arena {
-   public:
+  public:
     Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
     // The context goes. Other threads may be about to work here: they find nothing to do.
     void end();
@@ -62,7 +62,7 @@ class Arena {
     bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
-   private:
+  private:
     // Launches between two drains: 4 MiB, and 2 MiB for those in graphs.
     static constexpr uint32_t kHeaders = 1u << 15, kGraphHeaders = 1u << 14, kOff = kHeaders + kGraphHeaders,
                               kEnding = kOff + 1, kAllHeaders = kOff + 2;

@@ -11,7 +11,7 @@
 namespace tileprof {
 
 class Arenas {
-   public:
+  public:
     explicit Arenas(const Options& options) : options_(options) {}
 
     // Made at the first launch in a context.
@@ -32,7 +32,7 @@ class Arenas {
     // The last drain; `alive`: the driver still answers. False where records were lost.
     bool finish(bool alive);
 
-   private:
+  private:
     const Options& options_;
     std::map<CUcontext, std::unique_ptr<Arena>> arenas_;
     std::vector<std::unique_ptr<Arena>> ended_;  // of contexts that were destroyed: threads may still hold them

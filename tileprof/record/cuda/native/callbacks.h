@@ -8,7 +8,7 @@
 namespace tileprof {
 
 class Callbacks {
-   public:
+  public:
     // An empty string, or why the library refuses.
     std::string subscribe(Sanitizer_CallbackFunc callback);
     void follow_resources();
@@ -22,7 +22,7 @@ class Callbacks {
                   "enabling callbacks");
     }
 
-   private:
+  private:
     Sanitizer_SubscriberHandle subscriber_ = nullptr;
 };
 

@@ -47,7 +47,8 @@ void Graphs::node(const Sanitizer_GraphNodeLaunchData& data) {
         case kConditionalNode:
             if (options_.capturing) events::opaque(static_cast<int>(data.nodeType), present.number, "graph");
             break;
-        default: break;
+        default:
+            break;
     }
 }
 

@@ -8,7 +8,7 @@
 namespace tileprof {
 
 class Graphs {
-   public:
+  public:
     Graphs(const Options& options, Arenas& arenas, Memory& memory, Modules& modules, Launches& launches)
         : options_(options), arenas_(arenas), memory_(memory), modules_(modules), launches_(launches) {}
 
@@ -18,7 +18,7 @@ class Graphs {
     // and the next launch, of this graph or of the same functions, would set it while they wait.
     void wait();
 
-   private:
+  private:
     const Options& options_;
     Arenas& arenas_;
     Memory& memory_;

@@ -14,11 +14,14 @@ void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const vo
     Hold hold;
     if (recorder.finished) return;
     switch (domain) {
-        case SANITIZER_CB_DOMAIN_RESOURCE: return recorder.resource(id, data);
-        case SANITIZER_CB_DOMAIN_SYNCHRONIZE: return recorder.synchronized();
+        case SANITIZER_CB_DOMAIN_RESOURCE:
+            return recorder.resource(id, data);
+        case SANITIZER_CB_DOMAIN_SYNCHRONIZE:
+            return recorder.synchronized();
         case SANITIZER_CB_DOMAIN_DRIVER_API:
             return recorder.api_call(id, *static_cast<const Sanitizer_CallbackData*>(data));
-        default: return recorder.work(domain, id, data);
+        default:
+            return recorder.work(domain, id, data);
     }
 }
 

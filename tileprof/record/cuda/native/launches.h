@@ -43,7 +43,7 @@ struct GraphLaunch {
 };
 
 class Launches {
-   public:
+  public:
     Launches(const Options& options, Arenas& arenas, Modules& modules)
         : options_(options), arenas_(arenas), modules_(modules) {}
 
@@ -62,7 +62,7 @@ class Launches {
 
     const Kernel* last() const { return last_; }
 
-   private:
+  private:
     bool wants(const Kernel& kernel);
     bool teaches(const OpenLaunch& launch);
     bool stores_through_maps(const OpenLaunch& launch) const;

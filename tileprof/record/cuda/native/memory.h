@@ -11,7 +11,7 @@
 namespace tileprof {
 
 class Memory {
-   public:
+  public:
     Memory(const Options& options, const Arenas& arenas) : options_(options), arenas_(arenas) {}
 
     void follow(Callbacks* callbacks);
@@ -30,7 +30,7 @@ class Memory {
     // The context of an allocation, by its base; nullptr where none was reported.
     CUcontext owner(uint64_t base) const;
 
-   private:
+  private:
     struct Mapping {
         uint64_t bytes = 0, handle = 0, offset = 0;
     };

@@ -27,7 +27,7 @@ struct Kernel {
 };
 
 class Modules {
-   public:
+  public:
     explicit Modules(const Options& options) : options_(options) {}
 
     // The device patches, from their file: an empty string, or what is wrong.
@@ -59,7 +59,7 @@ class Modules {
     // Patches that the library refused in a module.
     std::vector<std::string> refused_patches(CUmodule handle) const;
 
-   private:
+  private:
     // What a loaded module holds, and whether its code is patched now.
     struct Module {
         CUcontext context = nullptr;

@@ -245,10 +245,14 @@ std::string plain(const char* text) { return text == nullptr ? "" : text; }
 std::string message_of(const Attributes* a) {
     if (a == nullptr || a->size < sizeof(Attributes) || a->message == nullptr) return "";
     switch (a->message_type) {
-        case kAscii: return plain(static_cast<const char*>(a->message));
-        case kUnicode: return narrow(static_cast<const wchar_t*>(a->message));
-        case kRegistered: return *static_cast<const std::string*>(a->message);
-        default: return "";
+        case kAscii:
+            return plain(static_cast<const char*>(a->message));
+        case kUnicode:
+            return narrow(static_cast<const wchar_t*>(a->message));
+        case kRegistered:
+            return *static_cast<const std::string*>(a->message);
+        default:
+            return "";
     }
 }
 

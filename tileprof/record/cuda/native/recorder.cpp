@@ -118,7 +118,8 @@ void Recorder::resource(Sanitizer_CallbackId id, const void* data) {
             if (Arena* arena = arenas.made_for(stream->context)) arena->end_stream(stream->hStream);
             return;
         }
-        default: return;
+        default:
+            return;
     }
 }
 
@@ -143,7 +144,8 @@ void Recorder::work(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, co
             if (id == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN || id == SANITIZER_CBID_GRAPHS_LAUNCH_END)
                 graphs.launch(id, *static_cast<const Sanitizer_GraphLaunchData*>(data));
             return;
-        default: return;
+        default:
+            return;
     }
 }
 

@@ -11,7 +11,7 @@
 namespace tileprof {
 
 class Recorder {
-   public:
+  public:
     // An empty string, or why nothing is recorded.
     std::string start();
     void finish();

@@ -48,7 +48,7 @@ constexpr uint32_t kLastGeneration = (1u << (kKindShift - kGenerationShift)) - 1
 constexpr uint64_t kLowMask = (1ull << kGenerationShift) - 1;
 
 // payload[2] of kTensorTail
-constexpr uint32_t kTensorDims = 0xff;    // number of dimensions
+constexpr uint32_t kTensorDims = 0xff;  // number of dimensions
 constexpr uint32_t kTensorModeShift = 8;  // Sanitizer_LoadMode
 constexpr uint32_t kTensorMulticast = 1u << 16;
 
@@ -82,14 +82,14 @@ struct alignas(64) Header {
     uint32_t table_mask;
     uint32_t granule_shift;
     uint32_t launch;
-    uint32_t spilled;     // entries that found the arena full
+    uint32_t spilled;  // entries that found the arena full
     uint32_t maps_taken;  // how many of a graph's nodes had their descriptors copied; outside graphs 1
-    uint32_t end_bit;     // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
+    uint32_t end_bit;  // clusters whose id has this bit equal to end_value are ended at entry; kKeepAll: none
     uint32_t end_value;
     uint32_t in_graph;
-    uint32_t generation;        // how many of the graph's kernel nodes have ended
+    uint32_t generation;  // how many of the graph's kernel nodes have ended
     unsigned long long exited;  // threads of the present one that have
-    uint32_t beyond;            // accesses outside of the addresses that keys hold
+    uint32_t beyond;  // accesses outside of the addresses that keys hold
     uint32_t unused[7];
 };
 static_assert(sizeof(Header) == 128, "headers are an array in device memory");

@@ -10,7 +10,7 @@
 namespace tileprof {
 
 class Regions {
-   public:
+  public:
     Regions(Options& options, Arenas& arenas, Modules& modules, Callbacks& callbacks)
         : options_(options), arenas_(arenas), modules_(modules), callbacks_(callbacks) {}
 
@@ -22,7 +22,7 @@ class Regions {
     // A call of the driver's that begins or ends a capture: true where it was handled.
     bool api_call(uint32_t cbid, const Sanitizer_CallbackData& data);
 
-   private:
+  private:
     bool wanted() const;
     void follow();
     void record(bool on);

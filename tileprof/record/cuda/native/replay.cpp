@@ -121,7 +121,7 @@ Reported reported(const OpenLaunch& launch) {
 }
 
 class Replay {
-   public:
+  public:
     Replay(const OpenLaunch& launch, bool (*again)(const void*), const void* call)
         : launch_(launch), again_(again), call_(call) {}
 
@@ -136,7 +136,7 @@ class Replay {
         return refused.empty() && regions->empty() ? "no tensor was found that it writes" : refused;
     }
 
-   private:
+  private:
     bool once(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);

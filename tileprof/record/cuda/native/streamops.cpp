@@ -44,13 +44,19 @@ void say(Sanitizer_StreamHandle stream, CUdeviceptr address, int bytes, bool wri
 
 void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operation) {
     switch (operation.operation) {
-        case CU_STREAM_MEM_OP_WAIT_VALUE_32: return say(stream, operation.waitValue.address, 4, false);
-        case CU_STREAM_MEM_OP_WAIT_VALUE_64: return say(stream, operation.waitValue.address, 8, false);
-        case CU_STREAM_MEM_OP_WRITE_VALUE_32: return say(stream, operation.writeValue.address, 4, true);
-        case CU_STREAM_MEM_OP_WRITE_VALUE_64: return say(stream, operation.writeValue.address, 8, true);
+        case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+            return say(stream, operation.waitValue.address, 4, false);
+        case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+            return say(stream, operation.waitValue.address, 8, false);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+            return say(stream, operation.writeValue.address, 4, true);
+        case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+            return say(stream, operation.writeValue.address, 8, true);
         case CU_STREAM_MEM_OP_BARRIER:
-        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: return;
-        default: events::opaque(kBatchMemOpNode, -1, text_of(stream));
+        case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+            return;
+        default:
+            events::opaque(kBatchMemOpNode, -1, text_of(stream));
     }
 }
 

@@ -23,18 +23,18 @@ namespace tileprof {
 // A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
 // from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
 class Inside {
-   public:
+  public:
     explicit Inside(CUcontext context);
     ~Inside();
     Inside(const Inside&) = delete;
 
-   private:
+  private:
     bool entered_ = false;
 };
 
 // Places in streams of a context. A place is behind all that the stream held when it was put there.
 class Places {
-   public:
+  public:
     using Place = int;
     static constexpr Place kNone = -1;   // behind nothing, or in a context that answers no more
     static constexpr Place kNever = -2;  // too many are under way
@@ -55,7 +55,7 @@ class Places {
     }
     const volatile char* byte(Place place) const { return bytes_ + place; }
 
-   private:
+  private:
     static constexpr int kPlaces = 4096;
 
     std::atomic<volatile char*> bytes_{nullptr};  // pinned host
