@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once
+from tests.support import compile_once, shared
 
 # Triton decides at import whether kernels are interpreted, and whichever test imports torch first may import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -51,6 +51,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _warming.append(
             subprocess.Popen([sys.executable, "-m", "tests.support.compile_once"], cwd=HERE.parent, **quiet)
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by the workers of a run; gone with it."""
+    base = tmp_path_factory.getbasetemp()
+    shared.PLACE.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.PLACE.folder.mkdir(exist_ok=True)
+    return shared.PLACE.folder
 
 
 def pytest_sessionfinish() -> None:
