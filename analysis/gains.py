@@ -112,9 +112,9 @@ class _Keys:
     """Facts of pairs, and by which of them two pairs have the same answer."""
 
     def __init__(self, bounder: Bounder) -> None:
-        graph, launches = bounder.graph, bounder.graph.trace.launches
+        graph, launches = bounder.graph, bounder.graph.launches
         self._bounder = bounder
-        self._trace = graph.trace
+        self._trace = graph.recording
         self.tiles = launches["tiles"].to_numpy(np.int64)
         self._footprint = launches["footprint"].tolist()
         self._begin_ns = launches["begin_ns"].to_numpy(np.float64)
@@ -122,9 +122,9 @@ class _Keys:
         self._launch_ns = bounder.launch_ns
         self._placed = bool(self._begin_ns.any())
         self._flops = launches["flops"].tolist()
-        self._freed = graph.trace.buffers["freed_at"].to_numpy(np.int64)
-        times = graph.trace.times
-        self._timed = timed_rows(graph.trace)
+        self._freed = graph.recording.buffers["freed_at"].to_numpy(np.int64)
+        times = graph.recording.times
+        self._timed = timed_rows(graph.recording)
         self._tile = times["tile"].to_numpy(np.int64)
         self._tile_end_ns = times["end_ns"].to_numpy(np.float64)
         self._ends: dict[tuple[int, int], NDArray[np.float64]] = {}

@@ -15,13 +15,13 @@ from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.timeline import Lanes, dispatch, recorded
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 class LaneSource:
     """Where the tiles of each launch ran, or would run; ``lives``: how long they last."""
 
-    def __init__(self, trace: Trace, launches: pd.DataFrame) -> None:
+    def __init__(self, trace: Recording, launches: pd.DataFrame) -> None:
         self._sms = trace.device.sms
         self._measured = _times_by_launch(trace)
         machine = Machine(trace.device)
@@ -112,5 +112,5 @@ class LaneSource:
         return first, lane_of
 
 
-def _times_by_launch(trace: Trace) -> dict[int, pd.DataFrame]:
+def _times_by_launch(trace: Recording) -> dict[int, pd.DataFrame]:
     return {int(str(launch)): rows for launch, rows in trace.times.groupby("launch")} if len(trace.times) else {}

@@ -32,7 +32,7 @@ def repeated_layers(bounder: Bounder) -> list[Layer]:
     (``transformer.h.3``); two are alike when they have the same footprints in the same order under the same path with another
     number. The occurrence in the middle stands for all.
     """
-    launches = bounder.graph.trace.launches
+    launches = bounder.graph.launches
     footprints = launches["footprint"].to_numpy(np.int64)
     alike: dict[tuple[str, bytes], list[tuple[int, int]]] = {}
     for path, first, last in _stretches(launches["module"].astype(str).tolist()):

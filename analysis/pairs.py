@@ -78,6 +78,6 @@ def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bo
         digest.update(np.ascontiguousarray(column).tobytes())
     same = (digest.digest(), producer, consumer, lasting)
     if same not in alike:
-        footprints = graph.trace.footprint(producer), graph.trace.footprint(consumer)
+        footprints = graph.footprint(producer), graph.footprint(consumer)
         alike[same] = classify(merged, *footprints, mapped=lasting)
     return alike[same]

@@ -131,7 +131,7 @@ def _lanes(graph: TileGraph, schedule: Schedule, coarse: bool) -> dict[str, Any]
 def _aggregated(
     graph: TileGraph, schedule: Schedule, begin: NDArray[np.int64], end: NDArray[np.int64]
 ) -> dict[str, Any]:
-    sms = graph.trace.device.sms
+    sms = graph.device.sms
     blocks = np.maximum(graph.launches["blocks_per_sm"].to_numpy(np.float64), 1)
     weight = np.repeat(1.0 / blocks, np.diff(graph.tile_base))
     lanes = Lanes(schedule.sm, np.zeros_like(schedule.sm), begin.astype(np.float64), end.astype(np.float64), 1)

@@ -82,7 +82,7 @@ class Answers:
 
     def grid(self, launch: str) -> dict[str, Any]:
         """Coordinates and bytes of every tile of a launch."""
-        return grid_of(self._graph.trace, self._launch(launch))
+        return grid_of(self._graph.recording, self._launch(launch))
 
     def _launch(self, number: str) -> int:
         if not (number.isdecimal() and int(number) < len(self._graph.launches)):
@@ -91,7 +91,7 @@ class Answers:
 
     @cached_property
     def _lanes(self) -> LaneSource:
-        return LaneSource(self._graph.trace, self._graph.launches)
+        return LaneSource(self._graph.recording, self._graph.launches)
 
     def simulate(self, text: str) -> dict[str, Any]:
         """A schedule of ``name:key=value,…``, as those in the page."""

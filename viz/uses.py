@@ -14,7 +14,7 @@ from tileprof.viz.pack import Packed, pack
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _READS, _WRITES = 1, 2
 """Bits of ``how``."""
@@ -23,7 +23,7 @@ MOST_USES = 100_000
 
 
 def use_tables(
-    trace: Trace, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
+    trace: Recording, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
 ) -> dict[str, Any]:
     """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name;
     ``codes`` turns texts into numbers.
@@ -54,7 +54,7 @@ def use_tables(
     }
 
 
-def _how(trace: Trace, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
+def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:
     """How each operand is used; 0 where its launch's footprint never touches it."""
     footprints = launches["footprint"].to_numpy(np.int64)
     place = {int(launch): int(f) for launch, f in zip(launches["launch"].tolist(), footprints.tolist(), strict=True)}
@@ -68,7 +68,7 @@ def _how(trace: Trace, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArra
     return np.array(found, np.int64)
 
 
-def _touched(trace: Trace, footprint: int) -> dict[int, int]:
+def _touched(trace: Recording, footprint: int) -> dict[int, int]:
     boxes = trace.footprint(footprint).boxes
     touched: dict[int, int] = {}
     for key in np.unique(boxes.operand.astype(np.int64) * 2 + (boxes.mode == READ)).tolist():
@@ -76,7 +76,7 @@ def _touched(trace: Trace, footprint: int) -> dict[int, int]:
     return touched
 
 
-def tile_bytes(trace: Trace) -> dict[int, dict[str, Packed]]:
+def tile_bytes(trace: Recording) -> dict[int, dict[str, Packed]]:
     """By footprint: ``read`` and ``written`` bytes of each tile."""
     return {int(str(footprint)): moved_bytes(rows) for footprint, rows in trace.tiles.groupby("footprint")}
 

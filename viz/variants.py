@@ -98,12 +98,12 @@ def variants(graph: TileGraph, *, simulated_tiles: int = VARIANT_TILES) -> tuple
     each = cost(graph)
     left = simulated_tiles
     wanted: list[Variant] = []
-    for points in _sliders(graph.trace.device.sms):
+    for points in _sliders(graph.device.sms):
         costs = each * sum(_COST.get(point.scheduler, 1) for point in points)
         if costs <= left and len(wanted) + len(points) <= MOST_VARIANTS:
             wanted += points
             left -= costs
-    device = graph.trace.device
+    device = graph.device
     sizes = dict.fromkeys((w.sms, w.occupancy) for w in wanted)
     with ThreadPoolExecutor(2) as pool:  # the engine holds no lock while it runs
         made = pool.map(lambda at: Simulator(graph, Machine(device, at[0], at[1] or None)), sizes)
@@ -154,5 +154,5 @@ def variant_tables(found: tuple[Variant, ...]) -> dict[str, Any]:
 
 def variant_value(graph: TileGraph, text: str, sms: int, occupancy: int) -> dict[str, Any]:
     """``name:key=value,…`` on one size of GPU (0 blocks: as recorded). Raises `UserError` for what there is not."""
-    schedule = Simulator(graph, Machine(graph.trace.device, sms, occupancy or None)).run(scheduler(text))
+    schedule = Simulator(graph, Machine(graph.device, sms, occupancy or None)).run(scheduler(text))
     return {"time_ns": finite(schedule.time_ns), "deadlock": printable(schedule.deadlock)}

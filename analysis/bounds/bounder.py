@@ -124,21 +124,21 @@ class Bounder:
         """
         self.graph = graph
         self._lives = lives
-        self.machine = machine or Machine(graph.trace.device)
-        launches = graph.trace.launches
+        self.machine = machine or Machine(graph.device)
+        launches = graph.launches
         self.shares: NDArray[np.float64] = self.machine.shares(launches)
         needs = self.shares.reshape(len(launches), self.shares.shape[1] * self.shares.shape[2])
         self.demand: NDArray[np.int64] = np.unique(needs, axis=0, return_inverse=True)[1].ravel()
         self.slots: NDArray[np.int64] = self.machine.slots(launches)
         self.units, self.capacity = self.machine.units(launches)
-        self._compute_ns = compute_ns(graph.trace, self.machine.device)
-        self._traffic = Traffic(graph.trace)
+        self._compute_ns = compute_ns(graph.recording, self.machine.device)
+        self._traffic = Traffic(graph.recording)
         self._links = Links.of(graph)
 
     @cached_property
     def durations(self) -> Durations:
         """Tile durations, as they were on the recorded device, whatever the machine, unless given."""
-        trace = self.graph.trace
+        trace = self.graph.recording
         if self._lives is not None:
             return self._lives
         return tile_durations(trace, Machine(trace.device).slots(trace.launches))
@@ -146,12 +146,12 @@ class Bounder:
     @cached_property
     def replayed(self) -> bool:
         """Whether the machine is another one than the recorded: launch times are then replayed, not recorded."""
-        return self.machine != Machine(self.graph.trace.device)
+        return self.machine != Machine(self.graph.device)
 
     @cached_property
     def launch_ns(self) -> NDArray[np.float64]:
         """``[launches]`` duration of each launch: recorded, or on another machine, its tiles in dispatch order on its slots."""
-        launches = self.graph.trace.launches
+        launches = self.graph.launches
         recorded = launches["duration_ns"].to_numpy(np.float64)
         if not self.replayed and ROOFLINE not in self.durations.source:
             return recorded

@@ -23,7 +23,7 @@ from tileprof.analysis.bounds.rates import compute_ns
 from tileprof.analysis.bounds.traffic import distinct_bytes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 MEASURED, MODELLED, SPREAD, ROOFLINE = "measured", "modelled", "spread", "roofline"
@@ -61,7 +61,7 @@ class Durations:
         return self.ns[begin : begin + tiles]
 
 
-def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
+def tile_durations(trace: Recording, slots: NDArray[np.int64]) -> Durations:
     """Durations of all tiles of all launches; ``slots`` as `Machine.slots` of the recorded device gives them."""
     launches = trace.launches
     footprints = launches["footprint"].to_numpy(np.int64)
@@ -108,7 +108,7 @@ def tile_durations(trace: Trace, slots: NDArray[np.int64]) -> Durations:
     return Durations(np.concatenate([*arrays, np.empty(0)]), begins, source, calibration)
 
 
-def roofline_ns(trace: Trace) -> NDArray[np.float64]:
+def roofline_ns(trace: Recording) -> NDArray[np.float64]:
     """``[launches]`` the longer of arithmetic and distinct bytes at sustained rates."""
     dram_ns = distinct_bytes(trace) / trace.device.sustained_bytes_per_s * 1e9
     return np.maximum(compute_ns(trace, trace.device, sustained=True), dram_ns)
@@ -119,7 +119,7 @@ def _calibration(life: NDArray[np.float64], slots: int, launch_ns: float) -> flo
     return launch_ns / span_ns if span_ns > 0 and launch_ns > 0 else 1.0
 
 
-def timed_rows(trace: Trace) -> dict[int, slice]:
+def timed_rows(trace: Recording) -> dict[int, slice]:
     """Launches whose blocks were timed, and their rows of ``trace.times`` (sorted by launch)."""
     launch = trace.times["launch"].to_numpy(np.int64)
     found, begin, count = np.unique(launch, return_index=True, return_counts=True)
@@ -127,7 +127,7 @@ def timed_rows(trace: Trace) -> dict[int, slice]:
     return {i: slice(first, first + many) for i, first, many in rows}
 
 
-def _footprint_ns(trace: Trace, footprint: int) -> NDArray[np.float64] | None:
+def _footprint_ns(trace: Recording, footprint: int) -> NDArray[np.float64] | None:
     life = trace.footprint(footprint).duration_ns
     if life is None or not np.isfinite(life).any():
         return None

@@ -14,7 +14,7 @@ from tileprof.devices import Device, occupancy
 from tileprof.errors import UserError
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 MOST_SMS = 100_000
 """Every SM costs the simulator memory; a hundred times the largest GPU."""
@@ -144,7 +144,9 @@ class Machine:
         return np.minimum(product(launches, "cluster") * (an_sm // blocks), capacity), capacity
 
 
-def machine_of(trace: Trace, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None) -> Machine:
+def machine_of(
+    trace: Recording, device: Device | None = None, sms: int = 0, blocks_per_sm: int | None = None
+) -> Machine:
     """The machine that a user asks for, from the trace's own device where nothing else is said."""
     chosen = device or trace.device
     return Machine(chosen, sms, blocks_per_sm, foreign=chosen.name != trace.device.name)

@@ -49,7 +49,7 @@ class Agreement:
 
 def agreement(graph: TileGraph, stream: Schedule, recorded: Durations) -> Agreement:
     """How well the schedule of ``stream`` on the recorded device reproduces the recording; ``recorded``: the lives it was simulated from."""
-    launches = graph.trace.launches
+    launches = graph.launches
     begin, took = launches["begin_ns"].to_numpy(np.float64), launches["duration_ns"].to_numpy(np.float64)
     base = graph.tile_base
     full = np.flatnonzero((np.diff(base) > 0) & (took > 0))

@@ -24,7 +24,7 @@ from tileprof.errors import UserError
 from tileprof.trace.footprint import READ, Boxes
 
 if TYPE_CHECKING:
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 Bits = NDArray[np.uint64]
 
@@ -80,7 +80,7 @@ class Touched(NamedTuple):
     written: Side
 
 
-def touched(trace: Trace, launch: int, granule: int) -> Touched:
+def touched(trace: Recording, launch: int, granule: int) -> Touched:
     """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers lie."""
     footprint = trace.footprint(int(trace.launches["footprint"].iloc[launch]))
     buffer, offset = trace.operands_of(launch)

@@ -33,7 +33,7 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 
 class LifeModel(Protocol):
@@ -42,11 +42,11 @@ class LifeModel(Protocol):
     name: ClassVar[str]
     says: ClassVar[str]
 
-    def shared(self, trace: Trace, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
+    def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
         """Work of all tiles (ns at rate 1) and what tiles of all launches share, from lives as recorded."""
         ...
 
-    def shortest(self, trace: Trace, machine: Machine, lives: Durations) -> Durations:
+    def shortest(self, trace: Recording, machine: Machine, lives: Durations) -> Durations:
         """Lives than which the model allows none shorter: what a bound may be computed from."""
         ...
 
@@ -60,10 +60,10 @@ class _AsRecorded(Options):
 
     kind: ClassVar[str] = "durations"
 
-    def shared(self, trace: Trace, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:  # noqa: ARG002 - others need it
+    def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:  # noqa: ARG002 - others need it
         return lives, alone(len(trace.launches))
 
-    def shortest(self, trace: Trace, machine: Machine, lives: Durations) -> Durations:  # noqa: ARG002 - others need it
+    def shortest(self, trace: Recording, machine: Machine, lives: Durations) -> Durations:  # noqa: ARG002 - others need it
         return lives
 
 
@@ -96,13 +96,13 @@ class CoResidencyScaled(_AsRecorded):
 
     sensitivity: float = option(0.2, "how much longer a block lives on a full SM than on an empty one", most=10.0)
 
-    def shared(self, trace: Trace, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
+    def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
         fills = self.sensitivity * _recorded_fills(trace)
         share = self.sensitivity / machine.blocks(trace.launches)
         loads = np.rint(FULL * share).astype(np.int64)[:, None]
         return scaled(lives, trace, 1.0 / (1.0 + fills)), Sharing(machine.sms, by_sm=True, base=FULL, loads=loads)
 
-    def shortest(self, trace: Trace, machine: Machine, lives: Durations) -> Durations:
+    def shortest(self, trace: Recording, machine: Machine, lives: Durations) -> Durations:
         own = self.sensitivity / machine.blocks(trace.launches)
         rounding = 1.0 - 2.0 / FULL  # of loads
         return scaled(lives, trace, (1.0 + own) / (1.0 + self.sensitivity * _recorded_fills(trace)) * rounding)
@@ -124,7 +124,7 @@ class SharedRoofline(_AsRecorded):
         "Tiles are slower than recorded while those that run together ask for more DRAM bandwidth or arithmetic than the GPU sustains."
     )
 
-    def shared(self, trace: Trace, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
+    def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
         launches, device = trace.launches, machine.device
         work_ns = np.maximum(lives.sums(launches["tiles"].to_numpy(np.int64)), 1e-9)
         dram_ns = distinct_bytes(trace) / device.sustained_bytes_per_s * 1e9
@@ -147,7 +147,7 @@ def life_model(text: str) -> LifeModel:
     return MODELS[name].with_options(options)
 
 
-def scaled(lives: Durations, trace: Trace, factor: NDArray[np.float64]) -> Durations:
+def scaled(lives: Durations, trace: Recording, factor: NDArray[np.float64]) -> Durations:
     """Lives of each launch times a factor of its own; shared where both were."""
     tiles = trace.launches["tiles"].to_numpy(np.int64)
     known: dict[tuple[int, int, float], int] = {}
@@ -163,7 +163,7 @@ def scaled(lives: Durations, trace: Trace, factor: NDArray[np.float64]) -> Durat
     return replace(lives, ns=np.concatenate([*parts, np.empty(0)]), begins=begins)
 
 
-def _recorded_fills(trace: Trace) -> NDArray[np.float64]:
+def _recorded_fills(trace: Recording) -> NDArray[np.float64]:
     """``[launches]`` how full the SMs were that a launch ran on, alone."""
     machine = Machine(trace.device)
     resident = machine.blocks(trace.launches)

@@ -75,7 +75,7 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
 
     ``sms`` of the GPU to run on; the device's unless given.
     """
-    launches = graph.trace.launches if chosen is None else graph.trace.launches.iloc[list(chosen)]
+    launches = graph.launches if chosen is None else graph.launches.iloc[list(chosen)]
     links = Links.of(graph).between(launches["launch"].to_numpy(np.int64))
     parents: list[dict[int, float]] = [{} for _ in range(len(launches))]
     recycled: list[set[int]] = [set() for _ in range(len(launches))]
@@ -93,11 +93,11 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         parents[c][p] = min(parents[c].get(p, 1.0), needs[number][0])
         written[c][p] = max(written[c].get(p, 0.0), needs[number][1])
     hazards, edges, fan_in = _tile_level(graph, launches["launch"].to_numpy(np.int64))
-    operands = graph.trace.operands["launch"].value_counts()
+    operands = graph.recording.operands["launch"].value_counts()
     segments = operands.reindex(launches["launch"]).fillna(0).astype(int).tolist()
     return Program(
         launches,
-        graph.trace.device,
+        graph.device,
         parents,
         written,
         recycled,
@@ -105,8 +105,8 @@ def program_of(graph: TileGraph, chosen: Sequence[int] | None = None, sms: int =
         edges,
         fan_in,
         segments,
-        sms or graph.trace.device.sms,
-        partial(range_hazards, graph.trace, launches["launch"].tolist()),
+        sms or graph.device.sms,
+        partial(range_hazards, graph.recording, launches["launch"].tolist()),
     )
 
 

@@ -76,7 +76,7 @@ class Simulator:
     """
 
     def __init__(self, graph: TileGraph, machine: Machine | None = None, lives: LifeModel = RECORDED) -> None:
-        trace = graph.trace
+        trace = graph.recording
         self.graph = graph
         self.machine = machine or Machine(trace.device)
         self.lives = lives
@@ -106,7 +106,7 @@ class Simulator:
     @property
     def narrow(self) -> float:
         """Share of the launches whose tiles fill less than half of the GPU."""
-        launches = self.graph.trace.launches
+        launches = self.graph.launches
         tiles = launches["tiles"].to_numpy(np.int64)
         return float((2 * tiles < self.machine.slots(launches)).mean()) if len(tiles) else 0.0
 

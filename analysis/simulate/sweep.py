@@ -57,7 +57,7 @@ class Source:
         from tileprof.trace import load  # noqa: PLC0415 - likewise
 
         graph = graph or build_graph(load(self.trace))
-        machine = machine_of(graph.trace, get(self.device) if self.device else None, sms or self.sms)
+        machine = machine_of(graph.recording, get(self.device) if self.device else None, sms or self.sms)
         return Simulator(graph, machine, life_model(self.durations))
 
 

@@ -29,13 +29,12 @@ from math import ceil, lcm
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock
 from tileprof.analysis.bounds import Durations
-from tileprof.analysis.bounds.problem import Links, problem, successors
-from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.bounds.problem import problem, successors
+from tileprof.analysis.relations import graph_of_relations
 from tileprof.analysis.simulate.clocks import FULL, Sharing, alone
 from tileprof.analysis.simulate.engine import Room, run
 from tileprof.analysis.simulate.plan import FREE, INSIDE, Draft
@@ -228,10 +227,8 @@ def _run(
     tiles = np.array([k.tiles for k in kernels], np.int64)
     ends = np.cumsum(tiles)
     lives = Durations(np.repeat(tile_ns, tiles).astype(np.float64), ends - tiles, ["modelled"] * len(kernels))
-    at = np.zeros(0 if block is None else 1, np.int64)
-    links = Links(producer=at, consumer=at + 1, block=at, reuse=np.zeros(len(at), np.bool_))
-    graph = TileGraph(None, np.concatenate([[0], ends]), pd.DataFrame(), [] if block is None else [block])  # type: ignore[arg-type]  # no trace is behind it
-    p = problem(graph, lives, reuse=False, links=links)
+    graph = graph_of_relations([(k.tiles, 1, 1) for k in kernels], {} if block is None else {(0, 1): block})
+    p = problem(graph, lives, reuse=False)
     blocks = tuple(k.blocks_per_sm(device) for k in kernels)
     parts = lcm(*blocks)
     demand = np.array([[1, parts // b] for b in blocks], np.int64)

@@ -145,7 +145,7 @@ def time_us(kernels, lives, copies, chosen, model):
         if number:
             links.append((i - 1, i, rows_of(chain[i - 1][0], chain[i - 1][5], tiles, columns)))
     g = graph([k[0] for k in chain], links)
-    g.trace = trace(launches, footprints, device=H200)
+    g.recording = trace(launches, footprints, device=H200)
     return Simulator(g, lives=model).run(chosen).time_ns / 1e3 / copies
 
 

@@ -70,7 +70,7 @@ def tiles_of(launches, i):
 def compare(name, modelled, recorded):
     """The `Agreement` of two traces of one program."""
     graphs = [build_graph(modelled), build_graph(recorded)]
-    frames = [g.trace.launches for g in graphs]
+    frames = [g.launches for g in graphs]
     keys = [[kind(o, k) for o, k in zip(f.op, f.kernel, strict=True)] for f in frames]
     counterpart = {}
     for a, b, size in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():

@@ -19,11 +19,11 @@ from measuring import ROOT, tileprof
 
 from tileprof.analysis import build_graph
 from tileprof.analysis.blocks import merge_blocks
+from tileprof.analysis.relations import graph_of_relations, relation
 from tileprof.policy.format import PolicyError
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.synthesis.search import synthesise
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
 from tileprof.trace import load
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/unit/policy")]

@@ -130,7 +130,7 @@ def test_zooming_down_to_a_tile_shows_its_place_bytes_and_hazard(tab, graph):
     shown.tip("matrix", centre, cell)
     shown.until("() => document.getElementById('tip').innerText.includes('RAW: ')")
     told = shown.page.inner_text("#tip")
-    x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
+    x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[cell[0]]
     assert f"consumer tile {cell[0]} ({x}, {y}, 0)" in told
     assert f"producer tile {cell[1]}" in told
     assert "RAW: 8 KiB" in told

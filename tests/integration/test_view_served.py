@@ -161,7 +161,7 @@ def test_the_page_shows_single_tiles_of_a_pair_that_a_file_aggregates(tab, graph
     assert view.ask("() => tileprof.matrix.parts.every((p) => p.block.parent)")
     view.until("(i) => tileprof.laneTables.ready(tileprof.laneOf[i])?.sm", ATTENTION)
     lives = view.ask("(i) => Array.from(tileprof.laneTables.ready(tileprof.laneOf[i]).life)", ATTENTION)
-    footprint = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION]))
+    footprint = graph.footprint(int(graph.launches["footprint"][ATTENTION]))
     assert lives == pytest.approx((footprint.duration_ns * 10).tolist())
     where = "(cell) => cell.map((v) => v + 0.5)"
     x, y, _ = footprint.block[20].tolist()
@@ -186,7 +186,7 @@ def test_sliders_of_a_served_page_reach_any_combination(tab, graph, cramped):
         view.page.focus(f"#slide-{slider}")
         view.page.keyboard.press(key)
     assert view.hash() == "#view=sizes&if=cusync:poll_ns=2800,window=8@1,1"
-    time_ns = Simulator(graph, Machine(graph.trace.device, 1, 1)).run(scheduler("cusync:poll_ns=2800,window=8")).time_ns
+    time_ns = Simulator(graph, Machine(graph.device, 1, 1)).run(scheduler("cusync:poll_ns=2800,window=8")).time_ns
     view.until("(ns) => Math.abs((tileprof.ran.get('cusync:poll_ns=2800,window=8@1,1') ?? 0) / ns - 1) < 1e-6", time_ns)
     view.page.click("#as-recorded")
     view.page.click("#what-if button:has-text('Show in the timeline')")

@@ -49,7 +49,7 @@ def test_hovering_a_tile_tells_coordinates_bytes_buffers_and_times(tab, graph):
     view.until(READY)
     view.until("() => tileprof.simulated()?.top")
     told = view.tip("tiles", NODE, [1, 20])
-    x, y, _ = graph.trace.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
+    x, y, _ = graph.footprint(int(graph.launches["footprint"][ATTENTION])).block[20]
     parents = edges_between(graph, GEMM, ATTENTION)
     count = int((parents["consumer_tile"] == 20).sum())
     for words in (

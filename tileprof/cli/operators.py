@@ -77,7 +77,7 @@ def in_tiles_of_stages(graph: TileGraph, tiles: Mapping[int, str] | None = None)
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.trace import load  # noqa: PLC0415 - likewise
 
-    trace = graph.trace
+    trace = graph.recording
     if trace.manifest["recorder"] != "cuda" or not trace.launches["call"].astype(str).str.contains('"number":').any():
         return None
     try:
@@ -98,7 +98,7 @@ def chosen_by_runtime(graph: TileGraph, sets: Iterable[Sequence[int]]) -> Chosen
     from tileprof.policy.synthesis.stage_choice import epilogues_between, stages_with  # noqa: PLC0415 - heavy
     from tileprof.runtime.suited import suited  # noqa: PLC0415 - imports PyTorch
 
-    device = graph.trace.device
+    device = graph.device
     if device.architecture != ARCHITECTURE:
         return None
     found: dict[str, tuple[Chosen, Policy] | None] = {}
@@ -150,7 +150,7 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
     from tileprof.policy.synthesis.search import with_prediction  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.policy.verification.verifier import verify  # noqa: PLC0415 - likewise
 
-    device = graph.trace.device
+    device = graph.device
     if device.architecture != ARCHITECTURE or not all(s.operator.get("name") in TILED for s in policy.stages):
         return policy
     from tileprof.runtime.suited import modelled_us, with_exact_waits  # noqa: PLC0415 - imports PyTorch

@@ -245,7 +245,7 @@ def _print_json(
         "schema": SCHEMA,
         "version": VERSION,
         "trace": path,
-        **standing_of(simulator.graph.trace),
+        **standing_of(simulator.graph.recording),
         "device": {"name": machine.device.name, "sms": machine.sms},
         "durations": simulator.lives.name,
         "stream_ns": bounds.recorded_ns,

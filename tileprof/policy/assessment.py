@@ -81,7 +81,7 @@ def assess(policy: Policy, graph: TileGraph, launches: Sequence[int] | None = No
         None if verdict.never else modelled.policy_ns / 1000,
         predict.exact_ns(bound, renamed=renamed) / 1000,
         None if verdict.sound else _corrected(graph, bound, predict, renamed=renamed),
-        remarks(policy, graph.trace, bound),
+        () if graph.source is None else remarks(policy, graph.source, bound),
     )
 
 

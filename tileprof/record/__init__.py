@@ -46,7 +46,7 @@ class Options:
     initialisation: bool = False
     """Keep launches that only initialise parameters, before the first module is called."""
     tile: tuple[str, ...] = ()
-    """Tile shapes that the user dictates (`tileprof.record.model.tiles.overrides`)."""
+    """Tile shapes that the user dictates (`tileprof.record.model.tiles.foundations.overrides`)."""
 
     def __post_init__(self) -> None:
         if not self.program:

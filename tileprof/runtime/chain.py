@@ -11,7 +11,7 @@ from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
 from tileprof.policy.synthesis.dependency_file import Dependencies
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.relation_graph import graph_of_edges
 from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.executor.memory import Memory
 from tileprof.runtime.stages.operator import Operator, operator_of
@@ -152,10 +152,7 @@ class Chain:
     def verify(self, policy: Policy, memory: Memory | None = None) -> Verification:
         """The verdict on a policy for these stages: does it wait for everything that the tiles need."""
         grids = [operator.grid for operator in self.operators]
-        needs = self._needs(memory or self.memory())
-        tiles = [operator.tiles for operator in self.operators]
-        relations = {pair: relation(parent, child, tiles[pair[1]]) for pair, (parent, child) in needs.items()}
-        return verify(policy, graph_of_relations(grids, relations), range(len(grids)))
+        return verify(policy, graph_of_edges(grids, self._needs(memory or self.memory())), range(len(grids)))
 
     def _needs(self, memory: Memory) -> dict[tuple[int, int], tuple[I64, I64]]:
         """Tiles (producer, consumer) that depend on each other, by pair of stages."""

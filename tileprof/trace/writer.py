@@ -22,12 +22,11 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tileprof.arrays.ragged import spans
 from tileprof.devices import Device
 from tileprof.errors import UserError
 from tileprof.trace import arrow, folder, manifest, schema
-from tileprof.trace.distinct import bytes_by_tile
-from tileprof.trace.footprint import Boxes, Footprint, Launch
+from tileprof.trace.columns import buffer_columns, buffer_row, footprint_columns, operand_rows, row_columns
+from tileprof.trace.footprint import Footprint, Launch
 from tileprof.trace.values import checked_footprint, enum_code, ints, launch_row, utf8
 
 CHECKPOINT_ROWS: Final = 1 << 20
@@ -150,18 +149,17 @@ class TraceWriter:
         """A buffer allocated now (or before recording began): its id."""
         with self._turn():
             self._buffers.append(
-                {
-                    "buffer": len(self._buffers),
-                    "base": int(base),
-                    "bytes": int(bytes),
-                    "allocated_at": -1 if before_start else self.launches,
-                    "freed_at": schema.NEVER,
-                    "name": utf8(name),
-                    "kind": enum_code("kind", kind, schema.KINDS),
-                    "dtype": utf8(dtype),
-                    "shape": ints(shape),
-                    "strides": ints(strides),
-                }
+                buffer_row(
+                    len(self._buffers),
+                    allocated_at=-1 if before_start else self.launches,
+                    base=base,
+                    size=bytes,
+                    kind=kind,
+                    name=name,
+                    dtype=dtype,
+                    shape=shape,
+                    strides=strides,
+                )
             )
             return len(self._buffers) - 1
 
@@ -302,11 +300,7 @@ class TraceWriter:
         new, rows = self._new, {}
         if not self._is_child():
             first = len(new.known_tiles)
-            operands = [
-                (first + n, slot, buffer, offset)
-                for n, (launch, _, _) in enumerate(new.launches)
-                for slot, (buffer, offset) in enumerate(launch.operands)
-            ]
+            operands = operand_rows(first, (launch for launch, _, _ in new.launches))
             self._write_buffers()
             tiles, boxes = self._write_footprints(len(new.known_footprints), new.footprints)
             self._write_rows(schema.OPERANDS, operands)
@@ -321,8 +315,7 @@ class TraceWriter:
     def _write_buffers(self) -> None:
         """All buffers again, in one step: a buffer is still described and freed long after it was made."""
         if self._buffers:
-            columns = {c.name: [row[c.name] for row in self._buffers] for c in schema.BUFFERS.columns}
-            self._write(schema.BUFFERS, columns, part=0)
+            self._write(schema.BUFFERS, buffer_columns(self._buffers), part=0)
 
     def _row_count(self, table: str) -> int:
         return len(self._buffers) if table == "buffers" else self._new.written[table]
@@ -331,28 +324,10 @@ class TraceWriter:
         """Footprints ``first`` and those after it: how many tiles and boxes they have."""
         if not new:
             return 0, 0
-        number = np.arange(first, first + len(new), dtype=np.int64)
-        tiles = np.array([f.tiles for f in new], dtype=np.int64)
-        sizes = np.array([len(f.boxes) for f in new], dtype=np.int64)
-        boxes = Boxes.concat(f.boxes for f in new)
-        tiles_before = np.cumsum(tiles) - tiles
-        read, written = bytes_by_tile(
-            boxes.tile.astype(np.int64) + np.repeat(tiles_before, sizes), boxes, int(tiles.sum())
-        )
-        block = np.concatenate([f.block for f in new])
-        durations = [np.full(f.tiles, np.nan) if f.duration_ns is None else f.duration_ns for f in new]
-        columns = {
-            "footprint": np.repeat(number, tiles),
-            "tile": spans(np.zeros_like(tiles), tiles),
-            **{f"block_{axis}": block[:, i] for i, axis in enumerate("xyz")},
-            "duration_ns": np.concatenate(durations),
-            "bytes_read": read,
-            "bytes_written": written,
-        }
-        self._write(schema.TILES, columns)
-        accesses = {c.name: getattr(boxes, c.name) for c in schema.ACCESSES.columns[1:]}
-        self._write(schema.ACCESSES, {"footprint": np.repeat(number, sizes), **accesses})
-        return int(tiles.sum()), len(boxes)
+        tiles, accesses = footprint_columns(first, new)
+        self._write(schema.TILES, tiles)
+        self._write(schema.ACCESSES, accesses)
+        return len(tiles["tile"]), len(accesses["tile"])
 
     def _write_times(self, new: Sequence[tuple[NDArray[Any], ...]]) -> int:
         """How many rows they are."""
@@ -364,7 +339,7 @@ class TraceWriter:
 
     def _write_rows(self, table: schema.Table, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
-            self._write(table, dict(zip((c.name for c in table.columns), zip(*rows, strict=True), strict=True)))
+            self._write(table, row_columns(table, rows))
 
     def _write(self, table: schema.Table, columns: dict[str, Any], part: int | None = None) -> None:
         place = self.partial_path / table.name

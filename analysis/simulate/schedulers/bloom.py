@@ -70,7 +70,7 @@ class DataflowBloom(Options):
         every: Pairs = {}
         collisions = 0
         for since in range(0, len(launches), self.flush):
-            part = [touched(graph.trace, launch, self.granule) for launch in launches[since : since + self.flush]]
+            part = [touched(graph.recording, launch, self.granule) for launch in launches[since : since + self.flush]]
             hashed = pair_bits(part, Filters(self.bits, self.hashes))
             exact = pair_bits(*numbered(part))
             for (p, c), bits in hashed.items():

@@ -51,8 +51,8 @@ class _Graph(SimpleNamespace):
     """As much of a `TileGraph` as the analysis asks for."""
 
     def __getattr__(self, name):
-        if name == "launches":
-            return None if self.trace is None else self.trace.launches
+        if name in ("launches", "device", "footprint"):
+            return None if self.recording is None else getattr(self.recording, name)
         if name == "pairs":
             links = self.links[self.links["edges"] > 0]  # a recorded link has edges, a drawn one may have none
             return pair_frame(_Graph(**{**vars(self), "links": links}))
@@ -71,7 +71,7 @@ def graph(tiles, links, trace=None):
         tile_base=np.cumsum([0, *tiles]).astype(np.int64),
         links=pd.DataFrame(rows, columns=columns),
         blocks=[b for _, _, b, *_ in links],
-        trace=trace,
+        recording=trace,
     )
 
 

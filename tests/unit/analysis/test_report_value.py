@@ -115,7 +115,7 @@ def test_a_trace_without_durations_says_whose_times_its_gains_are():
 
 def test_a_trace_without_accesses_claims_nothing_of_dependencies():
     g = program([{}, {}])
-    g.trace.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
+    g.recording.tiles = pd.DataFrame({"footprint": [0], "bytes_read": [0], "bytes_written": [0]})
     report = build_report(g)
     text = " ".join(text_of(report).split())
     assert "which launches depend on each other is unknown" in text
@@ -213,7 +213,7 @@ def test_top_limits_the_table_and_says_so():
 
 def test_on_another_gpu_gains_are_against_stream_order_there():
     g = chain(layers=1)
-    report = build_report(g, Machine(g.trace.device, sms=4))
+    report = build_report(g, Machine(g.device, sms=4))
     assert (report.replayed, report.program.launch_ns, report.program.recorded_ns) == (True, 20.0, 25.0)
     assert "another GPU than the recorded one" in text_of(report)
     assert not build_report(g).replayed

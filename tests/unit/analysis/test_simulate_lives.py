@@ -25,7 +25,7 @@ def independent(bytes_each, *, launches=2, ns=1000.0, flops=0, tiles=1, first=0.
     ] * launches
     device = Device.from_dict({**DEVICE, "sustained": {"dram_bytes_per_s": 1e12, "fp16": 4e12}})
     g = graph([tiles] * launches, [] if first == 0 else [(0, 1, all_to_all(tiles, tiles, first=first))])
-    g.trace = trace(rows, {0: read}, device=device)
+    g.recording = trace(rows, {0: read}, device=device)
     return g
 
 
@@ -81,7 +81,7 @@ def test_shortest_lives_are_no_longer_than_any_that_is_simulated():
     g = independent(0, launches=1, tiles=8)
     model = life_model("co-residency-scaled:sensitivity=1")
     simulator = Simulator(g, lives=model)
-    shortest = model.shortest(g.trace, simulator.machine, simulator.recorded)
+    shortest = model.shortest(g.recording, simulator.machine, simulator.recorded)
     assert np.allclose(shortest.of(0, 8), 1000 * 1.25 / 2)
 
 

@@ -24,7 +24,7 @@ def with_trace(g, lives, **launch):
     """Two slots on the toy GPU unless the launches say otherwise."""
     footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
     rows = [{"footprint": i, "timing": "modelled", "block_x": 256, **launch} for i in footprints]
-    g.trace = trace(rows, footprints)
+    g.recording = trace(rows, footprints)
     return g
 
 
@@ -70,7 +70,7 @@ HOST_LAUNCHES = ("stream", "pdl", "streams:queues=32", "acs-sw", "acs-sw:streams
 
 def many_small_kernels():
     g = with_trace(graph([1] * 512, []), [[1000.0]] * 512)
-    g.trace.device = get("H200")
+    g.recording.device = get("H200")
     return g
 
 
@@ -78,10 +78,10 @@ def many_small_kernels():
 def test_no_scheduler_that_launches_kernels_one_by_one_beats_the_host_issue_bound(text):
     g = many_small_kernels()
     bound = Bounder(g).of(1.0).ns["host issue"]
-    assert bound == 511 * g.trace.device.graph_issue_ns
+    assert bound == 511 * g.device.graph_issue_ns
     assert time_of(g, text) >= bound
     if text in HOST_LAUNCHES:
-        assert time_of(g, text) >= 511 * g.trace.device.host_issue_shared_ns
+        assert time_of(g, text) >= 511 * g.device.host_issue_shared_ns
 
 
 def test_every_scheduler_that_launches_kernels_is_held_to_the_host_issue_bound():
@@ -108,7 +108,7 @@ def test_host_threads_launch_side_by_side_up_to_what_they_share():
 def test_tasks_of_one_kernel_are_as_large_as_the_largest():
     # Six resident tiles of the first launch, one of the second: a kernel of both has one worker per SM.
     g = with_trace(graph([4, 2], []), [[10.0] * 4, [10.0] * 2])
-    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [64, 256], [4, 1]
+    g.launches["block_x"], g.launches["blocks_per_sm"] = [64, 256], [4, 1]
     free = ("persistent-dynamic:signal_ns=0,decide_ns=0,deliver_ns=0,fetch_ns=0,scheduler_sms=0", "wireframe", "inline:fetch_ns=0",
             "ccks:up_ns=0,down_ns=0,decide_ns=0,commit_ns=0,fetch_ns=0")  # fmt: skip
     assert {time_of(g, text) for text in free} == {30.0}
@@ -118,7 +118,7 @@ def test_tasks_of_one_kernel_are_as_large_as_the_largest():
 def test_list_scheduling_passes_over_a_tile_that_fits_nowhere():
     # The second launch needs a whole SM; the third fits beside the first.
     g = with_trace(graph([2, 1, 2], []), [[10.0] * 2, [10.0], [10.0] * 2])
-    g.trace.launches["block_x"], g.trace.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
+    g.launches["block_x"], g.launches["blocks_per_sm"] = [128, 256, 128], [2, 1, 2]
     found = {name: Simulator(g).run(scheduler(name)) for name in ("list", "dataflow")}
     assert found["list"].begin_ns.tolist() == [0, 0, 10, 0, 0]
     assert found["dataflow"].begin_ns[3:].min() == 10
@@ -142,7 +142,7 @@ def test_ready_tiles_of_the_consumer_or_of_the_critical_path_may_go_first():
     # Launch 1 needs launch 0 tile by tile; launch 2 is long and needs nothing, 3 needs it.
     links = [(0, 1, one_to_one(4)), (2, 3, all_to_all(1, 1))]
     g = with_trace(graph([4, 4, 1, 1], links), [[10.0] * 4, [10.0] * 4, [40.0], [40.0]])
-    g.trace.launches["duration_ns"] = [20, 20, 40, 40]
+    g.launches["duration_ns"] = [20, 20, 40, 40]
     assert time_of(g, "dataflow") == 20 + 20 + 40 + 40
     assert time_of(g, "dataflow:priority=2") == 80
     consumer = Simulator(chain()).run(scheduler("dataflow:priority=1"))
@@ -157,7 +157,7 @@ def test_the_first_launch_of_a_kind_runs_behind_barriers():
         60,
         ("3 of 3 launches are the first of their kind and run behind barriers.",),
     )
-    g.trace.launches["footprint"] = 0
+    g.launches["footprint"] = 0
     again = Simulator(g).run(scheduler("dataflow:first=1"))
     assert (again.time_ns, again.notes) == (
         50,
@@ -254,7 +254,7 @@ def test_acs_compares_ranges_unless_it_is_asked_for_bytes():
     # Even and odd rows of one buffer: two writers that share no byte, whose ranges overlap.
     rows = [Boxes.of(tile=0, operand=0, mode=1, offset=8 * i, length=8, count_0=4, stride_0=16) for i in (0, 1)]
     g = graph([1, 1], [])
-    g.trace = trace(
+    g.recording = trace(
         [{"footprint": i, "timing": "modelled"} for i in (0, 1)],
         {i: footprint(1, rows[i], duration_ns=[10.0]) for i in (0, 1)},
         operands=[{"launch": i, "operand": 0, "buffer": 0} for i in (0, 1)],
@@ -278,7 +278,7 @@ def test_streams_of_acs_are_fewer_than_places_in_its_window():
 
 def test_a_check_costs_by_pairs_of_segments():
     g = with_trace(graph([1] * 3, []), [[10.0]] * 3)
-    g.trace.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
+    g.recording.operands = pd.DataFrame({"launch": [0, 0, 1, 2, 2, 2]})
     # Launch 1 compares 1 segment with 2, launch 2 its 3 with 3.
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10") == 20 + 90 + 10
     assert time_of(g, "acs-sw:gap_ns=0,sync_ns=0,check_ns=0,segment_ns=10,threads=2") == 10 + 45 + 10
@@ -429,9 +429,9 @@ CORNERS = (
 def test_no_scheduler_beats_the_bound_or_ends_in_a_deadlock(case, blocks_per_sm, model):
     g, lives = case
     with_trace(g, lives, block_x=64, blocks_per_sm=blocks_per_sm)
-    machine = Machine(g.trace.device, blocks_per_sm=blocks_per_sm)
+    machine = Machine(g.device, blocks_per_sm=blocks_per_sm)
     simulator = Simulator(g, machine, life_model(model))
-    bounds = Bounder(g, machine, simulator.lives.shortest(g.trace, machine, simulator.recorded)).of(1.0)
+    bounds = Bounder(g, machine, simulator.lives.shortest(g.recording, machine, simulator.recorded)).of(1.0)
     for name in (*SCHEDULERS, *CORNERS):
         if model != "recorded" and name.startswith("inline"):
             with pytest.raises(UserError, match="knows no --durations"):
@@ -515,13 +515,13 @@ def test_a_device_too_small_for_a_block_is_refused_with_the_launch():
     g = with_trace(graph([1], []), [[1.0]], block_x=512, kernel="wide")
     assert time_of(g, "stream") == 1.0  # on its own device it ran, so it fits
     with pytest.raises(UserError, match=r"too small for launch 0 \(wide\).* exceeds its threads"):
-        Simulator(g, Machine(g.trace.device, foreign=True))
+        Simulator(g, Machine(g.device, foreign=True))
 
 
 def test_a_foreign_device_has_its_own_occupancy():
     g = with_trace(graph([8], []), [[1.0] * 8], block_x=64, blocks_per_sm=1)
     assert time_of(g, "stream") == 4.0
-    assert Simulator(g, Machine(g.trace.device, foreign=True)).run(scheduler("stream")).time_ns == 1.0
+    assert Simulator(g, Machine(g.device, foreign=True)).run(scheduler("stream")).time_ns == 1.0
 
 
 @pytest.mark.parametrize(
@@ -585,7 +585,7 @@ def test_a_cluster_that_never_fits_is_refused_with_its_launch():
     g = with_trace(graph([1, 2], []), [[1.0], [1.0] * 2], cluster_x=4, blocks_per_sm=1, grid_x=8)
     with pytest.raises(UserError, match=r"cluster of 4 blocks of launch 0 needs 4 SMs .* the machine holds 2"):
         Simulator(g)
-    assert not Simulator(g, Machine(g.trace.device, sms=4)).run(scheduler("stream")).deadlock
+    assert not Simulator(g, Machine(g.device, sms=4)).run(scheduler("stream")).deadlock
 
 
 def test_sms_set_apart_are_missing_for_a_cluster():
@@ -596,7 +596,7 @@ def test_sms_set_apart_are_missing_for_a_cluster():
 
 def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():
     g = with_trace(graph([6], []), [[10.0] * 6], grid_x=2)
-    assert Simulator(g, Machine(g.trace.device, sms=6)).run(scheduler("list")).time_ns == 30
+    assert Simulator(g, Machine(g.device, sms=6)).run(scheduler("list")).time_ns == 30
 
 
 def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
@@ -623,7 +623,7 @@ def test_waits_in_the_loop_are_an_overhead_of_their_own():
 )
 def test_machines_beyond_any_gpu_are_refused(given, says):
     with pytest.raises(UserError, match=says):
-        Machine(chain().trace.device, **given)
+        Machine(chain().device, **given)
 
 
 def test_what_a_simulation_claims_follows_from_its_lives():

@@ -17,7 +17,6 @@ from tileprof.policy.format import Edge, Policy, Semaphores, Stage, to_dict
 from tileprof.policy.format.document import _policy as policy_of
 from tileprof.policy.format.lowering import lower
 from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
-from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.verifier import verify
 
 RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
@@ -38,9 +37,7 @@ def exact_policy(graph: TileGraph, stages: tuple[Stage, ...], launches: Sequence
     semaphores: list[Semaphores] = []
     edges: list[Edge] = []
     links = graph.links
-    coordinates = [
-        graph.trace.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches
-    ]
+    coordinates = [graph.footprint(int(graph.launches["footprint"].iloc[n])).block.astype("int64") for n in launches]
     for i, producer in enumerate(launches):
         grouping = Grouping("tile", stages[i].grid, ("x", "y", "z"))
         for j in range(i + 1, len(launches)):
@@ -174,7 +171,7 @@ def harmful(policy: Policy, graph: TileGraph) -> bool:
         return True
     if any(runs[c][row, t] for row, key in enumerate(absent[1:], start=1) for c, t in needed[key]):
         return True
-    return not policy.options.wait_kernel and has_device(graph) and hangs(policy, graph)
+    return not policy.options.wait_kernel and graph.source is not None and hangs(policy, graph)
 
 
 def residency_mutants(
@@ -185,7 +182,7 @@ def residency_mutants(
     ``on(sms=, device=)`` gives the same launches on another device.
     """
     early = replace(policy, options=replace(policy.options, wait_kernel=False))
-    sms, name = graph.trace.device.sms, graph.trace.device.name
+    sms, name = graph.device.sms, graph.device.name
     yield "no wait kernel", early, graph
     forged = tuple(replace(stage, blocks_per_sm=dice.choice([0, 1, 2, 4, 32, 1024])) for stage in early.stages)
     yield "occupancy", replace(early, stages=forged), graph

@@ -31,7 +31,7 @@ def hangs(policy: Policy, graph: TileGraph) -> bool:
     for absent in chain.from_iterable(combinations(producers, n) for n in range(1, len(producers) + 1)):
         waiting = _waiting(policy, lowered, set(absent))
         count = tuple(len(tiles) for tiles in waiting)
-        plan = _filled(needs, capacity, count, absent, int(graph.trace.device.sms))
+        plan = _filled(needs, capacity, count, absent, int(graph.device.sms))
         if plan is not None:
             supply = [iter(tiles) for tiles in waiting]
             first = [[(stage, next(supply[stage])) for stage in sm] for sm in plan]
@@ -42,13 +42,13 @@ def hangs(policy: Policy, graph: TileGraph) -> bool:
 
 
 def _capacity(graph: TileGraph) -> Vector:
-    gpu = graph.trace.device
+    gpu = graph.device
     return gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm
 
 
 def _needs(graph: TileGraph) -> list[Vector]:
     """Block slots, threads, registers and bytes of shared memory of a block of each launch; its threads are whole groups of 128."""
-    gpu = graph.trace.device
+    gpu = graph.device
     found = []
     columns = (graph.launches[name].tolist() for name in ("block_x", "registers", "shared_bytes"))
     for threads, registers, shared in zip(*columns, strict=True):

@@ -131,7 +131,7 @@ def test_perfetto_shows_the_lanes_of_the_page_and_no_tile_outlasts_its_launch(na
     graph = build_graph(load(GOLDEN / f"{name}.tileprof"))
     events = json.loads(perfetto_files(graph, [0, 1])["perfetto.json"])["traceEvents"]
     whole = {e["args"]["launch"]: e for e in events if e.get("cat") == "launch"}
-    source = LaneSource(graph.trace, graph.launches)
+    source = LaneSource(graph.recording, graph.launches)
     for launch in (0, 1):
         lanes, begin_us = source.of(launch), whole[launch]["ts"]
         tiles = [e for e in events if e.get("cat") == "tile" and e["args"]["launch"] == launch]

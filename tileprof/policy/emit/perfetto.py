@@ -55,7 +55,7 @@ def perfetto_files(graph: TileGraph, launches: Sequence[int] | None = None) -> d
         raise UserError(
             f"{tiles:,} tiles are more than the {MOST_TILES:,} that a browser shows; choose launches: --launches, --pair or --module"
         )
-    source = LaneSource(graph.trace, graph.launches)
+    source = LaneSource(graph.recording, graph.launches)
     shown = _Shown(
         source.timed(graph.launches), {n: source.of(n) for n in chosen}, {n: source.placed(n) for n in chosen}
     )

@@ -40,5 +40,5 @@ def coordinates(graph: TileGraph, launch: int) -> NDArray[np.int64]:
 
     A tile that is a cluster of 2 x 1 blocks lies at x = 0, 2, 4, ... there, and at 0, 1, 2, ... here.
     """
-    block = graph.trace.footprint(int(graph.launches["footprint"].to_numpy()[launch])).block
+    block = graph.footprint(int(graph.launches["footprint"].to_numpy()[launch])).block
     return np.stack([np.unique(axis, return_inverse=True)[1].astype(np.int64) for axis in block.T], axis=1)

@@ -88,7 +88,7 @@ class _Names:
 
 def _base_names(graph: TileGraph, buffers: Sequence[int]) -> dict[int, str]:
     """The trace's names where they tell buffers apart, else numbers."""
-    known = graph.trace.buffers["name"].astype(str)
+    known = graph.recording.buffers["name"].astype(str)
     named = {buffer: known.iloc[buffer] for buffer in dict.fromkeys(buffers)}
     taken = list(named.values())
     return {b: name if name and taken.count(name) == 1 else f"{name or 't'}{b}" for b, name in named.items()}

@@ -112,7 +112,7 @@ class RecordedCall:
         if str(row.get("coverage", "exact")) != "exact":
             raise UnknownStageError(f"{row['op']} was not recorded exactly")
         call = _parsed(text)
-        buffers, offsets = (column.tolist() for column in graph.trace.operands_of(launch))
+        buffers, offsets = (column.tolist() for column in graph.recording.operands_of(launch))
         slots = [
             None if given is None else _slot(number, given, buffers[number], offsets[number])
             for number, given in enumerate(call["operands"])
@@ -120,7 +120,7 @@ class RecordedCall:
         empty = next((n for n, slot in enumerate(slots) if slot is None), -1)
         return cls(
             launch, str(row["op"]).removeprefix("aten::").split(".")[0], str(row["kernel"]), grid_of(graph, launch), tuple(slots),
-            call["arguments"], (empty, buffers[empty] if empty >= 0 else -1), graph.trace.footprint(int(row["footprint"])),
+            call["arguments"], (empty, buffers[empty] if empty >= 0 else -1), graph.footprint(int(row["footprint"])),
             coordinates(graph, launch),
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ last convolution wait for the block's input too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 
 from tileprof.analysis.blocks import EdgeBlock, merge_blocks
 from tileprof.analysis.graph import TileGraph
+from tileprof.analysis.relations import link_frame, relation
 from tileprof.arrays import I64
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import link_frame, relation
 
 _Reached = dict[int, NDArray[np.int64]]
 """By stage launch: ``[tiles, tiles of the stage]``, bytes through which the first depend on the second."""
@@ -58,7 +59,7 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
             child, parent = np.nonzero(needed)
             keys.append((stage, launch))
             blocks.append(relation(parent, child, len(needed), needed[child, parent]))
-    return TileGraph(graph.trace, graph.tile_base, _links(graph, keys, blocks, chosen), [*graph.blocks, *blocks])
+    return replace(graph, links=_links(graph, keys, blocks, chosen), blocks=[*graph.blocks, *blocks])
 
 
 def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:

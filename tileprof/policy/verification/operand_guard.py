@@ -11,7 +11,7 @@ from tileprof.policy.format import Policy, PolicyError
 
 if TYPE_CHECKING:
     from tileprof.analysis import TileGraph
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 _SAME: Final = ("dtype", "shape", "strides", "offset")
 """What an operand must have in common with the one of the guard; buffers may be of any size around it."""
@@ -22,7 +22,7 @@ _WIDEST_LOAD_BYTES: Final = 16
 
 def guard_of(graph: TileGraph, launches: Sequence[int]) -> dict[str, Any]:
     """The device, and the memory that each stage's operands lie in (``operands[stage][slot]``)."""
-    trace = graph.trace
+    trace = graph.recording
     return {
         "device": trace.device.name,
         "architecture": trace.device.architecture,
@@ -36,7 +36,7 @@ def _alignment(address: int) -> int:
     return min(address & -address, _WIDEST_LOAD_BYTES) or _WIDEST_LOAD_BYTES
 
 
-def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
+def _operands(trace: Recording, launches: Sequence[int]) -> list[list[dict[str, Any]]]:
     launch = trace.operands["launch"].to_numpy()
     buffer, offset = trace.operands["buffer"].to_numpy(), trace.operands["offset"].to_numpy()
     known = {name: trace.buffers[name].tolist() for name in ("dtype", "shape", "strides", "bytes", "base")}
@@ -59,11 +59,11 @@ def _operands(trace: Trace, launches: Sequence[int]) -> list[list[dict[str, Any]
     return operands
 
 
-def check_operands(policy: Policy, trace: Trace, launches: Sequence[int]) -> None:
-    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, or in what stands for a
-    trace (`tileprof.policy.verification.relation_graph`), none are known.
+def check_operands(policy: Policy, trace: Recording, launches: Sequence[int]) -> None:
+    """Raise `PolicyError` where the launches' operands are not those of the policy's guard; without a guard, none are
+    known.
     """
-    if "operands" not in policy.guard or trace.operands is None:
+    if "operands" not in policy.guard:
         return
     given = policy.guard["operands"]
     if len(given) != len(policy.stages):
@@ -93,7 +93,7 @@ def _check_operand(place: str, expected: dict[str, Any], found: dict[str, Any], 
         )
 
 
-def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str, ...]:
+def remarks(policy: Policy, trace: Recording, launches: Sequence[int]) -> tuple[str, ...]:
     """Sentences on what of the guard is missing or differs; none of it makes the verdict on this trace wrong."""
     guard, said = policy.guard, []
     if not {"operands", "symbolic_size"} & guard.keys():
@@ -106,7 +106,7 @@ def remarks(policy: Policy, trace: Trace, launches: Sequence[int]) -> tuple[str,
         said.append(
             f"the policy was made from accesses at a granule of {guard['granule']} bytes; this trace's are at {granule}"
         )
-    if "operands" in guard and trace.operands is not None:
+    if "operands" in guard:
         said += _allocations(guard["operands"], _operands(trace, launches))
     return tuple(said)
 

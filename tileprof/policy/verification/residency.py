@@ -70,7 +70,7 @@ def blocked_producers(
     """
     edges = lower(policy) if lowered is None else lowered
     demands = _demands(graph, launches)
-    sms = int(graph.trace.device.sms)
+    sms = int(graph.device.sms)
     producers = sorted({waits.edge.producer for waits in edges})
     everything = _waiting_tiles(policy, edges, set(producers))
     sentences = []
@@ -138,7 +138,7 @@ def _find_no_room(demands: Demands, producers: tuple[int, ...], waiting: I64, sm
 
 def _demands(graph: TileGraph, launches: Sequence[int]) -> Demands:
     column = {str(name): graph.launches[name].to_numpy()[list(launches)] for name in _NEEDED_COLUMNS}
-    device = graph.trace.device
+    device = graph.device
     capacity = Machine(device).capacity
     threads, cluster, grid = (_product(column, what) for what in ("block", "cluster", "grid"))
     warps = rounded(threads, device.warp_size) // device.warp_size

@@ -27,7 +27,6 @@ from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.verification.guarantees import Guarantees
 from tileprof.policy.verification.operand_guard import check_operands
 from tileprof.policy.verification.overtaken import overtaken_launches
-from tileprof.policy.verification.relation_graph import has_device
 from tileprof.policy.verification.residency import blocked_producers
 
 if TYPE_CHECKING:
@@ -66,7 +65,8 @@ def verify(
     Raises `PolicyError` where the policy is for another shape (grids, or operands of its guard) or its stages are not in the trace.
     """
     bound = _bind(policy, graph, launches)
-    check_operands(policy, graph.trace, bound)
+    if graph.source is not None:
+        check_operands(policy, graph.source, bound)
     lowered = lower(policy)
     needs = _needs(graph, bound)
     guaranteed = Guarantees(needs)
@@ -173,9 +173,9 @@ def _endless(policy: Policy, lowered: list[Waits]) -> list[str]:
 
 def _early(policy: Policy, graph: TileGraph, bound: list[int], lowered: list[Waits]) -> tuple[str, ...]:
     """Without a wait kernel the policy relies on which blocks reside together, and is for one device alone."""
-    if policy.options.wait_kernel or not has_device(graph):
+    if policy.options.wait_kernel or graph.source is None:
         return ()
-    device = graph.trace.device
+    device = graph.device
     for name, here in (("device", device.name), ("architecture", device.architecture)):
         named = policy.guard.get(name, here)
         if named != here:

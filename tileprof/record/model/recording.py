@@ -19,7 +19,8 @@ from tileprof.errors import UserError
 from tileprof.record import program, ranges
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
-from tileprof.record.model.tiles import load_all, overrides
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable

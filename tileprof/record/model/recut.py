@@ -21,8 +21,9 @@ import torch
 from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
 from tileprof.record.model.operator import Operator, describe
-from tileprof.record.model.tiles import load_all, overrides
-from tileprof.record.model.tiles.batch_norm import evaluated
+from tileprof.record.model.tiles import load_all
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.reductions.batch_norm import evaluated
 from tileprof.trace import Boxes, Footprint, Launch, TraceWriter
 from tileprof.trace.schema import NEVER
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from tileprof.trace import Trace
+    from tileprof.trace import Recording
 
 NOTE: Final = (
     "Operators are cut into the tiles of the runtime's kernels, not into those that were recorded; the time of an operator is "
@@ -67,7 +68,7 @@ class _Group:
     key: str
 
 
-def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
+def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None) -> Recut:
     """Write ``trace`` again at ``output``, with every operator whose call is known as the tile models cut it.
 
     ``tiles``: by any launch of an operator, the tile that it gets (a word of `tiles.overrides`, or `ROWS`); others follow a
@@ -89,7 +90,7 @@ def recut(trace: Trace, output: Path, tiles: Mapping[int, str] | None = None) ->
     return Recut(path, {**numbers, **launches}, len(groups))
 
 
-def _groups(trace: Trace, tiles: Mapping[int, str]) -> list[_Group]:
+def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
     texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
     for launch, text in enumerate(trace.launches["call"].astype(str)):
         call = json.loads(text) if text else {}
@@ -101,7 +102,7 @@ def _groups(trace: Trace, tiles: Mapping[int, str]) -> list[_Group]:
 
 
 def _group(
-    trace: Trace,
+    trace: Recording,
     members: list[tuple[int, dict[str, Any]]],
     planned: dict[str, list[plans.Planned]],
     tiles: Mapping[int, str],
@@ -218,7 +219,7 @@ def _operand(number: int, tensor: dict[str, Any]) -> Operand:
     )  # fmt: skip
 
 
-def _deal_out_durations(trace: Trace, groups: list[_Group]) -> None:
+def _deal_out_durations(trace: Recording, groups: list[_Group]) -> None:
     """Equal calls share a plan, whose launches together take the mean of what was recorded for such a call."""
     recorded: dict[str, list[int]] = defaultdict(list)
     duration = trace.launches["duration_ns"].to_numpy()
@@ -237,7 +238,7 @@ def _deal_out_durations(trace: Trace, groups: list[_Group]) -> None:
 class _Writing:
     """Writes the new trace launch by launch, buffers at the same moments as in the recording."""
 
-    def __init__(self, trace: Trace, writer: TraceWriter) -> None:
+    def __init__(self, trace: Recording, writer: TraceWriter) -> None:
         self._trace, self._writer = trace, writer
         self._rows = _rows(trace.launches)
         self._buffers: dict[int, int] = {}

@@ -33,7 +33,7 @@ from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
 from tileprof.record.model.storage import Buffer, Buffers
-from tileprof.record.model.tiles import overrides
+from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.window import Window
 from tileprof.trace.footprint import Launch
 from tileprof.trace.writer import TraceWriter

@@ -18,7 +18,7 @@ import torch
 
 from tileprof.record.model.allocator import CachingAllocator
 from tileprof.record.model.call import Kernel, Operand
-from tileprof.record.model.tiles.pointwise import elementwise
+from tileprof.record.model.tiles.elementwise.pointwise import elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

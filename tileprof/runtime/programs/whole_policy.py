@@ -16,7 +16,7 @@ import numpy as np
 from tileprof.arrays import I64
 from tileprof.policy.format import Edge, Policy, Range, Semaphores, Stage, WaitTable
 from tileprof.policy.format.expression import parse
-from tileprof.policy.verification.relation_graph import graph_of_relations, relation
+from tileprof.policy.verification.relation_graph import graph_of_edges
 from tileprof.policy.verification.verifier import Verification, verify
 from tileprof.runtime.decode.handover import KINDS, Handover
 
@@ -47,10 +47,7 @@ class WholePlan:
 
     def graph(self) -> Any:
         """What must be waited for, as the verifier takes it (a `TileGraph`)."""
-        relations = {
-            key: relation(parent, child, self.tiles[key[1]]) for key, (parent, child) in sorted(self.needed.items())
-        }
-        return graph_of_relations([(n, 1, 1) for n in self.tiles], relations)
+        return graph_of_edges([(n, 1, 1) for n in self.tiles], dict(sorted(self.needed.items())))
 
     def policy(self) -> Policy:
         """What is waited for; an edge whose tiles all await the same semaphores in a row is a range."""

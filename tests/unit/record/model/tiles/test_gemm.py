@@ -20,8 +20,8 @@ from tests.unit.record.model.tiles.oracle import (
 from tileprof.devices import get, occupancy
 from tileprof.errors import UserError
 from tileprof.record.model.call import Operand, Scratch
-from tileprof.record.model.tiles import overrides
-from tileprof.record.model.tiles.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 from tileprof.trace.footprint import READ, WRITE
 
 H200 = get("H200")

@@ -4,8 +4,9 @@ import pytest
 
 from tileprof.devices import get
 from tileprof.record.model.call import Operand
-from tileprof.record.model.tiles import nvjet, overrides
-from tileprof.record.model.tiles.gemm_kernels import Product, kernels
+from tileprof.record.model.tiles.foundations import overrides
+from tileprof.record.model.tiles.products import nvjet
+from tileprof.record.model.tiles.products.gemm_kernels import Product, kernels
 
 H200 = get("H200")
 
