@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import runpy
@@ -64,19 +65,15 @@ def commands(folder: Path) -> Iterator[Commands]:
         place.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
         place.chmod(0o755)
     root = Path(__file__).parents[2]
-    process = subprocess.Popen([sys.executable, "-m", __name__, str(address)], cwd=root, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
+    command, pipe = [sys.executable, "-m", __name__, str(address)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, start_new_session=True) as process:
+        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         yield found
-    finally:
-        process.terminate()
-        process.wait()
-        process.stdout.close()
 
 
 def serve(address: str) -> None:
-    """Fork a copy for each who connects."""
+    """Fork a copy for each who connects, until stdin ends; then all of them end."""
     for name in HEAVY:
         with contextlib.suppress(ImportError):  # a program that needs it says so
             __import__(name)
@@ -86,6 +83,8 @@ def serve(address: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)  # noqa: T201 - for whom started this
     while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            os.killpg(os.getpid(), signal.SIGKILL)
         caller, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -117,6 +116,8 @@ def _attend(caller: socket.socket) -> None:
 def _become(files: list[int], name: str, words: list[str], folder: str, environment: dict[str, str]) -> None:
     """Be the interpreter that the caller would have been."""
     os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError):  # where there is such a call: to end with the parent
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
