@@ -1,4 +1,6 @@
-"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives
+them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Patch, Schedule, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from planted import Patch
 
 from tileprof.runtime.decode import build, launch
 from tileprof.runtime.decode.shape import DecoderShape
@@ -26,7 +29,9 @@ def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None
 
 
 class HostDecoder(launch.Decoder):
-    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last."""
+    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine
+    found in the last.
+    """
 
     def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")

@@ -1,4 +1,6 @@
-"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code
+that gives them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Patch, Schedule, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from planted import Patch
 
 from tileprof.runtime.encoder import launch
 from tileprof.runtime.encoder.build import KERNEL, SOURCES
@@ -59,8 +62,12 @@ class HostLauncher:
         function = type("Function", (), {"launch": self._start})()
         stream = type("Stream", (), {"cuda_stream": 0, "synchronize": lambda _self: None})()
         return mock.patch.multiple(
-            launch, Arguments=HostArguments, compiled=lambda _header: Path(), _loaded=lambda *_: function, torch=_Torch(stream)
-        )  # fmt: skip
+            launch,
+            Arguments=HostArguments,
+            compiled=lambda _header: Path(),
+            _loaded=lambda *_: function,
+            torch=_Torch(stream),
+        )
 
     def run(self, inputs: Mapping[str, torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Outputs of a run in the order that a seed gives; `said` is what the machine found, None if nothing."""

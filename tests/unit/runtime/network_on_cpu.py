@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Patch, Schedule, _aligned, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel
+from planted import Patch
 
 from tileprof.runtime.convnet.build import Options, header, sources
 from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes

@@ -9,7 +9,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Patch, Schedule, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from planted import Patch
 
 from tileprof.runtime.prefill import build, launch
 from tileprof.runtime.prefill.shape import PrefillShape
