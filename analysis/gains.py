@@ -28,8 +28,8 @@ OVERLAP_MARGIN = 0.02
 """Share of a pair's time that overlap must save to be worth naming: less is within the spread of any measurement."""
 
 MOST_ANSWERS: Final = 4096
-"""Pairs of different footprints, durations or relations that are bounded, a few milliseconds each: a program whose every
-step has another shape has as many as it has pairs. Those with the fewest launches in between come first.
+"""Pairs of different footprints, durations or relations that are bounded, a few milliseconds each: a program whose
+every step has another shape has as many as it has pairs. Those with the fewest launches in between come first.
 """
 
 NOT_COMPUTED: Final = "not computed"

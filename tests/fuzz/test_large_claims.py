@@ -30,7 +30,8 @@ def everywhere(table: str, **values: Any) -> list[list[Any]]:
 
 def described(**changes: Any) -> str:
     tensors = [
-        {"argument": name, "shape": HUGE, "strides": [100_000, 1], "dtype": "float16", "buffer": n, "offset": 0, "written": n == 2}
+        {"argument": name, "shape": HUGE, "strides": [100_000, 1], "dtype": "float16", "buffer": n,
+         "offset": 0, "written": n == 2}
         for n, name in enumerate(("self", "mat2", "out"))
     ]  # fmt: skip
     places = {"self": {"tensor": 0}, "mat2": {"tensor": 1}}
