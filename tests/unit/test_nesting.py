@@ -1,12 +1,13 @@
 """Texts that are nested too deeply are refused by counting, whatever stack the reader has."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tileprof.nesting import MOST_LEVELS, NestingError, check_levels, levels_of_json, parse_json
+from tileprof.nesting import MOST_LEVELS, NestingError, check_levels, compile_pattern, levels_of_json, parse_json
 
 WORDS = st.text('[]{}"\\,: \u2028x', max_size=8)
 VALUES = st.recursive(
@@ -49,3 +50,10 @@ def test_values_of_other_readers_are_checked_level_by_level():
     check_levels(value)
     with pytest.raises(NestingError):
         check_levels([value, value])
+
+
+def test_patterns_are_compiled_without_a_warning_and_with_a_bounded_number_of_groups():
+    assert compile_pattern("(" * MOST_LEVELS + "x" + ")" * MOST_LEVELS).search("x")
+    assert compile_pattern("[[a]")
+    with pytest.raises(re.error, match="more than 64 groups"):
+        compile_pattern("(" * 5000 + ")" * 5000)

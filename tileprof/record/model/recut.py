@@ -316,17 +316,9 @@ class _Writing:
                 else:
                     buffer, offset = group.places[slot]
                     bound.append((self._buffers[buffer], offset))
-            footprint = one.footprint
-            if footprint is None:
-                footprint = one.written(self._writer.add_footprint(one.kernel.footprint))
-            kernel = one.kernel
-            launch = Launch(
-                footprint=footprint, operands=tuple(bound), kernel=kernel.name, grid=kernel.grid, block=kernel.block,
-                cluster=kernel.cluster, registers=kernel.registers, shared_bytes=kernel.shared_bytes,
-                blocks_per_sm=one.duration.blocks_per_sm, flops=kernel.flops, fingerprint=one.fingerprint,
-                duration_ns=one.duration.launch_ns, begin_ns=begin, timing="modelled", coverage=kernel.coverage,
-                note=kernel.note, call=one.call, **self._issued(self._rows[group.launches[0]]),
-            )  # fmt: skip
+            issued = self._issued(self._rows[group.launches[0]])
+            rows = one.rows or one.written(self._writer, issued["op"])
+            launch = replace(rows.launch, operands=tuple(bound), begin_ns=begin, call=one.call, **issued)
             begin += one.duration.launch_ns
             numbers.append(self._writer.add_launch(launch))
         for buffer in scratch.values():
