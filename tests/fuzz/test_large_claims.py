@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz.harness import run
 
 MOST_BYTES = 3 << 30
-"""That a verb may take beyond what the process has; SECURITY.md says so. The harness bounds its processor time."""
+"""That a verb may take beyond what the process has. The harness bounds its processor time."""
 
 VERBS = {
     "report": ["report", "IN"],
