@@ -117,7 +117,7 @@ def test_every_tiling_of_a_layer_gives_its_result(library: Path, network: Networ
 
 def without_wait(plan: Plan, number: int) -> Plan:
     waits = plan.waits.copy()
-    waits[number] = (plan.semaphores, 0)  # which nobody posts, and nobody need to
+    waits[number] = (plan.semaphores, 0)  # never posted, and never needed
     return replace(plan, waits=waits)
 
 
