@@ -22,8 +22,7 @@ def why_empty(pattern: str, matched: int, names: Mapping[str, int], *, others: b
     if not names:
         return (
             f"The program opened no NVTX range, so none matches --nvtx {pattern!r}. Only NVTX 3 is heard, as PyTorch, "
-            "the Python "
-            "package nvtx and nvtx3/nvToolsExt.h have it, and by the model recorder only torch.cuda.nvtx. "
+            "the Python package nvtx and nvtx3/nvToolsExt.h have it, and by the model recorder only torch.cuda.nvtx. "
             "Without --nvtx, everything is recorded."
         )
     most = sorted(names.items(), key=lambda item: (-item[1], item[0]))[:_MOST_NAMES]
