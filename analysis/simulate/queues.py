@@ -86,6 +86,7 @@ def may_start(m: Mapping, plan: Plan, launch: int) -> bool:
         m.queues[q, _PARKED] = launch
         return False
     m.queues[q, _BUSY] += 1
+    m.n[_IDLE] = 0  # a launch shorter than a quantum has ended again when the quantum does
     return True
 
 

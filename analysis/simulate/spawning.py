@@ -15,6 +15,10 @@ time of all that ended. It is asked where the program as written would launch. W
 ended we do not know: see ``prior``.
 
 Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
+
+| rule | source | here | worth |
+|---|---|---|---|
+| throughput | windows of 1,024 cycles | all of time | +64.0, +80.4, 0% |
 """
 
 from __future__ import annotations
