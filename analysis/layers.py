@@ -14,8 +14,8 @@ from tileprof.analysis.bounds.bounder import Bounder, Bounds
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer that occurs ``times`` times; ``first`` and ``last`` are the launches of the occurrence that stands for all, and
-    ``bounds`` are those of this one in isolation.
+    """A layer that occurs ``times`` times; ``first`` and ``last`` are the launches of the occurrence that stands for
+    all, and ``bounds`` are those of this one in isolation.
     """
 
     name: str
@@ -29,8 +29,8 @@ def repeated_layers(bounder: Bounder) -> list[Layer]:
     """Layers that occur at least twice, the one with the most recorded time over all occurrences first.
 
     A layer is a stretch of consecutive launches whose modules share their path up to its first number
-    (``transformer.h.3``); two are alike when they have the same footprints in the same order under the same path with another
-    number. The occurrence in the middle stands for all.
+    (``transformer.h.3``); two are alike when they have the same footprints in the same order under the same path with
+    another number. The occurrence in the middle stands for all.
     """
     launches = bounder.graph.launches
     footprints = launches["footprint"].to_numpy(np.int64)

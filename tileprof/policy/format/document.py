@@ -181,9 +181,7 @@ def load_policy(path: Path | str) -> Policy:
         raise PolicyError(f"{path} is a folder{more}; a policy is a JSON file") from None
     except OSError as error:
         raise PolicyError(f"cannot read {path}: {error.strerror}") from None
-    except RecursionError:
-        raise PolicyError(f"{path} is no policy: lists and objects are nested too deeply") from None
-    except ValueError as error:  # not UTF-8, not JSON, or a number of thousands of digits
+    except ValueError as error:  # not UTF-8, not JSON, nested too deeply, or a number of thousands of digits
         raise PolicyError(f"{path} is no policy: {error}") from None
     except UserError as error:
         raise PolicyError(f"{path}: {error}") from None

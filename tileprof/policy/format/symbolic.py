@@ -56,7 +56,8 @@ class Symbol:
         numbers = (self.low, self.high, self.multiple)
         if any(type(n) is not int for n in numbers) or not 1 <= self.low <= self.high <= MOST_SIZE or self.multiple < 1:
             raise PolicyError(
-                f"{self.name}={self.low}..{self.high} step {self.multiple}: sizes are from 1 to {MOST_SIZE:,}"
+                f"{self.name}={self.low!r:.40}..{self.high!r:.40} step {self.multiple!r:.40}: sizes are from 1 to "
+                f"{MOST_SIZE:,}"
             )
         if self.low % self.multiple:
             raise PolicyError(f"{self.name}: the first size, {self.low}, is no multiple of the step {self.multiple}")
@@ -149,7 +150,7 @@ def load_symbolic(path: Path | str) -> SymbolicPolicy | None:
     """The symbolic policy in a file; None where the file holds something else, which `load_policy` judges."""
     try:
         value = parsed(read_text(Path(path)))
-    except (OSError, RecursionError, ValueError):
+    except (OSError, ValueError):
         return None
     if not is_symbolic(value):
         return None

@@ -4,7 +4,6 @@ writes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tileprof.nesting import parse_json
 from tileprof.policy.format.tile_numbers import coordinates, grid_of
 from tileprof.trace.footprint import READ, WRITE
 
@@ -194,8 +194,8 @@ class RecordedCall:
 def _parsed(text: str) -> dict[str, Any]:
     """The JSON of a launch's ``call``; raises `UnknownStageError` where it is none, or of another form."""
     try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
+        call = parse_json(text)
+    except ValueError:
         call = None
     operands = call.get("operands") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(operands, list) or not isinstance(call.get("arguments"), dict):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tileprof.analysis.bounds.bounder import Bounder
 from tileprof.analysis.gains import direct_and_known, fold, pair_gains
 from tileprof.errors import UserError
+from tileprof.nesting import compile_pattern
 from tileprof.policy.format import Policy, PolicyError, Stage
 from tileprof.policy.format.tile_numbers import grid_of, tile_numbers
 from tileprof.policy.operators.describe import describe
@@ -178,7 +179,7 @@ def _operator_name(graph: TileGraph, launch: int) -> str:
 def of_module(graph: TileGraph, pattern: str) -> list[int]:
     """Launches whose module path matches a regular expression somewhere; raises `UserError`."""
     try:
-        wanted = re.compile(pattern)
+        wanted = compile_pattern(pattern)
     except re.error as error:
         raise UserError(f"--module {pattern!r} is not a regular expression: {error}") from None
     found = [n for n, name in enumerate(graph.launches["module"].astype(str)) if wanted.search(name)]
