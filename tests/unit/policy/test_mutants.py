@@ -193,6 +193,9 @@ def test_the_page_has_the_counts_of_the_last_long_run() -> None:
 
     results = json.loads(RESULTS.read_text())
     assert table(results) in (ROOT / "docs" / "verify.md").read_text(), table(results)
+    harmful = sum(counts["harmful"] for counts in results.values())
+    for page in ("README.md", "docs/limits.md"):
+        assert f"{harmful:,} harmful" in (ROOT / page).read_text(), page
 
 
 def test_a_launch_between_stages_is_found_through_others() -> None:
