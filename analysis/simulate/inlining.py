@@ -61,8 +61,10 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
     tiles = p.tiles
     parents, waits = _counters(p, s)
     z = _State(
-        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1, np.int32),
-        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32), np.diff(p.tile_base)),
+        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1,
+        np.int32),
+        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32),
+        np.diff(p.tile_base)),
         np.empty(tiles + costs.workers + 1), np.empty(tiles + costs.workers + 1, np.int64), np.empty(tiles + 1),
         np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.arange(costs.workers)[::-1].copy(),
         np.full(costs.workers, -1), np.full(costs.workers, -1), np.zeros(costs.workers), np.full(tiles, -1),

@@ -153,5 +153,7 @@ def swap(m: Mapping, plan: Plan, nothing_else: bool) -> int:
 
 @internal
 def goes_on(m: Mapping, plan: Plan) -> bool:
-    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing started."""
+    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing
+    started.
+    """
     return plan.queues.mapped > 0 and m.n[_IDLE] <= _count(m) and _incoming(m, plan) >= 0

@@ -123,7 +123,7 @@ class AcsHardware(Options):
 
     | | paper | here |
     |---|---|---|
-    | window and list | N entries on the GPU, M on the host | ``window``, ``listed``; a full window holds later launches back |
+    | window and list | N entries on the GPU, M on the host | ``window``, ``listed``; a full window holds back |
     | stale entries of the list | struck out on arrival | cost the host's comparisons, and no time on the GPU |
     | hazards | ranges | as in ``acs-sw`` |
 

@@ -89,7 +89,9 @@ class DataflowBloom(Options):
 
 
 def with_pairs(p: Problem, found: Pairs) -> Problem:
-    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of parents."""
+    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of
+    parents.
+    """
     return with_links(p, list(found), [_relation(bits) for bits in found.values()])
 
 

@@ -1,4 +1,6 @@
-"""``persistent``: one kernel for the whole program, whose workers take tiles from static lists and wait for each other."""
+"""``persistent``: one kernel for the whole program, whose workers take tiles from static lists and wait for each
+other.
+"""
 
 from __future__ import annotations
 
