@@ -55,8 +55,8 @@ class Inline(Options):
         first = np.zeros(len(p.launch))
         filled = np.flatnonzero(np.diff(p.tile_base))
         first[filled] = np.minimum.reduceat(found.begin_ns, p.tile_base[filled]) if len(filled) else 0.0
-        inline = int(found.inline.sum())
-        said = f"{inline:,} of {p.tiles:,} tiles run inline, by the worker of their last parent; {costs.workers:,} workers."
+        inline = f"{int(found.inline.sum()):,} of {p.tiles:,} tiles run inline"
+        said = f"{inline}, by the worker of their last parent; {costs.workers:,} workers."
         fetching_ns = self.fetch_ns * float((~found.inline).sum())
         sm = (found.worker % room.sms).astype(np.int32)
         return Outcome(found.begin_ns, found.end_ns, sm, first, p.tiles, fetching_ns, 0), [said]
