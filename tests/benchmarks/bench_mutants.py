@@ -72,7 +72,10 @@ def of_program(seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.tileprof"
         tileprof("record", "-o", path, "--", sys.executable, "-m", f"tileprof.examples.{PROGRAMS[seed]}")
-        graph = build_graph(load(path))
+        return of_pairs(build_graph(load(path)))
+
+
+def of_pairs(graph):
     dice, tally = random.Random(2), Tally()
     pairs = graph.pairs[~graph.pairs["reuse_only"]]
     tiles = graph.launches["tiles"].to_numpy()

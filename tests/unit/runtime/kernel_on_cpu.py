@@ -52,7 +52,7 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or
+        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
         a cluster late. Seed 0 is calm.
         """
         if seed == 0:
@@ -187,7 +187,7 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
-        """Semaphores and counts as so many runs leave them."""
+        """Semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
@@ -231,7 +231,7 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. Returns the fault that the machine saw, or a wait that gave up; else None."""
+        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4

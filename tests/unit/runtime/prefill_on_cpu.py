@@ -54,7 +54,7 @@ class HostPrefill(launch.Prefill):
 
         def enter(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(seed, blocks, 1)
-            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words that nobody orders arrive in the end
+            schedule.drain_odds = min(schedule.drain_odds or 4, 4)  # words without an order arrive in the end
             flags = self._workspace[self._flags :]
             found = self._run(
                 ctypes.c_void_p(arguments.pointers[0]),

@@ -90,7 +90,7 @@ def source(node: Any, through: frozenset[Any] = RESHAPES) -> Any:
 
 
 def item(node: Any, index: int) -> fx.Node | None:
-    """The node that takes item ``index`` of an operation with several results; None if nobody does, or several nodes
+    """The node that takes item ``index`` of an operation with several results; None if no node or several nodes
     do.
     """
     found = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]

@@ -166,7 +166,7 @@ def bands_of(layer: Layer, tiling: Tiling, first: int) -> Bands:
 
 
 def planned(network: Network, blocks: int, tilings: tuple[Tiling, ...] | None = None) -> Plan:
-    """A network's plan for so many blocks, tiled by the model unless ``tilings`` are given.
+    """A network's plan for ``blocks`` blocks, tiled by the model unless ``tilings`` are given.
 
     Raises `UserError` where a layer does not fit the kernel.
     """

@@ -62,7 +62,7 @@ class NetworkRunner:
         """A runner with semaphores and memory of its own, and the same packed weights."""
         other = copy(self)
         other._launcher = Launcher(self.plan, self.device, self._options)  # noqa: SLF001 - of its own class
-        other._memory = None  # noqa: SLF001 - likewise
+        other._memory = None  # noqa: SLF001
         return other
 
     def check(self) -> None:

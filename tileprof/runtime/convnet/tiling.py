@@ -14,7 +14,7 @@ WIDTHS: Final = (8, 16, 32, 64)
 """Columns of a tile: the kernel has code for each."""
 
 DEEP_WIDTHS: Final = (8, 16, 32)
-"""Columns where both warpgroups take the same rows: shared memory has room for the sums of so many."""
+"""Columns where both warpgroups take the same rows: shared memory holds their sums."""
 
 LEAST_POOLED: Final = 16
 """Columns of a tile that pools where the warpgroups have rows of their own."""
@@ -127,7 +127,7 @@ def microseconds(network: Network, layer: Layer, tiling: Tiling) -> float:
 
 
 def tiled(network: Network, layer: Layer, blocks: int) -> Tiling:
-    """The tiling that ends first on so many blocks, by the model. Raises `UserError` where there is none."""
+    """The tiling that ends first on ``blocks`` blocks, by the model. Raises `UserError` where there is none."""
     images, rows, columns, channels = layer.shape
     match layer:
         case Windows():
@@ -194,7 +194,7 @@ def load_bytes(network: Network, layer: Layer, tiling: Tiling) -> int:
 
 
 def slot_blocks(network: Network, layer: Convolution, tiling: Tiling, slot_bytes: int) -> int:
-    """Blocks of k in a slot of activations of so many bytes."""
+    """Blocks of k in a slot of activations of ``slot_bytes``."""
     if windowed(network, layer):
         return k_blocks(network, layer)
     if tiling.halo:

@@ -1,5 +1,5 @@
-"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that whoever completes a task
-adds to.
+"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that the block that completes
+a task adds to.
 
 A task's semaphores each have a value that it waits for. An *event* is a semaphore at such a value; its *waiters* are
 counted when it comes, and a task may begin once it was counted as often as it *needs*. A queue on the GPU and a thread

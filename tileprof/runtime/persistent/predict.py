@@ -24,8 +24,8 @@ the last blocks to end. With it 50 gains measured on an H200 (products of 1 to 2
 
 
 def predicted_us(plan: Plan, alone_us: Sequence[float], gap_us: float) -> float:
-    """The whole plan in a graph; ``alone_us``: each stage alone likewise, ``gap_us`` between two launches of a graph
-    included in each.
+    """The whole plan in a graph; ``alone_us``: each stage alone, in a graph, too, ``gap_us`` between two launches of a
+    graph included in each.
     """
     fixed = gap_us + BOUNDARY_US
     rounds = [-(-stage.tasks // plan.clusters) for stage in plan.stages]

@@ -158,7 +158,7 @@ def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None])
     """
     from statistics import median  # noqa: PLC0415 - beside its use
 
-    from tileprof.runtime.timing import captured  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.timing import captured  # noqa: PLC0415
 
     runs, in_graphs = dict(works), True
     try:

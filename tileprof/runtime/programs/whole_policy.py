@@ -170,7 +170,7 @@ def of_network(plan: NetworkPlan) -> WholePlan:
     """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of
     its table.
     """
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
 
     layers, tilings = plan.network.layers, plan.tilings
     counts = np.zeros(len(layers), np.int64)
