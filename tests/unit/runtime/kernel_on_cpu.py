@@ -98,31 +98,28 @@ class HostArguments(Arguments):
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    folder.mkdir(parents=True)
-    stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
+    stages = without_products(header(plan, Options(dealer=dealer)))
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
     texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
+    return linked(folder, texts, patch, "entry.cpp")
+
+
+def linked(folder: Path, texts: Mapping[str, str], patch: Patch | None, entry: str) -> Path:
+    """A library of the sources in ``texts``, by file name, in a new folder beside machine.o."""
+    folder.mkdir(parents=True)
     for name, text in texts.items():
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    machine = folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(EMULATED / "entry.cpp"),
-        str(machine),
-        "-o",
-        str(library),
-    )
+    library, units = folder / "kernel.so", (EMULATED / entry, folder.parent / "machine.o")
+    included = ("-include", "cuda.h", f"-I{folder}")
+    _run("g++", *FLAGS, "-w", "-O1", *included, "-shared", *map(str, units), "-o", str(library))
     return library
+
+
+def without_products(header: str) -> str:
+    """A header without wgmma, which the machine has in its own words."""
+    return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
 
 
 def compile_machine(folder: Path) -> None:

@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, linked, without_products
 from planted import Patch
 
-from tileprof.runtime.prefill import build, launch
+from tileprof.runtime.prefill import launch
+from tileprof.runtime.prefill.build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
-
-_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 
 
 def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
-    texts = {path.name: path.read_text(encoding="utf-8") for path in build.SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
     header = shape.header(blocks, timeout_ns=timeout_ns)
-    texts["config.h"] = _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
+    texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "prefill_entry.cpp", folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(entry),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+    return linked(folder, texts, patch, "prefill_entry.cpp")
 
 
 class HostPrefill(launch.Prefill):
