@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from tileprof.errors import UserError
-from tileprof.runtime.decode.build import CUBIN, ENTRY, build
-from tileprof.runtime.decode.shape import IN_FLIGHT, SHARED_BYTES, DecoderShape
-from tileprof.runtime.persistent.driver import Arguments, Function
+from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.shape import IN_FLIGHT, DecoderShape
+from tileprof.runtime.persistent.driver import Arguments
+from tileprof.runtime.persistent.model_kernel import words_of
 
 LAYER_ROLES: Final = (
     "norm", "query", "key", "value", "query_bias", "key_bias", "value_bias", "query_norm", "key_norm",
@@ -55,18 +53,10 @@ class Decoder:
         blocks: int | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
-        shape.check()
         self.shape, self.device = shape, torch.device(device)
-        properties = torch.cuda.get_device_properties(self.device)
-        if (properties.major, properties.minor) != (9, 0):
-            raise UserError(f"the decoder's kernel is for sm_90, and {properties.name} is not")
-        self.blocks = blocks or properties.multi_processor_count
-        folder = build(
-            shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+        self._function, self.blocks = KERNEL.loaded(
+            shape, self.device, blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight
         )
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         words = 2 * shape.set_words(self.blocks)
         self._sets = torch.full((words,), _ABSENT, dtype=torch.int32, device=self.device)
         self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=self.device)
@@ -85,7 +75,7 @@ class Decoder:
         tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
         tensors += [*(model.get(role) for role in MODEL_ROLES), logits, self._sets, self._state, self.clocks]
         words = self._arguments.words
-        words[: len(tensors)] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        words[: len(tensors)] = words_of(tensors)
         mask = model.get("mask")
         words[len(tensors)] = self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
         words[len(tensors) + 1] = mask.stride(0) if mask is not None and mask.shape[0] > 1 else 0
@@ -115,9 +105,3 @@ class Decoder:
                 return f"'{name}'"
             word -= count
         return "nothing"
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device; it is loaded once and stays, for graphs that hold it."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)
