@@ -10,7 +10,6 @@ import torch
 from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import IN_FLIGHT, DecoderShape
 from tileprof.runtime.persistent.driver import Arguments
-from tileprof.runtime.persistent.model_kernel import words_of
 
 LAYER_ROLES: Final = (
     "norm", "query", "key", "value", "query_bias", "key_bias", "value_bias", "query_norm", "key_norm",
@@ -75,7 +74,7 @@ class Decoder:
         tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
         tensors += [*(model.get(role) for role in MODEL_ROLES), logits, self._sets, self._state, self.clocks]
         words = self._arguments.words
-        words[: len(tensors)] = words_of(tensors)
+        words[: len(tensors)] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         mask = model.get("mask")
         words[len(tensors)] = self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
         words[len(tensors) + 1] = mask.stride(0) if mask is not None and mask.shape[0] > 1 else 0

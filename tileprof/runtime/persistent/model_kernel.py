@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 
@@ -104,8 +104,3 @@ def _function(cubin: Path, _device: int, entry: str, shared_bytes: int) -> Funct
 @cache
 def _version(compiler: Path, what: str) -> str:
     return building.run([str(compiler), "--version"], what)
-
-
-def words_of(tensors: Sequence[Any]) -> list[int]:
-    """Addresses of tensors as words of a kernel's parameters; 0 for None."""
-    return [0 if tensor is None else tensor.data_ptr() for tensor in tensors]

@@ -10,7 +10,6 @@ import torch
 
 from tileprof.errors import UserError
 from tileprof.runtime.persistent.driver import MAP_WORDS, Arguments
-from tileprof.runtime.persistent.model_kernel import words_of
 from tileprof.runtime.prefill.build import KERNEL
 from tileprof.runtime.prefill.shape import BOX, IN_FLIGHT, K_CHUNK, TILE_ROWS, PrefillShape
 
@@ -90,7 +89,7 @@ class Prefill:
         tensors = [layer.get(role) for layer in layers for role in LAYER_ROLES]
         tensors += [*(model[role] for role in MODEL_ROLES), logits, maps, self._workspace, self._state, self.clocks]
         words = self._arguments.words
-        words[: len(tensors)] = words_of(tensors)
+        words[: len(tensors)] = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
         words[len(tensors)] = self.shape.length * self.shape.head_dim if model["cosine"].shape[0] > 1 else 0
         stream = torch.cuda.current_stream(self.device).cuda_stream
         self._function.launch(self.blocks, _THREADS, stream, self._arguments, programmatic=False, cooperative=True)
