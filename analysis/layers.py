@@ -69,7 +69,11 @@ def _steps(launches: pd.DataFrame) -> list[tuple[int, int]]:
     names = ["footprint", "kernel", "op", "module"]
     keys = launches.groupby(names, sort=False, observed=True).ngroup().to_numpy(np.int64)
     count = len(keys)
-    best = (0, 0, 0)  # launches covered, less the length of a step: of equal covers, the shortest step; its first launch
+    best = (
+        0,
+        0,
+        0,
+    )  # launches covered, less the length of a step: of equal covers, the shortest step; its first launch
     for length in range(_SHORTEST_STEP, min(count // 2, _MOST_COMPARED // max(count, 1)) + 1):
         begin, run = _longest_run(keys[:-length] == keys[length:])
         covered = (run // length + 1) * length

@@ -200,7 +200,7 @@ def _suited(
     chosen = operators.chosen_by_runtime(cut.graph, [stages for stages in sets if len(stages) > 1])
     if chosen is None:
         return None
-    cut, fit = operators.retiled(cut, chosen), chosen.suited
+    cut = operators.retiled(cut, chosen)
     if launches is None:
         named = [f"{n} ({_module_or_op(cut.graph, n)})" for n in chosen.stages]
         which = "of the products that need each other, those for which one launch should save most"
@@ -220,8 +220,8 @@ def _say_prediction(policy: Policy) -> None:
     if {"stream_us", "policy_us", "gain_percent"} <= expected.keys():
         kernels = ", for this package's kernels" if expected.get("model") == operators.KERNEL_MODEL else ""
         say(
-            f"Modelled{kernels}: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the policy "
-            f"({-expected['gain_percent']:+} %)."
+            f"Modelled{kernels}: {expected['stream_us']} us in stream order, {expected['policy_us']} us under the "
+            f"policy ({-expected['gain_percent']:+} %)."
         )
         for edge in policy.edges[:REASONS]:
             if edge.reason:

@@ -56,7 +56,11 @@ def _ladder(guidance: Guidance, width: int) -> Table:
     """The rungs; bars shrink first where the terminal is narrow, then names: numbers are never cut."""
     longest = max(rung.time_ns for rung in guidance.ladder)
     rows = [
-        (f"  {rung.label}", duration(rung.time_ns), "" if rung.name == "recorded" else signed_percent(-rung.saves_share))
+        (
+            f"  {rung.label}",
+            duration(rung.time_ns),
+            "" if rung.name == "recorded" else signed_percent(-rung.saves_share),
+        )
         for rung in guidance.ladder
     ]
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
