@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds import ROOFLINE, Machine
 from tileprof.analysis.lanes import LaneSource
 from tileprof.trace.schema import COVERAGES, TIMINGS
+from tileprof.viz.boxes import box_tables
 from tileprof.viz.fold import fold_launches
 from tileprof.viz.lanes import lane_tables
 from tileprof.viz.overlay import Overlay, overlay_table
@@ -111,6 +112,7 @@ def document(
         left = PAGE_BYTES - _size(value)
         value["policy"] = overlay_table(policy, pairs, tiles, budget=left // 3, notes=notes)
     value |= lane_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 2, notes=notes)
+    value |= box_tables(graph.recording, shown, budget=(PAGE_BYTES - _size(value)) // 4, notes=notes)
     return value | relation_tables(graph, pairs, budget=PAGE_BYTES - _size(value), notes=notes)
 
 

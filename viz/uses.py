@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from tileprof.trace import Recording
 
+_TIMES = "\N{MULTIPLICATION SIGN}"
 _READS, _WRITES = 1, 2
 """Bits of ``how``."""
 
@@ -25,8 +28,12 @@ MOST_USES = 100_000
 def use_tables(
     trace: Recording, launches: pd.DataFrame, codes: Callable[[pd.Series[Any]], list[int]], notes: list[str]
 ) -> dict[str, Any]:
-    """``uses`` (launch, buffer, how: 1 reads, 2 writes or updates, 3 both) and the ``buffers`` that they name;
-    ``codes`` turns texts into numbers.
+    """``uses`` and the ``buffers`` that they name; ``codes`` turns texts into numbers.
+
+    A use is an operand slot of a launch: launch, operand, buffer, the ``offset`` of its begin in the buffer (bytes),
+    how (1 reads, 2 writes or updates, 3 both), and the tensor that begins there: dtype, shape (sizes with a
+    multiplication sign between them) and strides (``3,1``, in elements); of the operator's call where the recorder
+    knows it, else the buffer's own.
     """
     operands = trace.operands[trace.operands["launch"].isin(launches["launch"])]
     if len(operands) > MOST_USES:
@@ -35,12 +42,14 @@ def use_tables(
     how = _how(trace, launches, operands)
     found, buffer = np.unique(operands["buffer"].to_numpy(np.int64), return_inverse=True)
     buffers = trace.buffers.set_index("buffer").loc[found]
-    shape = pd.Series(
-        ["\N{MULTIPLICATION SIGN}".join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object
-    )
+    shape = pd.Series([_TIMES.join(map(str, s)) if s is not None else "" for s in buffers["shape"]], dtype=object)
+    tensors = _tensors(launches, operands, buffers, buffer)
     return {
         "uses": {
             "launch": pack(operands["launch"].to_numpy(np.int64), delta=True),
+            "operand": pack(operands["operand"].to_numpy(np.int64), delta=True),
+            "offset": pack(operands["offset"].to_numpy(np.int64), delta=True),
+            **{name: pack(codes(pd.Series(tensors[name], dtype=object))) for name in ("dtype", "shape", "strides")},
             "buffer": pack(buffer, delta=True),
             "how": pack(how),
         },
@@ -52,6 +61,47 @@ def use_tables(
             "shape": pack(codes(shape)),
         },
     }
+
+
+@cache
+def _operands_of(call: str) -> tuple[tuple[str, str, str] | None, ...]:
+    """(dtype, shape, strides) of each operand slot, as a launch's ``call`` says; nothing of a call that is no JSON."""
+    try:
+        told = json.loads(call) if call else None
+    except ValueError:
+        return ()
+    slots = told.get("operands") if isinstance(told, dict) else None
+    return tuple(_tensor(slot) for slot in slots) if isinstance(slots, list) else ()
+
+
+def _tensor(slot: Any) -> tuple[str, str, str] | None:
+    if not isinstance(slot, dict):
+        return None
+    shape, strides = slot.get("shape"), slot.get("strides")
+    if not isinstance(shape, list) or not isinstance(strides, list) or len(shape) != len(strides):
+        return None
+    return str(slot.get("dtype", "")), _TIMES.join(map(str, shape)), ",".join(map(str, strides))
+
+
+def _tensors(
+    launches: pd.DataFrame, operands: pd.DataFrame, buffers: pd.DataFrame, buffer: NDArray[np.int64]
+) -> dict[str, list[str]]:
+    """dtype, shape and strides of each operand; "" where neither the call nor the buffer says."""
+    call_of = dict(zip(launches["launch"].tolist(), launches["call"].fillna("").astype(str), strict=True))
+    words = [
+        (str(dtype), _TIMES.join(map(str, shape)), ",".join(map(str, strides)))
+        if shape is not None and strides is not None
+        else ("", "", "")
+        for dtype, shape, strides in zip(buffers["dtype"], buffers["shape"], buffers["strides"], strict=True)
+    ]
+    rows = []
+    for launch, operand, offset, at in zip(
+        operands["launch"].tolist(), operands["operand"].tolist(), operands["offset"].tolist(), buffer, strict=True
+    ):
+        slots = _operands_of(call_of[launch])
+        known = slots[operand] if operand < len(slots) else None
+        rows.append(known or (words[at] if offset == 0 else ("", "", "")))
+    return {name: [row[k] for row in rows] for k, name in enumerate(("dtype", "shape", "strides"))}
 
 
 def _how(trace: Recording, launches: pd.DataFrame, operands: pd.DataFrame) -> NDArray[np.int64]:

@@ -1,12 +1,13 @@
 """How long each tile lives: measured where it was, modelled otherwise, each said by name.
 
-Blocks are timed in a pass of their own, which is slower than the plain program: small kernels take about twice as long in it. So the
-measured lives of a launch are *calibrated*: all are multiplied by the same factor, such that the launch alone, its tiles in dispatch
-order on its slots, takes the time that it took uninstrumented. What is kept of the blocks pass is how lives differ from each other. That its overhead
-is a share of each life, and not a constant a block, is assumed.
+Blocks are timed in a pass of their own, which is slower than the plain program: small kernels take about twice as long
+in it. So the measured lives of a launch are *calibrated*: all are multiplied by the same factor, such that the launch
+alone, its tiles in dispatch order on its slots, takes the time that it took uninstrumented. What is kept of the blocks
+pass is how lives differ from each other. That its overhead is a share of each life, and not a constant a block, is
+assumed.
 
-Where a trace has no durations at all, a launch is taken to last as the roofline says: its FLOPs or its distinct bytes at the rates that the recorded device
-sustains, whichever takes longer, and `WAVE_NS` a wave.
+Where a trace has no durations at all, a launch is taken to last as the roofline says: its FLOPs or its distinct bytes
+at the rates that the recorded device sustains, whichever takes longer, and `WAVE_NS` a wave.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ if TYPE_CHECKING:
 
 
 MEASURED, MODELLED, SPREAD, ROOFLINE = "measured", "modelled", "spread", "roofline"
-"""Where a launch's tile durations come from: its blocks were timed (and calibrated, see above); the footprint's model; nothing is known of
-single tiles, and the launch's duration is spread evenly over its waves; not even that is known, and a roofline stands for it."""
+"""Where a launch's tile durations come from: its blocks were timed (and calibrated, see above); the footprint's model;
+nothing is known of single tiles, and the launch's duration is spread evenly over its waves; not even that is known, and
+a roofline stands for it.
+"""
 
 WAVE_NS = 1000.0
-"""What a block costs beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024, arXiv:2402.13499)."""
+"""What a block costs beside its work: start, a load and a store (as in the model recorder; Luo et al. 2024,
+arXiv:2402.13499).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
     """Tile durations in nanoseconds, stored once for launches that share them.
 
-    ``begins[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above. ``calibration`` maps launches whose
-    blocks were timed to the factor between their lives here and those measured.
+    ``begins[i]`` is where launch i's tiles begin in ``ns``; ``source[i]`` is one of the words above. ``calibration``
+    maps launches whose blocks were timed to the factor between their lives here and those measured.
     """
 
     ns: NDArray[np.float64]

@@ -1,16 +1,19 @@
-"""Consumer tiles run inline by the worker that made them ready, or spawned into a queue: SPAWN's question on any tile graph.
+"""Consumer tiles run inline by the worker that made them ready, or spawned into a queue: SPAWN's question on any tile
+graph.
 
-A persistent kernel: ``workers`` each run one tile at a time. When a tile ends, those of its consumers that wait for nothing else are ready, and its
-worker decides about one after the other, in issue order::
+A persistent kernel: ``workers`` each run one tile at a time. When a tile ends, those of its consumers that wait for
+nothing else are ready, and its worker decides about one after the other, in issue order::
 
     inline    onto the worker's own list, which it works off next: nobody is told, the inputs are still in its SM
-    spawned   into the queue of all workers, where it arrives ``spawn_ns`` later; a worker that is free takes the earliest, for ``fetch_ns``
+    spawned   into the queue of all workers, where it arrives ``spawn_ns`` later; a worker that is free takes the
+    earliest, for ``fetch_ns``
 
 A tile that waits for nothing is in the queue from the beginning. The rule is that of Tang et al. (HPCA 2017, see
-`tileprof.analysis.simulate.spawning`) with a list in place of a thread's items: spawn where ``spawn_ns + fetch_ns + tiles ahead in the
-queue / throughput + own time < time of the worker's list + own time inline``, the throughput being that of spawned tiles so far. Other
-than there, tiles for which a worker is free are not ahead: a tile graph is not always as wide as the GPU, and where it was narrow
-little was spawned, which says nothing about how fast the queue would be worked off.
+`tileprof.analysis.simulate.spawning`) with a list in place of a thread's items: spawn where ``spawn_ns + fetch_ns +
+tiles ahead in the queue / throughput + own time < time of the worker's list + own time inline``, the throughput being
+that of spawned tiles so far. Other than there, tiles for which a worker is free are not ahead: a tile graph is not
+always as wide as the GPU, and where it was narrow little was spawned, which says nothing about how fast the queue would
+be worked off.
 
 The tests hold it to the same in plain Python.
 """
@@ -69,7 +72,9 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
 
 
 _EVENTS, _QUEUE, _FREE, _WAITING, _RUNNING, _ENDED = range(6)
-"""Counters: events, tiles in the queue, free workers, tiles spawned and not begun, spawned tiles that run and that have ended."""
+"""Counters: events, tiles in the queue, free workers, tiles spawned and not begun, spawned tiles that run and that have
+ended.
+"""
 _BUSY, _SINCE = range(2)
 """Times: in which some spawned tile ran, since when one does."""
 
@@ -103,7 +108,9 @@ class _State(NamedTuple):
 
 @without_allocation
 def _loop(p: Problem, s: Successors, o: Inlining, z: _State) -> None:
-    """Events: tile t ends (t), spawned tile t arrives (tiles + t). All of an instant happen before free workers take tiles."""
+    """Events: tile t ends (t), spawned tile t arrives (tiles + t). All of an instant happen before free workers take
+    tiles.
+    """
     tiles = p.tile_base[-1]
     now = 0.0
     for t in range(tiles):

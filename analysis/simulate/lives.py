@@ -6,12 +6,14 @@
 | ``co-residency-scaled`` | the longer, the fuller its SM: ``1 + sensitivity * fill``, from what the fill was when it was recorded |
 | ``shared-roofline`` | at least what the trace says; all tiles slow down together while those that work ask for more DRAM bandwidth or arithmetic than the GPU sustains |
 
-What a tile does before it first waits is done by the same rules; what it could do between its first and its last wait is done at
-rate 1 and puts no load on others. While it waits, a signal on its way to it included, nothing is done, and others feel nothing of it.
+What a tile does before it first waits is done by the same rules; what it could do between its first and its last wait
+is done at rate 1 and puts no load on others. While it waits, a signal on its way to it included, nothing is done, and
+others feel nothing of it.
 
-Which bounds hold: with ``recorded`` those that follow from lives (area, both paths, head and tail); nothing keeps such a run from moving
-more bytes than the DRAM can, so the roofline's do not. With ``co-residency-scaled`` the same, from the shortest lives that the model allows
-(`LifeModel.shortest`). With ``shared-roofline`` lives are never shorter than recorded, so all that hold for ``recorded`` do.
+Which bounds hold: with ``recorded`` those that follow from lives (area, both paths, head and tail); nothing keeps such
+a run from moving more bytes than the DRAM can, so the roofline's do not. With ``co-residency-scaled`` the same, from
+the shortest lives that the model allows (`LifeModel.shortest`). With ``shared-roofline`` lives are never shorter than
+recorded, so all that hold for ``recorded`` do.
 """
 
 from __future__ import annotations
@@ -79,19 +81,22 @@ class Recorded(_AsRecorded):
 class CoResidencyScaled(_AsRecorded):
     """A block's life grows linearly with how full its SM is: ``life = work * (1 + sensitivity * fill)``.
 
-    ``fill`` is the sum over the SM's blocks of the share that each takes up (one over the resident blocks of its launch, by the occupancy
-    calculator or as recorded), 1 on a full SM. Work follows from the recorded life and the fill when the launch ran alone: as many
-    blocks on each SM as the launch has, at most the resident ones. Linear interference by occupancy is assumed: SMs share issue slots, caches and
-    ports in a way that no single number describes.
+    ``fill`` is the sum over the SM's blocks of the share that each takes up (one over the resident blocks of its
+    launch, by the occupancy calculator or as recorded), 1 on a full SM. Work follows from the recorded life and the
+    fill when the launch ran alone: as many blocks on each SM as the launch has, at most the resident ones. Linear
+    interference by occupancy is assumed: SMs share issue slots, caches and ports in a way that no single number
+    describes.
 
-    ``sensitivity``, how much longer a block lives on a full SM than on an empty one, was measured for one kernel alone: two launches of an fp32 GEMM on an H200
-    (``tests/golden/gemm_fp32.tileprof``), whose blocks share an SM in pairs but for 8 of 256; those in pairs, at 1/6 of a full SM instead
-    of 1/12, live 2.0% and 1.3% longer, so 0.24 and 0.15. Kernels that saturate an SM have a higher one.
+    ``sensitivity``, how much longer a block lives on a full SM than on an empty one, was measured for one kernel alone:
+    two launches of an fp32 GEMM on an H200 (``tests/golden/gemm_fp32.tileprof``), whose blocks share an SM in pairs but
+    for 8 of 256; those in pairs, at 1/6 of a full SM instead of 1/12, live 2.0% and 1.3% longer, so 0.24 and 0.15.
+    Kernels that saturate an SM have a higher one.
     """
 
     name: ClassVar[str] = "co-residency-scaled"
     says: ClassVar[str] = (
-        "Tiles live longer on fuller SMs, in proportion to the blocks there (sensitivity measured for one GEMM on an H200)."
+        "Tiles live longer on fuller SMs, in proportion to the blocks there (sensitivity measured for one GEMM on "
+        "an H200)."
     )
 
     sensitivity: float = option(0.2, "how much longer a block lives on a full SM than on an empty one", most=10.0)
@@ -110,18 +115,21 @@ class CoResidencyScaled(_AsRecorded):
 
 @dataclass(frozen=True)
 class SharedRoofline(_AsRecorded):
-    """Tiles that work at a time share what the GPU sustains of DRAM bandwidth and of arithmetic (processor sharing over a roofline; Williams, Waterman and
-    Patterson, "Roofline: An Insightful Visual Performance Model", 2009, for the two resources).
+    """Tiles that work at a time share what the GPU sustains of DRAM bandwidth and of arithmetic (processor sharing over
+    a roofline; Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", 2009, for the two
+    resources).
 
-    At rate 1 a tile asks for its launch's distinct bytes and FLOPs, over the sum of its tiles' lives. While all tiles together ask
-    for more than there is of a resource, those that use it slow down in the same proportion; nobody is ever faster than recorded. A
-    launch alone asks for no more than all there is: it runs as recorded. Every distinct byte of a launch is taken to cross
-    DRAM, as the model recorder takes it: what an earlier launch has just left in L2 counts as too much. Sustained rates are the device's.
+    At rate 1 a tile asks for its launch's distinct bytes and FLOPs, over the sum of its tiles' lives. While all tiles
+    together ask for more than there is of a resource, those that use it slow down in the same proportion; nobody is
+    ever faster than recorded. A launch alone asks for no more than all there is: it runs as recorded. Every distinct
+    byte of a launch is taken to cross DRAM, as the model recorder takes it: what an earlier launch has just left in L2
+    counts as too much. Sustained rates are the device's.
     """
 
     name: ClassVar[str] = "shared-roofline"
     says: ClassVar[str] = (
-        "Tiles are slower than recorded while those that run together ask for more DRAM bandwidth or arithmetic than the GPU sustains."
+        "Tiles are slower than recorded while those that run together ask for more DRAM bandwidth or arithmetic than "
+        "the GPU sustains."
     )
 
     def shared(self, trace: Recording, machine: Machine, lives: Durations) -> tuple[Durations, Sharing]:
@@ -140,7 +148,9 @@ RECORDED: LifeModel = MODELS["recorded"]
 
 
 def life_model(text: str) -> LifeModel:
-    """The model that ``name`` or ``name:key=value,…`` asks for. Raises UserError for an unknown one, with a close match."""
+    """The model that ``name`` or ``name:key=value,…`` asks for. Raises UserError for an unknown one, with a close
+    match.
+    """
     name, options = key_values(text, "durations")
     if name not in MODELS:
         raise UserError(f"there are no durations {name!r}{close(name, MODELS)}; there are {', '.join(MODELS)}")

@@ -1,4 +1,6 @@
-"""Queues that the hardware cannot all watch: which are mapped, and when that changes; see `tileprof.analysis.simulate.plan`."""
+"""Queues that the hardware cannot all watch: which are mapped, and when that changes; see
+`tileprof.analysis.simulate.plan`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ class Mapping(NamedTuple):
 
 
 _MAPPED, _PARKED, _BUSY, _DONE, _AT = range(5)
-"""Whether a queue is mapped; the launch that could start if it were (-1 for none); launches under way; launches that have ended; where its
-launches begin."""
+"""Whether a queue is mapped; the launch that could start if it were (-1 for none); launches under way; launches that
+have ended; where its launches begin.
+"""
 
 _IN, _OUT, _IDLE, _SWAPS = range(4)
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def range_hazards(trace: Recording, launches: list[int], window: int) -> list[dict[int, set[str]]]:
     """By place in ``launches``: earlier places of the last ``window``, each with the hazards of overlapping ranges.
 
-    A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand; ranges of
-    recycled memory count, since they are compared by address.
+    A range is all that lies between the first and the last byte that a launch reads, or writes, through one operand;
+    ranges of recycled memory count, since they are compared by address.
     """
     low, high, written, at = _segments(trace, launches)
     found: list[dict[int, set[str]]] = []

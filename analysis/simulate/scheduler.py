@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 class Program:
     """What a scheduler may look at: launches and which of them depend on which, not single tiles.
 
-    ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to 1, the
-    least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are last touched (the most; 1 where
-    unknown). ``recycled[c]`` holds launches that c depends on through recycled memory alone.
-    ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and ``fan_in[c]`` count
-    the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the operands of c. ``overlaps(window)``
-    gives hazards as ``hazards`` does, found by comparing address ranges with those of the last ``window`` launches.
+    ``parents[c]`` maps each launch that c depends on to when in the work of c's tiles its bytes are first needed (0 to
+    1, the least over all tiles; 0 where unknown), ``written[c]`` to when in the work of that launch's tiles they are
+    last touched (the most; 1 where unknown). ``recycled[c]`` holds launches that c depends on through recycled memory
+    alone. ``hazards[c]`` maps each launch that c depends on (recycled memory included) to its hazards; ``edges[c]`` and
+    ``fan_in[c]`` count the dependencies of c's tiles on tiles, in sum and of the tile with most; ``segments[c]`` the
+    operands of c. ``overlaps(window)`` gives hazards as ``hazards`` does, found by comparing address ranges with those
+    of the last ``window`` launches.
     """
 
     launches: pd.DataFrame
@@ -155,8 +156,8 @@ class RunsAlone(Protocol):
 
 
 class Scheduler(Protocol):
-    """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of recycled
-    memory (its own memory plan), so tiles do not wait for those.
+    """A frozen dataclass of options. ``name`` as on the command line; ``renames``: it frees itself of hazards of
+    recycled memory (its own memory plan), so tiles do not wait for those.
     """
 
     name: ClassVar[str]
@@ -216,8 +217,8 @@ MOST_COUNTED: Final = 1_000_000
 def option(
     default: float | None, meaning: str, *, least: float = 0.0, most: float | None = None, whole: bool | None = None
 ) -> Any:
-    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole default. Limits are
-    `LONGEST_NS` or `MOST_COUNTED` unless given.
+    """A field of a scheduler: None means that the device's figure is used; whole numbers are those with a whole
+    default. Limits are `LONGEST_NS` or `MOST_COUNTED` unless given.
     """
     whole = isinstance(default, int) if whole is None else whole
     most = (MOST_COUNTED if whole else LONGEST_NS) if most is None else most
@@ -256,7 +257,9 @@ def key_values(text: str, kind: str = "scheduler") -> tuple[str, dict[str, str]]
 
 
 def plain_key(who: str, key: str, text: str, known: Iterable[str]) -> tuple[str, str]:
-    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for ``gap=2``."""
+    """``gap=2us`` as ``gap_ns=2000.0``; what has its unit in its name already is as it was. Raises UserError for
+    ``gap=2``.
+    """
     if key in known or f"{key}_ns" not in known:
         return key, text
     number = text.rstrip("nums")

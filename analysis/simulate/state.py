@@ -31,8 +31,8 @@ class Room(NamedTuple):
     def of_one_kernel(self) -> Room:
         """The room where all launches are tasks of one persistent kernel.
 
-        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of the launch
-        of which fewest reside, in clusters as large as the largest.
+        A kernel has one configuration. Its workers are taken to be as large as the largest tile: as few per SM as of
+        the launch of which fewest reside, in clusters as large as the largest.
         """
         if not len(self.demand):
             return self
@@ -43,9 +43,9 @@ class Room(NamedTuple):
 
 class Outcome(NamedTuple):
     """``[tiles]`` begin, end (ns; infinite where never) and SM of the first block (-1 where never); ``open_ns``
-    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the queues mapped;
-    time that tiles worked, summed, where tiles share something (else 0); time that launches waited for the host or the launcher,
-    summed.
+    ``[launches]``; how many tiles ended; time that servers worked; tiles that no buffer could note; changes of the
+    queues mapped; time that tiles worked, summed, where tiles share something (else 0); time that launches waited for
+    the host or the launcher, summed.
     """
 
     begin_ns: F64
@@ -61,7 +61,9 @@ class Outcome(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change them."""
+    """Everything that changes; scalars live in ``n`` (by the constants below) so that compiled functions can change
+    them.
+    """
 
     n: I64
     begin: F64
@@ -146,7 +148,9 @@ SCALARS = 19
 
 
 def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -> State:
-    """The state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the engine's compile time."""
+    """The state in which nothing has happened. Plain NumPy: as a compiled function it took a quarter of the engine's
+    compile time.
+    """
     launches, tiles = len(p.launch), int(p.tile_base[-1])
     parents, waits = _counters(p, s)
     count = np.diff(p.tile_base)

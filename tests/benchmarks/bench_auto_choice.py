@@ -1,4 +1,5 @@
-"""What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the model, the time by measurement.
+"""What ``--scheduler auto`` would have gained and lost on the chains that were measured on an H200: its choice by the
+model, the time by measurement.
 
 python tests/benchmarks/bench_auto_choice.py     no GPU; the rows are those of ``tests/gpu/results/runtime.json``
 """
@@ -18,7 +19,9 @@ H200 = (9, 0), 132
 
 
 def outcomes():
-    """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was measured on."""
+    """(chain, scheduler, measured stream order over measured choice) of every chain that the persistent kernel was
+    measured on.
+    """
     measured = by_chain(json.loads(RESULTS.read_text())["rows"])
     for case in cases():
         rows = measured.get(case.name, {})
@@ -51,10 +54,12 @@ def main():
         if name.endswith(("batch 1", "batch 4", "batch 8"))
     ]
     print(
-        f"predicted gains within 5 points: {within} of {len(misses)}; {sum(map(abs, misses)) / len(misses):.1f} off in the mean"
+        f"predicted gains within 5 points: {within} of {len(misses)}; {sum(map(abs, misses)) / len(misses):.1f} off in "
+        "the mean"
     )
     print(
-        f"convolutions at batch 1 to 8 at least 1.5x PyTorch: {sum(ratio >= 1.5 for ratio in small)} of {len(small)}; {mean(small):.2f}x in the mean"
+        f"convolutions at batch 1 to 8 at least 1.5x PyTorch: {sum(ratio >= 1.5 for ratio in small)} of {len(small)}; "
+        f"{mean(small):.2f}x in the mean"
     )
 
 

@@ -1,10 +1,12 @@
-"""Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over recorded programs.
+"""Mutants of policies that the verifier must object to: over random graphs, of what residency relies on, and over
+recorded programs.
 
     python tests/benchmarks/bench_mutants.py KIND FIRST SLICES [FILE]
 
-KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its counts are
-appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was stopped. Slices that FILE has
-are not run again. Without KIND: `RESULTS` is made anew from FILE, which ``docs/verify.md`` is held to by a test.
+KIND is ``random``, ``residency`` or ``programs``. A slice is `MUTANTS` mutants drawn from a seed, its number; its
+counts are appended to FILE as one line of JSON as soon as it has ended, so that a run goes on where another was
+stopped. Slices that FILE has are not run again. Without KIND: `RESULTS` is made anew from FILE, which
+``docs/verify.md`` is held to by a test.
 """
 
 import json
@@ -38,7 +40,9 @@ MUTANTS = 1000
 """In a slice."""
 OF_A_POLICY = 90
 SYNTHESISED = 0.03
-"""Share of residency's policies that are not exact ones; making them takes most of the time of the tests, which have more."""
+"""Share of residency's policies that are not exact ones; making them takes most of the time of the tests, which have
+more.
+"""
 
 PROGRAMS = ("gpt2", "bert", "resnet38", "vgg19")
 MOST_TILES = 200

@@ -1,4 +1,4 @@
-"""What tests of the CUDA recorder (test_gpu_*.py) need; without a GPU or the tools they are skipped, with the reason."""
+"""What tests of the CUDA recorder (test_gpu_*.py) need. Without a GPU or the tools, the tests are skipped."""
 
 import subprocess
 import sys

@@ -1,6 +1,7 @@
 """Times of stacks of transformer blocks in one launch, stage by stage.
 
-python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps], or whole:MODEL for a model behind torch.compile and its kernels.
+python encoder_probe.py CASE...; a case is MODEL[:cluster=2][:width=96][:splits=2][:layers=12][:stamps], or whole:MODEL
+for a model behind torch.compile and its kernels.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def replayed(graph: torch.cuda.CUDAGraph) -> tuple[float, float]:
 
 
 def stages_of(launcher: Launcher) -> None:
-    """What the last run's stages took: their tasks' medians, and how much later than the stage before each ended, both of the layers but the first and the last."""
+    """What the last run's stages took: their tasks' medians, and how much later than the stage before each ended, both
+    of the layers but the first and the last.
+    """
     plan = launcher.plan
     dealt = [number for block in plan.blocks for number in block]
     stamps = launcher.stamps.cpu().double()
@@ -128,7 +131,8 @@ def one(case: str) -> str:
     same = all(torch.equal(launcher(given)[0], out) for _ in range(20))
     median, least = timed(launcher, given)
     tasks = max(map(len, plan.blocks))
-    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, at most {tasks} tasks, error {error:.1e}, same bits {same}"
+    line = f"{case:36} {median:7.1f} us (least {least:.1f}), {len(plan.blocks)} blocks, width {plan.width}, "
+    line += f"at most {tasks} tasks, error {error:.1e}, same bits {same}"
     say(line)
     if "stamps" in chosen:
         stamped = Launcher(plan, torch.device("cuda"), Options(stamps=True))

@@ -1,5 +1,5 @@
-// Copies in CUDA graphs: of bytes in rows, of CUDA arrays, to memory of the host that is not pinned, and inside a graph in a graph.
-// Each graph is launched once, and its line printed before.
+// Copies in CUDA graphs: of bytes in rows, of CUDA arrays, to memory of the host that is not pinned, and inside a graph
+// in a graph. Each graph is launched once, and its line printed before.
 #include <cuda_runtime.h>
 #include <stdio.h>
 
@@ -18,18 +18,18 @@ int launch(cudaGraph_t graph, cudaStream_t stream, const char* what) {
     return 0;
 }
 
-#define CAPTURED(what, call)                                            \
-    do {                                                                \
+#define CAPTURED(what, call)                                             \
+    do {                                                                 \
         OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal)); \
-        OK(call);                                                       \
-        OK(cudaStreamEndCapture(stream, &graph));                       \
-        if (launch(graph, stream, what)) return 1;                      \
+        OK(call);                                                        \
+        OK(cudaStreamEndCapture(stream, &graph));                        \
+        if (launch(graph, stream, what)) return 1;                       \
     } while (0)
-#define NODE(what, copy)                                            \
-    do {                                                            \
-        OK(cudaGraphCreate(&graph, 0));                             \
+#define NODE(what, copy)                                             \
+    do {                                                             \
+        OK(cudaGraphCreate(&graph, 0));                              \
         OK(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy)); \
-        if (launch(graph, stream, what)) return 1;                  \
+        if (launch(graph, stream, what)) return 1;                   \
     } while (0)
 
 int main() {
@@ -58,11 +58,14 @@ int main() {
     cudaGraphNode_t node;
 
     CAPTURED("bytes: row", cudaMemcpyAsync(to, from, 4096, cudaMemcpyDeviceToDevice, stream));
-    CAPTURED("bytes: rows", cudaMemcpy2DAsync(to, 2 * ROW, from, 4 * ROW, ROW, HEIGHT, cudaMemcpyDeviceToDevice, stream));
+    CAPTURED("bytes: rows",
+             cudaMemcpy2DAsync(to, 2 * ROW, from, 4 * ROW, ROW, HEIGHT, cudaMemcpyDeviceToDevice, stream));
     CAPTURED("bytes: rows of rows", cudaMemcpy3DAsync(&rows, stream));
     NODE("bytes: node of rows of rows", rows);
-    CAPTURED("unsaid: from array", cudaMemcpy2DFromArrayAsync(to, ROW, flat, 0, 0, ROW, HEIGHT, cudaMemcpyDeviceToDevice, stream));
-    CAPTURED("unsaid: to array", cudaMemcpy2DToArrayAsync(flat, 0, 0, host, ROW, ROW, HEIGHT, cudaMemcpyHostToDevice, stream));
+    CAPTURED("unsaid: from array",
+             cudaMemcpy2DFromArrayAsync(to, ROW, flat, 0, 0, ROW, HEIGHT, cudaMemcpyDeviceToDevice, stream));
+    CAPTURED("unsaid: to array",
+             cudaMemcpy2DToArrayAsync(flat, 0, 0, host, ROW, ROW, HEIGHT, cudaMemcpyHostToDevice, stream));
     CAPTURED("unsaid: from deep array", cudaMemcpy3DAsync(&out_of_array, stream));
     CAPTURED("unsaid: between arrays", cudaMemcpy3DAsync(&between, stream));
     NODE("unsaid: node from deep array", out_of_array);

@@ -1,17 +1,22 @@
-// The experiment of halo_race.cu without cuSync: the stand-in synchronises, and policy.h says what is awaited. Build it twice:
+// The experiment of halo_race.cu without cuSync: the stand-in synchronises, and policy.h says what is awaited. Build it
+// twice:
 //
-//   tileprof export tests/gpu/halo_race.dep --format cusync --several-waits -o build/halo/with       # the halo, from the geometry
-//   tileprof export tests/gpu/halo_omitted.dep --format cusync -o build/halo/without                 # the tile's own row of tiles only
-//   nvcc -std=c++17 -arch=sm_90 -I build/halo/with -I tests/data/cusync_stand_in tests/gpu/halo_alone.cu -o build/halo/with/alone
+//   # with the halo, from the geometry; without it: the tile's own row of tiles only
+//   tileprof export tests/gpu/halo_race.dep --format cusync --several-waits -o build/halo/with
+//   tileprof export tests/gpu/halo_omitted.dep --format cusync -o build/halo/without
+//   nvcc -std=c++17 -arch=sm_90 -I build/halo/with -I tests/data/cusync_stand_in \
+//     tests/gpu/halo_alone.cu -o build/halo/with/alone
 //
-// The second is what cuSync's Conv2DTileSync, RowSync and TileSync wait for (`tileprof/policy/synthesis/cusync_kinds.py`). Prints a line a delay: rounds,
-// rounds with a wrong result, wrong pixels; exits with 1 if there was one.
+// The second is what cuSync's Conv2DTileSync, RowSync and TileSync wait for
+// (`tileprof/policy/synthesis/cusync_kinds.py`). Prints a line a delay: rounds, rounds with a wrong result, wrong
+// pixels; exits with 1 if there was one.
 
 #include "halo_race.cuh"
 
 int main(int, char** arguments) {
-  const Images images = made();
-  int wrong = 0;
-  for (long long late_ns : {0LL, 1000LL, 10000LL, 100000LL, 1000000LL}) wrong += as_written(arguments[0], late_ns, images);
-  return wrong == 0 ? 0 : 1;
+    const Images images = made();
+    int wrong = 0;
+    for (long long late_ns : {0LL, 1000LL, 10000LL, 100000LL, 1000000LL})
+        wrong += as_written(arguments[0], late_ns, images);
+    return wrong == 0 ? 0 : 1;
 }

@@ -1,8 +1,8 @@
 """Exported headers of recorded pairs, built against cuSync and against the bundled runtime: both print the same.
 
 ``python tests/gpu/headers_of_pairs.py OUT TRACE [TRACE ...]`` takes pairs in the order of the report, in turn from
-every trace, until there are `PAIRS`; without traces the headers are those in OUT. CUSYNC_PATH names a checkout of cuSync.
-Without a GPU it only compiles.
+every trace, until there are `PAIRS`; without traces the headers are those in OUT. CUSYNC_PATH names a checkout of
+cuSync. Without a GPU it only compiles.
 """
 
 import os

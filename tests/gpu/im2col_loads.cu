@@ -1,6 +1,6 @@
-// Loads in im2col mode whose reads are known: every element of the tensor holds its number plus one, what a load fetched is
-// copied out of shared memory, and so tells itself what was read. Prints, a line a load, "reads CASE BLOCK BASE NUMBERS..."
-// for test_gpu_im2col.py, and "map CASE WORDS..." with what the driver encoded.
+// Loads in im2col mode whose reads are known: every element of the tensor holds its number plus one, what a load
+// fetched is copied out of shared memory, and so tells itself what was read. Prints, a line a load, "reads CASE BLOCK
+// BASE NUMBERS..." for test_gpu_im2col.py, and "map CASE WORDS..." with what the driver encoded.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -32,23 +32,25 @@ template <int kDims>
 __device__ void load(const CUtensorMap* map, void* to, uint64_t* barrier, const Load& l) {
     if constexpr (kDims == 3)
         asm volatile(
-            "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5}], [%2], {%6};" ::"r"(
-                shared_address(to)),
+            "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%3,%4,%5}], [%2], {%6};" ::"r"(shared_address(to)),
             "l"(map), "r"(shared_address(barrier)), "r"(l.at[0]), "r"(l.at[1]), "r"(l.at[2]), "h"(l.offset[0])
             : "memory");
     if constexpr (kDims == 4)
         asm volatile(
-            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6}], [%2], "
+            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%3,%4,%5,%6}], [%2], "
             "{%7,%8};" ::"r"(shared_address(to)),
-            "l"(map), "r"(shared_address(barrier)), "r"(l.at[0]), "r"(l.at[1]), "r"(l.at[2]), "r"(l.at[3]), "h"(l.offset[0]),
-            "h"(l.offset[1])
+            "l"(map), "r"(shared_address(barrier)), "r"(l.at[0]), "r"(l.at[1]), "r"(l.at[2]), "r"(l.at[3]),
+            "h"(l.offset[0]), "h"(l.offset[1])
             : "memory");
     if constexpr (kDims == 5)
         asm volatile(
-            "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6,%7}], [%2], "
+            "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+            "[%0], [%1, {%3,%4,%5,%6,%7}], [%2], "
             "{%8,%9,%10};" ::"r"(shared_address(to)),
-            "l"(map), "r"(shared_address(barrier)), "r"(l.at[0]), "r"(l.at[1]), "r"(l.at[2]), "r"(l.at[3]), "r"(l.at[4]),
-            "h"(l.offset[0]), "h"(l.offset[1]), "h"(l.offset[2])
+            "l"(map), "r"(shared_address(barrier)), "r"(l.at[0]), "r"(l.at[1]), "r"(l.at[2]), "r"(l.at[3]),
+            "r"(l.at[4]), "h"(l.offset[0]), "h"(l.offset[1]), "h"(l.offset[2])
             : "memory");
 }
 
@@ -59,7 +61,9 @@ __global__ void load_pixels(const __grid_constant__ CUtensorMap map, const Load*
     if (threadIdx.x == 0) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
         asm volatile("fence.mbarrier_init.release.cluster;");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+                     "r"(bytes)
+                     : "memory");
         load<kDims>(&map, stage, &barrier, loads[blockIdx.x]);
         asm volatile(
             "{.reg .pred p;\n"
@@ -94,9 +98,10 @@ constexpr Case kCases[] = {
 };
 
 static CUtensorMap encode(const Case& c, void* base) {
-    using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                                const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    using Encode =
+        CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                     const int*, const int*, cuuint32_t, cuuint32_t, const cuuint32_t*, CUtensorMapInterleave,
+                     CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
     CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeIm2col", &function, 12000, cudaEnableDefault, &found));
@@ -105,14 +110,15 @@ static CUtensorMap encode(const Case& c, void* base) {
     for (int d = 0; d + 1 < c.dims; ++d) strides[d] = run *= c.sizes[d];
     cuuint32_t steps[5] = {1, 1, 1, 1, 1};
     for (int d = 0; d < c.dims - 2; ++d) steps[1 + d] = c.steps[d];
-    CHECK(reinterpret_cast<Encode>(function)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, c.dims, base, c.sizes, strides, c.lower,
-                                             c.upper, c.channels, c.pixels, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                             CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
-                                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+    CHECK(reinterpret_cast<Encode>(function)(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, c.dims, base, c.sizes, strides,
+                                             c.lower, c.upper, c.channels, c.pixels, steps,
+                                             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
     return map;
 }
 
-// Loads as a convolution makes them: runs of pixels through all bounding boxes, each with some tap, in slices of channels.
+// Loads as a convolution makes them: runs of pixels through all bounding boxes, each with some tap, in slices of
+// channels.
 static std::vector<Load> loads_of(const Case& c) {
     int spatial = c.dims - 2, positions[3] = {1, 1, 1}, all = static_cast<int>(c.sizes[c.dims - 1]);
     for (int d = 0; d < spatial; ++d) {

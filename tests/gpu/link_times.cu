@@ -1,4 +1,5 @@
-// What a GPU block's word to a thread of the CPU and its answer cost, over page-locked memory: the constants of the co-pilot's simulation.
+// What a GPU block's word to a thread of the CPU and its answer cost, over page-locked memory: the constants of the
+// co-pilot's simulation.
 //
 //     nvcc -O2 -std=c++17 -arch=sm_90 link_times.cu -o link_times && ./link_times
 #include <algorithm>
@@ -12,9 +13,9 @@
 
 using u64 = unsigned long long;
 
-#define CHECK(call)                                                                                  \
-    do {                                                                                             \
-        const cudaError_t error = call;                                                              \
+#define CHECK(call)                                                                                   \
+    do {                                                                                              \
+        const cudaError_t error = call;                                                               \
         if (error != cudaSuccess) std::printf("%s: %s\n", #call, cudaGetErrorString(error)), exit(1); \
     } while (false)
 
@@ -31,7 +32,9 @@ __device__ u64 load(const u64* from) {
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-__device__ void store(u64* to, u64 value) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory"); }
+__device__ void store(u64* to, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
 
 // Each block: says round, waits for the answer. Times of all rounds and blocks; 0 where none came in time.
 __global__ void ask(u64* ring, u64* answers, unsigned* place, int blocks, u64* times, u64* dirty, bool writes) {
@@ -72,7 +75,8 @@ int main() {
     std::memset(answers, 0, MOST * 128);
     read_and_write<<<1, 1>>>(answers, times);
     CHECK(cudaMemcpy(host, times, 16, cudaMemcpyDeviceToHost));
-    std::printf("read of a word %.0f ns, release of a word %.0f ns (at %.2f GHz)\n", host[0] * 1e6 / khz, host[1] * 1e6 / khz, khz / 1e6);
+    std::printf("read of a word %.0f ns, release of a word %.0f ns (at %.2f GHz)\n", host[0] * 1e6 / khz,
+                host[1] * 1e6 / khz, khz / 1e6);
     for (const int blocks : {1, 8, 32, 132})
         for (const bool writes : {false, true}) {
             std::memset(ring, 0, 4096 * 8);
@@ -94,7 +98,8 @@ int main() {
             const auto begin = std::chrono::steady_clock::now();
             ask<<<blocks, 1>>>(ring, answers, place, blocks, times, dirty, writes);
             CHECK(cudaDeviceSynchronize());
-            busy = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
+            busy =
+                std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin).count();
             leaving = true;
             pilot.join();
             std::vector<u64> all(size_t(MOST) * ROUNDS), used;
@@ -107,9 +112,11 @@ int main() {
                 continue;
             }
             std::sort(used.begin(), used.end());
-            std::printf("%3d blocks%s: round trip p10 %.0f, median %.0f, p90 %.0f ns; %.2f M decisions/s; %zu of %d rounds\n", blocks, writes ? ", writing" : "",
-                        used[used.size() / 10] * 1e6 / khz, used[used.size() / 2] * 1e6 / khz, used[used.size() * 9 / 10] * 1e6 / khz, decisions * 1e3 / busy, used.size(),
-                        blocks * (ROUNDS - WARM));
+            std::printf(
+                "%3d blocks%s: round trip p10 %.0f, median %.0f, p90 %.0f ns; %.2f M decisions/s; %zu of %d rounds\n",
+                blocks, writes ? ", writing" : "", used[used.size() / 10] * 1e6 / khz,
+                used[used.size() / 2] * 1e6 / khz, used[used.size() * 9 / 10] * 1e6 / khz, decisions * 1e3 / busy,
+                used.size(), blocks * (ROUNDS - WARM));
             std::fflush(stdout);
         }
 }

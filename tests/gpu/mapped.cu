@@ -1,6 +1,6 @@
-// One physical memory at several addresses: written at one and read at the other, moved to a third, imported again, as a ring
-// whose begin follows its end, and while access was revoked; and its handle given to other memory. The program prints what it
-// saw of handles, and "right" when its results are.
+// One physical memory at several addresses: written at one and read at the other, moved to a third, imported again, as
+// a ring whose begin follows its end, and while access was revoked; and its handle given to other memory. The program
+// prints what it saw of handles, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -53,7 +53,8 @@ int main() {
     CUmemGenericAllocationHandle memory, other, again;
     OK(DRIVER(cuMemCreate)(&memory, bytes, &where, 0));
     CUdeviceptr first, second, third, fourth;
-    for (CUdeviceptr* place : {&first, &second, &third, &fourth}) OK(DRIVER(cuMemAddressReserve)(place, bytes, 0, 0, 0));
+    for (CUdeviceptr* place : {&first, &second, &third, &fourth})
+        OK(DRIVER(cuMemAddressReserve)(place, bytes, 0, 0, 0));
     int* out;
     OK(cudaMalloc(&out, N * sizeof(int)));
 
@@ -84,7 +85,8 @@ int main() {
 
     written<<<N / 128, 128>>>(reinterpret_cast<int*>(third), 13);
     OK(cudaDeviceSynchronize());
-    if (allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_NONE) || allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) return 1;
+    if (allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_NONE) || allow(second, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE))
+        return 1;
     if (doubles(second, out, 13)) return 1;
     OK(cudaDeviceSynchronize());
     for (CUdeviceptr place : {second, third, fourth}) OK(DRIVER(cuMemUnmap)(place, bytes));

@@ -1,9 +1,11 @@
 """Programs of `tileprof.examples` under ACS on a GPU: in stream order, over several streams, as graphs, and checked.
 
-    python tests/gpu/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,thread,graph,check] [--steps N] [--budget S]
+    python tests/gpu/measure_acs.py OUT.json [--programs NAME,…] [--modes plain,streams,thread,graph,check]
+        [--steps N] [--budget S]
 
-Tables are recorded first, all programs side by side; what is timed runs alone. A row a program and mode, with the time of a step
-as the program itself says it, whether it printed the same line as in stream order, and what the library counted.
+Tables are recorded first, all programs side by side; what is timed runs alone. A row a program and mode, with the time
+of a step as the program itself says it, whether it printed the same line as in stream order, and what the library
+counted.
 """
 
 from __future__ import annotations

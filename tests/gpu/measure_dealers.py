@@ -1,4 +1,5 @@
-"""On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under delays, and how long each takes.
+"""On a GPU: static lists, the queue on the GPU and the co-pilot on the CPU under one persistent kernel: right under
+delays, and how long each takes.
 
 python tests/gpu/measure_dealers.py OUT.json [--compile]     --compile: only build the kernels, without a GPU
 """

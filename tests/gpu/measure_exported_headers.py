@@ -1,9 +1,10 @@
-"""What cuSync's optimisations are worth under the bundled runtime: ``python tests/gpu/measure_exported_headers.py OUT.json``,
-and ``… --table OUT.json`` for the table of docs/exported-headers.md.
+"""What cuSync's optimisations are worth under the bundled runtime: ``python tests/gpu/measure_exported_headers.py
+OUT.json``, and ``… --table OUT.json`` for the table of docs/exported-headers.md.
 
-The two programs of tileprof/examples/cuda at the sizes of cuSync's evaluation (Jangda et al., CGO 2024, tables IV and V): GPT-3's MLP
-divided over eight GPUs, and pairs of ResNet's 3 x 3 convolutions. Each schedule is checked bit by bit under random delays. The kernels are plain
-(64 x 64 tiles, wmma, no asynchronous copies): what is measured is schedules beside each other, not products beside cuBLAS.
+The two programs of tileprof/examples/cuda at the sizes of cuSync's evaluation (Jangda et al., CGO 2024, tables IV and
+V): GPT-3's MLP divided over eight GPUs, and pairs of ResNet's 3 x 3 convolutions. Each schedule is checked bit by bit
+under random delays. The kernels are plain (64 x 64 tiles, wmma, no asynchronous copies): what is measured is schedules
+beside each other, not products beside cuBLAS.
 """
 
 import datetime as dt

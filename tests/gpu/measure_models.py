@@ -3,9 +3,12 @@
     python measure_models.py OUT.json [--only NAME ...] [--held-out | --everything] [--budget S] [--autotune]
     python measure_models.py --table OUT.json [--merge MORE.json ...]
 
-Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while the others stand still, the races of the backend included.
-A row holds medians, least and greatest of 30 replays in microseconds (the variants of a model take turns, and what a call updates is put back between replays), errors against
-float32 as norms, peak memory of a call, seconds to compile (many at once; `measure_starts.py` measures that), and what the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that says why.
+Every model is compiled in a process of its own, all of them at once; then they are measured one after the other while
+the others stand still, the races of the backend included. A row holds medians, least and greatest of 30 replays in
+microseconds (the variants of a model take turns, and what a call updates is put back between replays), errors against
+float32 as norms, peak memory of a call, seconds to compile (many at once; `measure_starts.py` measures that), and what
+the backend logged. Rows of an existing OUT.json stay, unless they are measured again. A model that fails is a row that
+says why.
 """
 
 from __future__ import annotations
@@ -271,7 +274,8 @@ class Worked:
         return torch.compile(model, backend="tileprof")
 
     def peak(self, model: Any) -> float:
-        """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a program keeps and what it needs meanwhile.
+        """Most megabytes of PyTorch's allocator in a call that is not the first: weights, caches, copies, what a
+        program keeps and what it needs meanwhile.
 
         Variants before the last have kept nothing of their own; copies of what a call changes are not counted.
         """

@@ -1,10 +1,11 @@
 """What recording costs, as ratios of the plain run's GPU time: ``python measure_overhead.py RESULT.json``.
 
-Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it); blocks; floor
-(every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one process that runs
-all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the program. Between them
-a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is exact. What matters most
-comes first, and RESULT.json is written after each number: a run that is ended early says what it lacks.
+Modes: plain; accesses; and ``compute-sanitizer --tool memcheck`` where it is found (the wheel of the API holds it);
+blocks; floor (every instruction calls back and the callbacks do nothing: what the patching itself costs). Each is one
+process that runs all programs. GPU time is the median of the last four of seven repetitions, by CUDA events inside the
+program. Between them a whole recording of GPT-2 medium: seconds, size of the trace, and how much of what it writes is
+exact. What matters most comes first, and RESULT.json is written after each number: a run that is ended early says what
+it lacks.
 """
 
 import datetime as dt
@@ -198,7 +199,8 @@ def main(out):
         check=False,
     ).stdout.strip()
     result = {
-        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) in each mode, one process a mode; one whole recording",
+        "what": "CUDA recorder: GPU milliseconds by CUDA events (median of the last 4 of 7) per mode, one process per "
+        "mode; one whole recording",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": found.name,
         "driver": driver,

@@ -3,8 +3,9 @@
     python measure_starts.py OUT.json [--only NAME ...] [--at-once N] [--budget S]
     python measure_starts.py --table OUT.json
 
-For Inductor, for ``backend="tileprof"`` (its race and Inductor's compile of the whole graph are a part of its first start), and for the same with the race put off to the second call
-(the first compares with PyTorch). Each has caches of its own (Inductor's, Triton's, tileprof's). Importing packages and making the model are not counted.
+For Inductor, for ``backend="tileprof"`` (its race and Inductor's compile of the whole graph are a part of its first
+start), and for the same with the race put off to the second call (the first compares with PyTorch). Each has caches of
+its own (Inductor's, Triton's, tileprof's). Importing packages and making the model are not counted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-WAYS = {"inductor": {}, "tileprof": {"backend": "tileprof"}, "tileprof, race later": {"backend": "tileprof", "options": {"later": True}}}  # fmt: skip
+WAYS = {
+    "inductor": {},
+    "tileprof": {"backend": "tileprof"},
+    "tileprof, race later": {"backend": "tileprof", "options": {"later": True}},
+}
 CHOSEN = ("LLaMA-1B, 1 token", "GPT-2, 128 tokens", "ResNet-18", "ResNet-50")
 LONGEST = 75  # seconds
 

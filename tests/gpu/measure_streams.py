@@ -1,8 +1,10 @@
-"""cuSync's way to overlap, two streams and a wait kernel, beside programmatic launch in one stream, at the sizes of measured.md.
+"""cuSync's way to overlap, two streams and a wait kernel, beside programmatic launch in one stream, at the sizes of
+measured.md.
 
-``python tests/gpu/measure_streams.py OUT.json [--budget SECONDS]``. The stages are Triton's kernels in all rows: stream order
-(``graph``), ``cusync`` (one stream, programmatic launch, waits) and ``cusync-streams``. They are compiled by as many processes
-as there are cores, then timed one chain after the other, rows in turn. OUT.json is written after every chain.
+``python tests/gpu/measure_streams.py OUT.json [--budget SECONDS]``. The stages are Triton's kernels in all rows: stream
+order (``graph``), ``cusync`` (one stream, programmatic launch, waits) and ``cusync-streams``. They are compiled by as
+many processes as there are cores, then timed one chain after the other, rows in turn. OUT.json is written after every
+chain.
 """
 
 import argparse
@@ -48,7 +50,7 @@ def rows_of(case):
 
 
 def warmed(cases, budget_s):
-    """Numbers of the chains whose kernels are compiled in time, those of every kind first; and why others are left out."""
+    """Numbers of the chains whose kernels compile in time, one of each kind first; reasons for leaving out others."""
     begun, ready, left = time.monotonic(), [], {}
     order = sorted(range(len(cases)), key=lambda n: (not cases[n].thorough, n % 3, n))
     pool = ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn"))
@@ -106,7 +108,8 @@ def main():
     for row in ROWS[1:]:
         gains = [us["graph"] / us[row] for us in by_chain.values()]
         print(
-            f"{row}: {geometric_mean(gains):.3f}x stream order, {min(gains):.3f} to {max(gains):.3f}, {len(gains)} chains"
+            f"{row}: {geometric_mean(gains):.3f}x stream order, {min(gains):.3f} to {max(gains):.3f}, {len(gains)} "
+            "chains"
         )
     for name, reason in left.items():
         print(f"{name} is left out: {reason}")

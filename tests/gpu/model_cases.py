@@ -1,6 +1,8 @@
-"""Whole models that `measure_models.py` times: classes of transformers, timm and torchvision as they are, with random weights.
+"""Whole models that `measure_models.py` times: classes of transformers, timm and torchvision as they are, with random
+weights.
 
-`TABLE` are those that kernels are made for. `HELD_OUT` was fixed before anything was measured on it, and nothing is tuned for it: there a program has to be right, and not slower.
+`TABLE` are those that kernels are made for. `HELD_OUT` was fixed before anything was measured on it, and nothing is
+tuned for it: there a program has to be right, and not slower.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from torch import nn
 
 @dataclass
 class Case:
-    """A model, what it is called with, and the tensors that a call changes. ``reference``: what float32 makes of the same inputs."""
+    """A model, what it is called with, and the tensors that a call changes. ``reference``: what float32 makes of the
+    same inputs.
+    """
 
     model: nn.Module
     inputs: dict[str, Any]

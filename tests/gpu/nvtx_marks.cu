@@ -1,4 +1,5 @@
-// Marks ranges as C++ programs do: in a domain, with registered and wide names, with scopes. Each launch has its own grid.
+// Marks ranges as C++ programs do: in a domain, with registered and wide names, with scopes. Each launch has its own
+// grid.
 #include <nvtx3/nvToolsExt.h>
 
 #include <nvtx3/nvtx3.hpp>

@@ -1,8 +1,8 @@
 """From ``tileprof record`` to a measured gain in five commands without an option: ``python tests/gpu/one_road.py DIR``.
 
 Walks programs of PyTorch through record, report, export, verify and run. All programs are recorded, exported and
-verified at the same time; what is timed runs alone. Every command has a limit, and none ends the walk; ``--budget`` ends
-it between two commands.
+verified at the same time; what is timed runs alone. Every command has a limit, and none ends the walk; ``--budget``
+ends it between two commands.
 """
 
 import argparse
@@ -13,14 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 BEGIN = "import torch\ntorch.manual_seed(0)\n"
-END = "with torch.no_grad():\n    out = net(x)\n    print((out[0] if isinstance(out, tuple) else out).float().norm().item())\n"
+END = """with torch.no_grad():
+    out = net(x)
+    print((out[0] if isinstance(out, tuple) else out).float().norm().item())
+"""
 PROGRAMS = {
     "perceptron": """
-net = torch.nn.Sequential(torch.nn.Linear(4096, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 4096)).half().cuda().eval()
+up, down = torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 4096)
+net = torch.nn.Sequential(up, torch.nn.GELU(), down).half().cuda().eval()
 x = torch.randn(64, 4096, dtype=torch.float16, device="cuda")
 """,
     "convolutions": """
-layers = [torch.nn.Conv2d(128, 128, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(128, 128, 3, padding=1), torch.nn.ReLU()]
+layers = [layer for _ in range(2) for layer in (torch.nn.Conv2d(128, 128, 3, padding=1), torch.nn.ReLU())]
 net = torch.nn.Sequential(*layers).half().cuda().eval().to(memory_format=torch.channels_last)
 x = torch.randn(1, 128, 28, 28, dtype=torch.float16, device="cuda").to(memory_format=torch.channels_last)
 """,

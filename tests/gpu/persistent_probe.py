@@ -1,7 +1,8 @@
 """Checks and times the persistent kernel against its own launches a stage, PyTorch in a graph and the roof.
 
-``python tests/gpu/persistent_probe.py OUT.json [--set check,gemm,conv] [--only WORD] [--tune]`` with tileprof on the path. Every wait in a kernel ends after 200 ms.
-Times: a captured graph of several instances of a chain, so that weights do not stay in L2; median of 30 replays, microseconds an instance.
+``python tests/gpu/persistent_probe.py OUT.json [--set check,gemm,conv] [--only WORD] [--tune]`` with tileprof on the
+path. Every wait in a kernel ends after 200 ms. Times: a captured graph of several instances of a chain, so that weights
+do not stay in L2; median of 30 replays, microseconds an instance.
 """
 
 import argparse
@@ -309,10 +310,20 @@ def measured(case):
             runs[0].check()
             errors.append(worst_error(case.chain, flats[0]))
         yield {
-            "case": case.name, "options": repr(options), "roof_us": _roof_us(case.chain), "torch_us": torch_us, "us": us, "stages_us": stages_us,
-            "us_error": errors[0], "stages_us_error": errors[1], "split": case.split, "clusters": plans[0][0].clusters, "tiles": len(plans[0][0].tasks),
-            "widths": [s.columns for s in plans[0][0].stages], "instances": count,
-        }  # fmt: skip
+            "case": case.name,
+            "options": repr(options),
+            "roof_us": _roof_us(case.chain),
+            "torch_us": torch_us,
+            "us": us,
+            "stages_us": stages_us,
+            "us_error": errors[0],
+            "stages_us_error": errors[1],
+            "split": case.split,
+            "clusters": plans[0][0].clusters,
+            "tiles": len(plans[0][0].tasks),
+            "widths": [s.columns for s in plans[0][0].stages],
+            "instances": count,
+        }
 
 
 def precompile(cases):
@@ -345,8 +356,10 @@ def checked(cases):
 def line(row):
     options = "" if row["options"] == repr(Options()) else row["options"]
     return (
-        f"{row['case']:16} S{row['split']} {row['widths']!s:10} roof {row['roof_us']:7.1f} torch {row['torch_us']:7.1f} stages {row['stages_us']:7.1f} "
-        f"one {row['us']:7.1f} = {row['us'] / row['roof_us']:5.2f} roof, gain {row['stages_us'] / row['us']:.3f}, torch/one {row['torch_us'] / row['us']:.3f}, "
+        f"{row['case']:16} S{row['split']} {row['widths']!s:10} roof {row['roof_us']:7.1f} torch "
+        f"{row['torch_us']:7.1f} stages {row['stages_us']:7.1f} "
+        f"one {row['us']:7.1f} = {row['us'] / row['roof_us']:5.2f} roof, gain {row['stages_us'] / row['us']:.3f}, "
+        f"torch/one {row['torch_us'] / row['us']:.3f}, "
         f"error {max(row['us_error'], row['stages_us_error']):.0e} {options}"
     )
 

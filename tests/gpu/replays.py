@@ -1,4 +1,6 @@
-"""Replays of a captured run, with poison before each and delays inside, counted where they differ in a bit from stream order."""
+"""Replays of a captured run, with poison before each and delays inside, counted where they differ in a bit from stream
+order.
+"""
 
 import torch
 
@@ -11,7 +13,9 @@ _WORDS = {2: torch.int16, 4: torch.int32}
 
 
 def wrong_replays(policy, *, replays, schedule, order, delay_ns=DELAY_NS, ahead=False):
-    """How many differ; ``order``: the scheduler whose results, without delays, are right. Everything that a stage writes is NaN when a replay begins."""
+    """How many differ; ``order``: the scheduler whose results, without delays, are right. Everything that a stage
+    writes is NaN when a replay begins.
+    """
     pipeline = GpuPipeline(policy, schedule=schedule, delay_ns=delay_ns, ahead=ahead, unchecked=True)
     given = pipeline.example()
     wanted = bits(GpuPipeline(policy, schedule=order, unchecked=True, ahead=ahead)(**given)).clone()

@@ -1,10 +1,13 @@
-"""The runtime under ``compute-sanitizer``: the chains of the tests under every correct scheduler that computes them, with poison before each replay.
+"""The runtime under ``compute-sanitizer``: the chains of the tests under every correct scheduler that computes them,
+with poison before each replay.
 
-``python tests/gpu/sanitize_runtime.py [TOOL ...] [--only PATTERN] [--under SCHEDULER] [--replays N]`` with memcheck, racecheck, synccheck or initcheck (default:
-memcheck). The tool is found on the PATH or in the wheel of its API. Kernels run far slower under it, so that waits are given a minute. Exits with 1 if a tool
-objects. racecheck looks at shared memory alone, synccheck at barriers: one replay of a chain shows them all that there is, under `cusync` and `persistent`. racecheck does
-not follow a warp whose lanes store, meet in ``__syncwarp``, and let one of them arrive at a barrier for all, which is how the persistent kernel hands sums on: it reports
-these, and nothing once every lane arrives (tileprof/runtime/NOTES.md). So it is run over Triton's kernels.
+``python tests/gpu/sanitize_runtime.py [TOOL ...] [--only PATTERN] [--under SCHEDULER] [--replays N]`` with memcheck,
+racecheck, synccheck or initcheck (default: memcheck). The tool is found on the PATH or in the wheel of its API. Kernels
+run far slower under it, so that waits are given a minute. Exits with 1 if a tool objects. racecheck looks at shared
+memory alone, synccheck at barriers: one replay of a chain shows them all that there is, under `cusync` and
+`persistent`. racecheck does not follow a warp whose lanes store, meet in ``__syncwarp``, and let one of them arrive at
+a barrier for all, which is how the persistent kernel hands sums on: it reports these, and nothing once every lane
+arrives (tileprof/runtime/NOTES.md). So it is run over Triton's kernels.
 """
 
 import argparse
@@ -45,7 +48,9 @@ def options():
 
 
 def wanted(given):
-    """(chain's name, chain, scheduler), Triton's chains under Triton's schedulers and those of the persistent kernel under its own."""
+    """(chain's name, chain, scheduler), Triton's chains under Triton's schedulers and those of the persistent kernel
+    under its own.
+    """
     for chains, persistent in ((CHAINS, False), (FOR_PERSISTENT, True)):
         for name, chain in chains.items():
             for schedule, chosen in SCHEDULERS.items():

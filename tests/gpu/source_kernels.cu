@@ -1,4 +1,5 @@
-// Every kind of access that tileprof.cuh has, in kernels whose accesses test_source_known_bytes.py writes down a second time.
+// Every kind of access that tileprof.cuh has, in kernels whose accesses test_source_known_bytes.py writes down a second
+// time.
 #include <tileprof.cuh>
 
 using namespace tileprof;
@@ -148,11 +149,10 @@ __global__ void bulk(const char* from, char* to, int bytes) {
         load_bulk(stage, from + blockIdx.x * 1024, bytes, &barrier);
         u32 done = 0;
         for (int patience = 0; done == 0 && patience < 1000000; ++patience)
-            asm volatile(
-                "{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;}"
-                : "=r"(done)
-                : "r"(at)
-                : "memory");
+            asm volatile("{.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\nselp.u32 %0, 1, 0, p;}"
+                         : "=r"(done)
+                         : "r"(at)
+                         : "memory");
         store_bulk(to + blockIdx.x * 1024, stage, bytes);
         bulk_commit();
         bulk_wait_all();

@@ -1,4 +1,6 @@
-"""Launches the plain kernels of test_source_known_bytes.py: ``python source_program.py ADDRESSES.json``, with no recorder in it."""
+"""Launches the plain kernels of test_source_known_bytes.py: ``python source_program.py ADDRESSES.json``, with no
+recorder in it.
+"""
 
 import json
 import sys

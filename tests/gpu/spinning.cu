@@ -1,4 +1,5 @@
-// Kernels that wait for something else than their own end, each in the way that its first argument names. Prints what came out.
+// Kernels that wait for something else than their own end, each in the way that its first argument names. Prints what
+// came out.
 #include <cooperative_groups.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +31,8 @@ __global__ void counts(int* total) { atomicAdd(total, 1); }
 __global__ void in_rounds(int* cells, int blocks, int rounds) {
     auto grid = cooperative_groups::this_grid();
     for (int round = 0; round < rounds; ++round) {
-        if (threadIdx.x == 0) cells[(round + 1) * blocks + blockIdx.x] = cells[round * blocks + (blockIdx.x + 1) % blocks] + 1;
+        if (threadIdx.x == 0)
+            cells[(round + 1) * blocks + blockIdx.x] = cells[round * blocks + (blockIdx.x + 1) % blocks] + 1;
         grid.sync();
     }
 }
@@ -51,7 +53,8 @@ struct Memory {
         counts<<<4, kThreads, 0, second>>>(total);
         cudaDeviceSynchronize();
     }
-    // Kernels are loaded when they are first launched, which waits for the GPU: with its flag set already, nothing spins.
+    // Kernels are loaded when they are first launched, which waits for the GPU: with its flag set already, nothing
+    // spins.
     void load_all() {
         lets_go<<<1, kThreads, 0, second>>>(flag, data);
         spins<<<2, kThreads, 0, second>>>(flag, data, out);  // a grid of its own

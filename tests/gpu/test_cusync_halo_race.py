@@ -1,4 +1,5 @@
-"""On a GPU: exported waits hold under a delayed block, and the omitted halo is a race. With CUSYNC_PATH also under cuSync itself.
+"""On a GPU: exported waits hold under a delayed block, and the omitted halo is a race. With CUSYNC_PATH also under
+cuSync itself.
 
 Without cuSync the bundled runtime synchronises. The table that the programs print is the result:
 ``pytest -s tests/gpu/test_cusync_halo_race.py`` shows it.

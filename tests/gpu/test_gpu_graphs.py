@@ -1,4 +1,4 @@
-"""CUDA graphs on a real GPU: replays one after another and in several streams, kernels whose warps end early, updates."""
+"""CUDA graphs on a real GPU: replays in one stream and in several, kernels whose warps end early, updates."""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Loads in im2col mode on a real GPU: what `im2col` reads from maps and coordinates is what the hardware fetched, byte for byte."""
+"""Loads in im2col mode on a real GPU: what `im2col` reads from maps and coordinates is what the hardware fetched, byte
+for byte.
+"""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +17,7 @@ ELEMENT = 4
 
 @pytest.fixture
 def recorded(record, tmp_path):
-    """A recording of the program, what its loads fetched (tensor and elements by case and block), and its maps' words."""
+    """A recording of the program, what its loads fetched (tensor and elements by case and block), and its maps."""
     if int(gpu.gpus()[0].architecture[3:-1]) < tensormap.FIRST_MAJOR:
         pytest.skip("needs a GPU with tensor maps")
     program = tmp_path / "im2col_loads"

@@ -1,4 +1,6 @@
-"""Where memory comes from does not matter: expandable segments, memory pools of the driver, pinned memory, several GPUs."""
+"""Where memory comes from does not matter: expandable segments, memory pools of the driver, pinned memory, several
+GPUs.
+"""
 
 import sys
 

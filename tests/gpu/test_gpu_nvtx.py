@@ -1,4 +1,4 @@
-"""Only what runs inside matching NVTX ranges is recorded, however the program marks them and whenever code is patched."""
+"""Only what runs inside matching NVTX ranges is recorded, however the program marks them."""
 
 import subprocess
 import sys

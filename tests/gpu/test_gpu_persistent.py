@@ -1,4 +1,6 @@
-"""On a real GPU: a Triton attention, and products, Triton's and cuBLAS's, whose blocks stay and take one tile after another."""
+"""On a real GPU: a Triton attention, and products, Triton's and cuBLAS's, whose blocks stay and take one tile after
+another.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Programs that do more than launch kernels: several processes, a profiler of their own, memory that runs out, a kernel that faults."""
+"""Programs that do more than launch kernels: several processes, a profiler of their own, memory that runs out, a kernel
+that faults.
+"""
 
 import sys
 
@@ -48,7 +50,8 @@ def test_a_program_that_profiles_itself_runs_as_without_and_is_recorded(record, 
         tmp_path,
         """
 work(64)
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
+kinds = torch.profiler.ProfilerActivity
+with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
     work(128)
     torch.cuda.synchronize()
 print("profiled", any(e.key == "aten::mm" for e in profile.key_averages()))
@@ -63,7 +66,8 @@ print("profiled", any(e.key == "aten::mm" for e in profile.key_averages()))
 
 
 def test_a_program_whose_memory_runs_out_ends_as_without(record, tmp_path):
-    text = "work(64)\ntry:\n    torch.empty(1 << 50, device='cuda')\nexcept torch.OutOfMemoryError:\n    print('out of memory')\n    sys.exit(3)\n"
+    text = "work(64)\ntry:\n    torch.empty(1 << 50, device='cuda')\n"
+    text += "except torch.OutOfMemoryError:\n    print('out of memory')\n    sys.exit(3)\n"
     done = record(sys.executable, written(tmp_path, text), passes=("accesses",))
     assert (done.code, done.output) == (3, "out of memory\n")
     assert validate(load(done.path)) == []

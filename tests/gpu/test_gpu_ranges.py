@@ -1,8 +1,9 @@
 """What a program pays outside captured regions, and that nothing inside is lost when code is patched only there.
 
-Compute Sanitizer itself costs a few microseconds of the CPU for every launch as soon as a tool subscribes, even one that asks
-for no callback (``subscriber.cpp``), and also after it has unsubscribed. A program that keeps its GPU busy does not see it; one
-that waits for the CPU does. So the first is held against the plain run, the second against a tool that does nothing.
+Compute Sanitizer itself costs a few microseconds of the CPU for every launch as soon as a tool subscribes, even one
+that asks for no callback (``subscriber.cpp``), and also after it has unsubscribed. A program that keeps its GPU busy
+does not see it; one that waits for the CPU does. So the first is held against the plain run, the second against a tool
+that does nothing.
 """
 
 import datetime as dt
@@ -26,14 +27,16 @@ LONGEST_SHARE = 1.05
 PROCESSES, TURNS = 3, 16
 """Of each kind, and how often each is measured: their speeds differ by several per cent, and drift together.
 
-Two ratios are made of the turns: the median of the ratios within each turn, and that of the fastest turns. What disturbs a
-turn only ever makes it longer, so a cost of the recorder's own is in both; noise seldom is (seen: 0.90 and 1.04 in one run,
-for the same code)."""
+Two ratios are made of the turns: the median of the ratios within each turn, and that of the fastest turns. What
+disturbs a turn only ever makes it longer, so a cost of the recorder's own is in both; noise seldom is (seen: 0.90 and
+1.04 in one run, for the same code).
+"""
 
 SCRIPT = """
 import json, os, sys, time, torch
 model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(16))).cuda().half()
-few, many = (torch.randn(n, 2048, device="cuda").half() for n in (512, 16384))  # the GPU waits for launches; the CPU waits
+# the GPU waits for launches; the CPU waits
+few, many = (torch.randn(n, 2048, device="cuda").half() for n in (512, 16384))
 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-4:])  # all processes take turns on the same cores
 def us(x, n):
     torch.cuda.synchronize(); begin = time.perf_counter()
@@ -131,13 +134,17 @@ def test_outside_of_regions_a_program_runs_at_its_own_speed(tmp_path):
         for kind, other in ((nothing, plain), ("range", plain), ("range", nothing))
     }
     found = {
-        "what": "microseconds a forward of 16 products, fastest and median turn; ratios of the fastest turns and median of the turns' ratios",
+        "what": "microseconds per forward of 16 products, fastest and median turn; ratios of the fastest turns and "
+        "median of the turns' ratios",
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "device": f"{gpu.gpus()[0].name}, torch {torch.__version__}",
-        "processes of each kind": PROCESSES, "turns": TURNS,
-        "us": {k: {t: [round(min(v), 1), round(statistics.median(v), 1)] for t, v in row.items()} for k, row in us.items()},
+        "processes of each kind": PROCESSES,
+        "turns": TURNS,
+        "us": {
+            k: {t: [round(min(v), 1), round(statistics.median(v), 1)] for t, v in row.items()} for k, row in us.items()
+        },
         "ratios": ratios,
-    }  # fmt: skip
+    }
     (Path(os.environ.get("TILEPROF_RESULTS", tmp_path)) / "ranges.json").write_text(json.dumps(found, indent=1) + "\n")
     sys.stdout.write(f"{found}\n")
     assert max(min(r) for time, r in ratios["range over plain"].items() if "busy" in time) < LONGEST_SHARE, found

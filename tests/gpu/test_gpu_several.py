@@ -1,4 +1,6 @@
-"""Programs that use several GPUs: by copies, by each other's memory, by NCCL in one process and in two; and the second GPU alone."""
+"""Programs that use several GPUs: by copies, by each other's memory, by NCCL in one process and in two; and the second
+GPU alone.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Kernels that wait for a later launch, for the host or for each other: the program ends with its result, and the trace says so."""
+"""Kernels that wait for a later launch, for the host or for each other: the program ends with its result, and the trace
+says so.
+"""
 
 import subprocess
 import sys
@@ -85,7 +87,8 @@ def work(which, sums):
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.no_grad():
         x = torch.full((256, 256), 0.5 + which, device="cuda")
-        ways = [torch.sin, torch.exp, torch.tanh, lambda t: t @ t, lambda t: t.half() @ t.half(), lambda t: t.bfloat16() @ t.bfloat16(),
+        ways = [torch.sin, torch.exp, torch.tanh, lambda t: t @ t, lambda t: t.half() @ t.half(),
+                lambda t: t.bfloat16() @ t.bfloat16(),
                 lambda t: t.sum(0), lambda t: t.cumsum(0), lambda t: torch.softmax(t, 1), lambda t: torch.sort(t)[0]]
         for round in range(20):
             for way in ways if which else reversed(ways):

@@ -90,9 +90,14 @@ def test_copies_in_graphs_are_exact_or_stand_for_all_memory(record, built):
         mine = trace.launches[trace.launches.graph == number]
         found = list(zip(mine.kernel.str.partition("(")[0], mine.coverage, strict=True))
         copied = ("memcpy device to device", "exact")
-        assert found == {
-            "bytes": [copied], "unsaid": [("memcpy in a graph", "conservative")], "inside": [("counted", "exact"), copied],
-        }[line.partition(":")[0]], line  # fmt: skip
+        assert (
+            found
+            == {
+                "bytes": [copied],
+                "unsaid": [("memcpy in a graph", "conservative")],
+                "inside": [("counted", "exact"), copied],
+            }[line.partition(":")[0]]
+        ), line
     rows = trace.launches.index[trace.launches.graph == 1][0]
     sizes = [len({g for _, mode, g in selftest.granules(trace, rows, 4) if mode == wanted}) for wanted in (READ, WRITE)]
     assert sizes == [64 * 16] * 2
@@ -109,5 +114,6 @@ def test_memory_with_several_addresses_is_one_memory(record, built):
     pairs = build_graph(trace).pairs
     pairs = pairs[pairs.raw > 0]
     found = {(place[p], place[c]) for p, c in zip(pairs.producer, pairs.consumer, strict=True) if {p, c} <= set(place)}
-    # Written, doubled, doubled; by an imported handle, over a ring's end, before access was revoked, of other memory: written, doubled.
+    # Written, doubled, doubled; by an imported handle, over a ring's end, before access was revoked, of other memory:
+    # written, doubled.
     assert found == {(0, 1), (0, 2), (3, 4), (5, 6), (7, 8), (9, 10)}, done.output

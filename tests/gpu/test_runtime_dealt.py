@@ -1,4 +1,6 @@
-"""On a GPU: tiles that a queue or the co-pilot deals: stream order's bits under delays, waits that end, and programs that end."""
+"""On a GPU: tiles that a queue or the co-pilot deals: stream order's bits under delays, waits that end, and programs
+that end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The decoder's kernel on a GPU: against plain PyTorch, bit for bit with itself under delays, waits that give up, whole models."""
+"""The decoder's kernel on a GPU: against plain PyTorch, bit for bit with itself under delays, waits that give up, whole
+models.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,19 @@ except ImportError:
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="needs a GPU of sm_90 and transformers")]
 
 SMALL = DecoderShape(
-    "bfloat16", batch=1, layers=2, hidden=256, intermediate=512, heads=4, kv_heads=2, head_dim=64, vocabulary=1024, cache=256, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=1,
+    layers=2,
+    hidden=256,
+    intermediate=512,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=1024,
+    cache=256,
+    epsilon=1e-6,
+    scale=0.125,
+)
 LLAMA_1B = replace(
     SMALL, layers=1, hidden=2048, intermediate=8192, heads=32, kv_heads=8, vocabulary=4096, cache=1024
 )  # fmt: skip
@@ -58,10 +71,13 @@ class Model:
             2 * [position / 10000 ** (torch.arange(0, shape.head_dim, 2, device="cuda") / shape.head_dim)]
         )[None]
         self.tensors: dict[str, Any] = {
-            "embedding": embedding, "norm": 1 + self.random(shape.hidden, scale=0.1), "head": self.random(shape.vocabulary, shape.hidden),
+            "embedding": embedding,
+            "norm": 1 + self.random(shape.hidden, scale=0.1),
+            "head": self.random(shape.vocabulary, shape.hidden),
             "tokens": torch.randint(0, shape.vocabulary, (shape.batch,), device="cuda", generator=self.generator),
-            "cosine": angles.cos().to(embedding.dtype), "sine": angles.sin().to(embedding.dtype),
-        }  # fmt: skip
+            "cosine": angles.cos().to(embedding.dtype),
+            "sine": angles.sin().to(embedding.dtype),
+        }
         allowed = torch.arange(shape.cache, device="cuda") <= position
         if shape.masked is not None:
             allowed = allowed & (torch.rand(shape.batch, shape.cache, device="cuda", generator=self.generator) < 0.7)
@@ -78,11 +94,17 @@ class Model:
         shape = self.shape
         hidden, wide, keys = shape.hidden, shape.intermediate, shape.kv_heads * shape.head_dim
         layer: dict[str, Any] = {
-            "norm": 1 + self.random(hidden, scale=0.1), "middle_norm": 1 + self.random(hidden, scale=0.1), "query": self.random(shape.query, hidden),
-            "key": self.random(keys, hidden), "value": self.random(keys, hidden), "output": self.random(hidden, shape.query),
-            "gate": self.random(wide, hidden), "up": self.random(wide, hidden), "down": self.random(hidden, wide),
+            "norm": 1 + self.random(hidden, scale=0.1),
+            "middle_norm": 1 + self.random(hidden, scale=0.1),
+            "query": self.random(shape.query, hidden),
+            "key": self.random(keys, hidden),
+            "value": self.random(keys, hidden),
+            "output": self.random(hidden, shape.query),
+            "gate": self.random(wide, hidden),
+            "up": self.random(wide, hidden),
+            "down": self.random(hidden, wide),
             "counter": torch.tensor(self.position, device="cuda"),
-        }  # fmt: skip
+        }
         for role in ("keys", "values"):
             layer[role] = self.random(shape.batch, shape.kv_heads, shape.cache, shape.head_dim, scale=1.0)
         if shape.biased:
@@ -113,8 +135,9 @@ class Model:
             layer = {name: t.float() for name, t in given.items()}
             h = rms(x, layer["norm"], shape)
             q, k, v = (
-                F.linear(h, layer[r], layer.get(f"{r}_bias")).view(shape.batch, -1, shape.head_dim) for r in ("query", "key", "value")
-            )  # fmt: skip
+                F.linear(h, layer[r], layer.get(f"{r}_bias")).view(shape.batch, -1, shape.head_dim)
+                for r in ("query", "key", "value")
+            )
             if shape.head_norms:
                 q, k = rms(q, layer["query_norm"], shape), rms(k, layer["key_norm"], shape)
             q, k = (t * tensors["cosine"] + turned(t) * tensors["sine"] for t in (q, k))
@@ -222,7 +245,9 @@ def test_what_the_kernel_does_not_take_is_refused_with_a_sentence():
 def decoded(
     model: Any, step: Any, ids: torch.Tensor, count: int, forced: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to go on with instead."""
+    """Tokens decoded greedily, and how far the best logit of each is above the second; ``forced``: tokens to go on with
+    instead.
+    """
     cache = transformers.StaticCache(config=model.config, max_cache_len=320)
     tokens, margins = [], []
     with torch.no_grad():
@@ -243,9 +268,15 @@ def test_a_whole_model_decodes_eagers_tokens(kind, dtype):
     torch.manual_seed(0)
     torch._dynamo.reset()
     config = getattr(transformers, f"{kind}Config")(
-        hidden_size=512, intermediate_size=1536, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=64, vocab_size=2048,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        vocab_size=2048,
         initializer_range=0.06,  # with transformers' own 0.02 the tokens soon repeat
-    )  # fmt: skip
+    )
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(getattr(torch, dtype)).cuda().eval()
     ids = torch.randint(0, 2048, (1, 17), device="cuda")
     expected, margins = decoded(model, model, ids, 256)

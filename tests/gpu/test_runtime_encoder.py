@@ -1,4 +1,6 @@
-"""The transformer kernel on a GPU: against PyTorch, bit for bit with itself under delays, waits that give up, and through torch.compile."""
+"""The transformer kernel on a GPU: against PyTorch, bit for bit with itself under delays, waits that give up, and
+through torch.compile.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,9 @@ def test_graphs_of_two_pipelines_replayed_at_once_are_right(schedule) -> None:
 
 
 def test_two_graphs_of_one_pipeline_replayed_at_once_end_within_the_bound_and_the_next_run_is_right(schedule) -> None:
-    """They share semaphores and memory, which is not allowed; a hang or a wrong later run would be worse than a wrong result."""
+    """They share semaphores and memory, which is not allowed; a hang or a wrong later run would be worse than a wrong
+    result.
+    """
     pipeline = GpuPipeline(policy_for(schedule), schedule=schedule, timeout_ns=TIMEOUT_NS)
     given = pipeline.example()
     wanted = pipeline(**given).clone()

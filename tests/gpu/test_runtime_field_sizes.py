@@ -1,4 +1,6 @@
-"""On a GPU: a thousand delayed replays of the field's own sizes in the persistent kernel, every one compared bit for bit with its stages one after the other."""
+"""On a GPU: a thousand delayed replays of the field's own sizes in the persistent kernel, every one compared bit for
+bit with its stages one after the other.
+"""
 
 from __future__ import annotations
 

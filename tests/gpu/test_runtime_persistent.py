@@ -1,4 +1,6 @@
-"""On a GPU: the persistent kernel computes the right thing under delays, the same bits as its stages one after the other, and says so when it cannot."""
+"""On a GPU: the persistent kernel computes the right thing under delays, the same bits as its stages one after the
+other, and says so when it cannot.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,14 @@ def biased(dtype) -> Chain:
         epilogue="gelu_tanh",
     )
     middle = Gemm(
-        view("h", m, n, dtype=dtype), linear("w2", n, n, dtype), view("g", m, n, dtype=dtype), view("b2", n, dtype=dtype),
-        view("h", m, n, dtype=dtype), tile=(64, 64), epilogue="relu",
-    )  # fmt: skip
+        view("h", m, n, dtype=dtype),
+        linear("w2", n, n, dtype),
+        view("g", m, n, dtype=dtype),
+        view("b2", n, dtype=dtype),
+        view("h", m, n, dtype=dtype),
+        tile=(64, 64),
+        epilogue="relu",
+    )
     last = Gemm(
         view("g", m, n, dtype=dtype),
         linear("w3", n, n, dtype),
@@ -222,7 +229,9 @@ def test_twins_on_two_streams_do_not_disturb_each_other() -> None:
 def test_kernels_that_compete_for_sms_all_end_at_one_priority_or_if_they_start_as_a_whole(
     monkeypatch, splits, priority, whole
 ) -> None:
-    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two priorities and not whole, up to a third of these rounds gave up."""
+    """Three that each take the whole GPU: the first sleeps here and there, so that the next get SMs one by one. At two
+    priorities and not whole, up to a third of these rounds gave up.
+    """
     policy = gelu_mlp(64, (64, 48), (64, 96), 4096, 6144).policy()
 
     def made(split, **more):

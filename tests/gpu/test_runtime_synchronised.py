@@ -71,7 +71,9 @@ def split_product() -> Chain:
 
 
 def attention() -> Chain:
-    """Scores, softmax with dropout, values, and a norm of the rows: four stages, the last beside the first where there is room."""
+    """Scores, softmax with dropout, values, and a norm of the rows: four stages, the last beside the first where there
+    is room.
+    """
     heads, t, d = 4, 128, 64
     scores = Gemm(
         view("q", heads, t, d),

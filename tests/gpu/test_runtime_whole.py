@@ -1,4 +1,6 @@
-"""On a GPU: a program with a region (played by PyTorch) is raced, captured, called on several streams and follows its weights."""
+"""On a GPU: a program with a region (played by PyTorch) is raced, captured, called on several streams and follows its
+weights.
+"""
 
 from __future__ import annotations
 
@@ -191,11 +193,23 @@ def test_inference_mode_and_exported_programs(models, export) -> None:
             assert close(compiled(x), other(x))
 
 
-SMALL = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 2048, "head_dim": 64}  # fmt: skip
+SMALL = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 2048,
+    "head_dim": 64,
+}
 TIMED = {
-    "a decoder": lambda: decoding(of_transformers("LlamaForCausalLM", "LlamaConfig", "cuda", None, **SMALL), torch.bfloat16, 1, 100, 256, "cuda"),
-    "transformer blocks": lambda: tokens(of_transformers("GPT2Model", "GPT2Config", "cuda", None, n_layer=2), torch.float16, 128, "cuda", use_cache=False),
-}  # fmt: skip
+    "a decoder": lambda: decoding(
+        of_transformers("LlamaForCausalLM", "LlamaConfig", "cuda", None, **SMALL), torch.bfloat16, 1, 100, 256, "cuda"
+    ),
+    "transformer blocks": lambda: tokens(
+        of_transformers("GPT2Model", "GPT2Config", "cuda", None, n_layer=2), torch.float16, 128, "cuda", use_cache=False
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TIMED)

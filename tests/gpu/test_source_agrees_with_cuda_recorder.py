@@ -20,7 +20,7 @@ LEFT_OUT = {"named"}
 
 
 def disagreement(folder: Path) -> dict[str, int]:
-    """By kernel: bytes of tiles that only one of the truth and the CUDA recorder holds; -1 for a launch it did not see."""
+    """Per kernel: bytes of tiles that only the truth or only the recorder holds; -1 for a launch it did not see."""
     from tileprof.record import Options
     from tileprof.record.cuda import record
     from tileprof.record.cuda.settings import Settings

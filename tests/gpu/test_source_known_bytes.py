@@ -1,7 +1,7 @@
 """Kernels whose every access is known: what the source recorder writes down equals it, byte for byte.
 
-The same kernels run on the CPU, through the header's emulation, and on a GPU. As a script it writes the results of a run
-on a GPU: ``python tests/gpu/test_source_known_bytes.py tests/gpu/results/source.json``.
+The same kernels run on the CPU, through the header's emulation, and on a GPU. As a script it writes the results of a
+run on a GPU: ``python tests/gpu/test_source_known_bytes.py tests/gpu/results/source.json``.
 """
 
 from __future__ import annotations
@@ -334,7 +334,9 @@ def cupy_sets(folder: Path) -> dict[tuple[int, int, int], set[int]]:
 
 
 def cost() -> dict[str, float]:
-    """What recording costs a matrix product of 1024 x 1024 floats, in blocks of 32 x 32: the kernel's time, and the log."""
+    """What recording costs a matrix product of 1024 x 1024 floats, in blocks of 32 x 32: the kernel's time, and the
+    log.
+    """
     from tileprof.record.source import layout
     from tileprof.record.source.gpu import Gpu
     from tileprof.record.source.machine import Place, Program

@@ -1,6 +1,6 @@
-// What reaches memory beside loads and stores of kernels and plain copies: constant memory, words that a stream writes or
-// waits for, and CUDA arrays; with any argument, a graph that copies an array and holds another graph. The program prints where its
-// buffers lie, and "right" when its results are.
+// What reaches memory beside loads and stores of kernels and plain copies: constant memory, words that a stream writes
+// or waits for, and CUDA arrays; with any argument, a graph that copies an array and holds another graph. The program
+// prints where its buffers lie, and "right" when its results are.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
@@ -56,8 +56,9 @@ int main(int words, char**) {
     OK(cudaMalloc(&flag, 64));
     void* constant;
     OK(cudaGetSymbolAddress(&constant, scale));
-    printf("buffer in %llu\nbuffer out %llu\nbuffer last %llu\nbuffer flag %llu\nbuffer scale %llu\n", (unsigned long long)in,
-           (unsigned long long)out, (unsigned long long)last, (unsigned long long)flag, (unsigned long long)constant);
+    printf("buffer in %llu\nbuffer out %llu\nbuffer last %llu\nbuffer flag %llu\nbuffer scale %llu\n",
+           (unsigned long long)in, (unsigned long long)out, (unsigned long long)last, (unsigned long long)flag,
+           (unsigned long long)constant);
     OK(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
     OK(cudaMemset(flag, 0, 64));
     OK(cudaMemcpyToSymbol(scale, factors, sizeof factors));

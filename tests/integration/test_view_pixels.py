@@ -13,7 +13,7 @@ from tileprof.viz import page
 GEMM, ATTENTION = 2, 3
 TILES, PARENTS = 3_000, 6  # of each launch of the wide program
 # The light palette: nothing, read after write, an empty slot, the selected launch.
-GAP, RAW, IDLE, FOCUS = (np.array(c) for c in ((250, 251, 252), (0, 114, 178), (241, 231, 216), (11, 98, 168)))
+GAP, RAW, IDLE, FOCUS = (np.array(c) for c in ((250, 251, 252), (91, 63, 176), (242, 239, 230), (47, 61, 85)))
 
 
 @pytest.fixture(scope="module")

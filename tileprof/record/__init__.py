@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol, cast
 
 from tileprof.errors import UserError
+from tileprof.nesting import compile_pattern
 from tileprof.record.command import parse
 from tileprof.trace.schema import SUFFIX
 
@@ -59,7 +60,7 @@ class Options:
             raise UserError(f"--count takes a number of launches from 1, not {self.count}.")
         for option, pattern in (("--module", self.module), ("--nvtx", self.nvtx)):
             try:
-                re.compile(pattern or "")
+                compile_pattern(pattern or "")
             except re.error as error:
                 raise UserError(f"{option} {pattern!r} is not a regular expression: {error}.") from None
 

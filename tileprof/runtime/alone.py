@@ -52,7 +52,9 @@ def stage_times(chain: Chain, device: Device) -> list[StageTime]:
 
 
 def persistent_stage_us(policy: Policy) -> list[float]:
-    """Every stage of the persistent kernel alone, in a graph, one launch after the other: what `predicted_us` starts from."""
+    """Every stage of the persistent kernel alone, in a graph, one launch after the other: what `predicted_us` starts
+    from.
+    """
     chain = Chain.of_policy(policy)
     count = instances(chain)
     pipelines = pipelines_of(policy, "persistent-stages", count)

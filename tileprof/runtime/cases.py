@@ -19,8 +19,8 @@ from tileprof.runtime.stages.view import View
 TOKENS: Final = (1, 16, 64, 128, 256, 512, 1024, 2048)
 BATCHES: Final = (1, 4, 8, 16, 32)
 PROMPTS: Final = (1, 16, 64, 128, 512, 1024, 2048)
-"""Tokens of an attention block, which attends to itself alone: keys of earlier tokens, as in decoding, would be an input that the step's own are written into, and no
-stage writes what is an input of the pipeline.
+"""Tokens of an attention block, which attends to itself alone: keys of earlier tokens, as in decoding, would be an
+input that the step's own are written into, and no stage writes what is an input of the pipeline.
 """
 
 RESNET_38: Final = ((56, 64), (28, 128), (14, 256), (7, 512))
@@ -62,7 +62,9 @@ def copy_pair(tiles: int, rows: int = 4) -> Chain:
 
 
 def gelu_mlp(tokens: int, up: tuple[int, int], down: tuple[int, int], width: int = 12288, inner: int = 6144) -> Chain:
-    """GPT-3's MLP on one of eight GPUs; ``up`` and ``down`` are the tiles of its products. Weights lie as nn.Linear keeps them."""
+    """GPT-3's MLP on one of eight GPUs; ``up`` and ``down`` are the tiles of its products. Weights lie as nn.Linear
+    keeps them.
+    """
     x, h, y = (View.contiguous(n, (tokens, c), "float16") for n, c in (("x", width), ("h", inner), ("y", width)))
     first = Gemm(x, _weight("w1", width, inner), h, tile=up, epilogue="gelu")
     second = Gemm(h, _weight("w2", inner, width), y, tile=down)

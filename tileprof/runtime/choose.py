@@ -21,7 +21,9 @@ class Choice:
 
 
 def choose(policy: Policy, chain: Chain, capability: tuple[int, int], sms: int) -> Choice:
-    """``persistent`` where that kernel takes the chain and its model expects a gain, ``cusync`` where the policy's own prediction does, otherwise stream order."""
+    """``persistent`` where that kernel takes the chain and its model expects a gain, ``cusync`` where the policy's own
+    prediction does, otherwise stream order.
+    """
     if capability != (9, 0):
         return _of_the_policy(policy, f"this GPU has compute capability {capability[0]}.{capability[1]}")
     try:

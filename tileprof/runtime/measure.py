@@ -1,17 +1,21 @@
 """How long chains take on a GPU: the same kernels under every scheduler, beside PyTorch in a graph and the roofline.
 
-``python -m tileprof.runtime.measure OUT.json`` measures the chains of `tileprof.runtime.cases` and writes rows with device, versions and date, what is worth most first: the
-persistent kernel with PyTorch beside it; Triton's kernels where that one takes no chain; then, for a choice of sizes, Triton's kernels and torch.compile's.
-Rows that OUT.json already holds, from the same device, stay. ``--missing`` measures only what it lacks, so that a run that was cut short goes on; ``--only PATTERN`` chooses
-chains by a part of their name, ``--budget SECONDS`` begins none after that and says what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS``
-is what torch.compile gets a chain. What cannot be measured is said, and the rest goes on.
+``python -m tileprof.runtime.measure OUT.json`` measures the chains of `tileprof.runtime.cases` and writes rows with
+device, versions and date, what is worth most first: the persistent kernel with PyTorch beside it; Triton's kernels
+where that one takes no chain; then, for a choice of sizes, Triton's kernels and torch.compile's. Rows that OUT.json
+already holds, from the same device, stay. ``--missing`` measures only what it lacks, so that a run that was cut short
+goes on; ``--only PATTERN`` chooses chains by a part of their name, ``--budget SECONDS`` begins none after that and says
+what is left, ``--triton`` and ``--compile`` take every size, and ``--limit SECONDS`` is what torch.compile gets a
+chain. What cannot be measured is said, and the rest goes on.
 
-The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with half of the cores idle, too. ``--prepare`` compiles
-it into $TILEPROF_CACHE on a machine without a GPU; the cache counts where the compiler is the same.
-``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows, afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
+The persistent kernel is compiled for all chains before the first is timed: compilers beside it disturb the times, with
+half of the cores idle, too. ``--prepare`` compiles it into $TILEPROF_CACHE on a machine without a GPU; the cache counts
+where the compiler is the same. ``python -m tileprof.cli.compared OUT.json`` puts predictions beside Triton's rows,
+afterwards, and ``python -m tileprof.runtime.summary OUT.json`` makes tables.
 
-Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a chain take turns. A graph holds several instances of a chain, each
-with tensors of its own, so that weights do not stay in L2 from one to the next; clocks are as found.
+Every time is that of a captured CUDA graph: events around one replay, median and spread of `REPEATS`; the rows of a
+chain take turns. A graph holds several instances of a chain, each with tensors of its own, so that weights do not stay
+in L2 from one to the next; clocks are as found.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from tileprof.devices import of_driver
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.runtime.alone import instances, launch_all, persistent_stage_us, pipelines_of, rotated, stage_times
-from tileprof.runtime.cases import Case, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: F401 - also for those who measure others
+from tileprof.runtime.cases import Case, cases, convolution_pair, copy_pair, gated_mlp, gelu_mlp  # noqa: F401
 from tileprof.runtime.chain import Chain
 from tileprof.runtime.gpu import GpuPipeline
 from tileprof.runtime.kernels.launch import kernel_of
@@ -60,7 +64,9 @@ PEAK_BYTES_PER_S: Final = 4.3e12
 
 TRITON_ROWS: Final = ("graph", "pdl", "hooks", "cusync", "unsynchronised")
 PERSISTENT_ROWS: Final = ("persistent-stages", "persistent-pdl", "persistent", "persistent-unsynchronised")
-"""Schedulers that a chain is measured under, where its tiles fit Triton's kernels and where they fit the persistent one."""
+"""Schedulers that a chain is measured under, where its tiles fit Triton's kernels and where they fit the persistent
+one.
+"""
 
 _PREPARED_SMS: Final = 132
 """Of the GPU for which kernels are prepared: an H200."""
@@ -70,7 +76,8 @@ _WITH_POLICY: Final = ("cusync", "persistent")
 
 
 def runnable(chain: Chain) -> tuple[str, ...]:
-    """What a chain can be measured under on the GPU here: Triton's kernels and the persistent one ask for different tiles.
+    """What a chain can be measured under on the GPU here: Triton's kernels and the persistent one ask for different
+    tiles.
 
     Raises `UserError` with the reason of Triton's where neither takes the chain's.
     """
@@ -106,10 +113,11 @@ def measure(
     ahead: bool = False,
     beside_torch: bool = True,
 ) -> list[dict[str, Any]]:
-    """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, those that wait with each policy.
-    All but PyTorch without a graph are timed in turn.
+    """Rows of one chain, microseconds a run of it: PyTorch, and the chain's own kernels under every scheduler, those
+    that wait with each policy. All but PyTorch without a graph are timed in turn.
 
-    ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has overwritten in time.
+    ``relative_error`` is against PyTorch's result; None where it is not a number, as poison makes it that no tile has
+    overwritten in time.
     """
     count = instances(chain)
     first = GpuPipeline(policies[0], schedule=schedulers[0], unchecked=True)
@@ -151,13 +159,22 @@ def _row(chain: Chain, name: str, times: Sequence[float]) -> dict[str, Any]:
     each = sorted(t / count for t in times)
     median = statistics.median(each)
     return {
-        "row": name, "us": round(median, 3), "us_10": round(each[len(each) // 10], 3), "us_90": round(each[-1 - len(each) // 10], 3),
-        "over_roof": round(median / roof, 3), "roof_us": round(roof, 3), "instances": count, "relative_error": None, "correct": True,
-    }  # fmt: skip
+        "row": name,
+        "us": round(median, 3),
+        "us_10": round(each[len(each) // 10], 3),
+        "us_90": round(each[-1 - len(each) // 10], 3),
+        "over_roof": round(median / roof, 3),
+        "roof_us": round(roof, 3),
+        "instances": count,
+        "relative_error": None,
+        "correct": True,
+    }
 
 
 def with_gains(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each with ``gain`` over the row named in ``gain_over``: the same kernels in stream order in a graph. Rows without such a one stay as they are."""
+    """The rows, each with ``gain`` over the row named in ``gain_over``: the same kernels in stream order in a graph.
+    Rows without such a one stay as they are.
+    """
     us = {row["row"]: row["us"] for row in rows if "us" in row}
     for row in (row for row in rows if "us" in row):
         over = "persistent-stages" if row["row"].startswith("persistent") or "graph" not in us else "graph"
@@ -214,7 +231,9 @@ def _policy(chain: Chain) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is measured in one go: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``: nothing else measures this case, so that PyTorch stands beside it."""
+    """What is measured in one go: rows of a case of a ``kind``, "persistent", "triton" or "compiled"; ``alone``:
+    nothing else measures this case, so that PyTorch stands beside it.
+    """
 
     case: Case
     kind: str
@@ -391,16 +410,23 @@ def _known(path: Path) -> list[dict[str, Any]]:
 
 
 def measured_on(instead: str = "leave out --compare") -> dict[str, Any]:
-    """Device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``, without a GPU."""
+    """Device, versions and date of what is measured here; raises `UserError`, which proposes ``instead``, without a
+    GPU.
+    """
     if not torch.cuda.is_available():
         raise UserError(f"there is no GPU here that PyTorch can use, so that nothing can be measured; {instead}")
     import triton  # noqa: PLC0415 - for its version
 
     return {
-        "device": torch.cuda.get_device_name(), "driver": _driver(), "torch": torch.__version__, "cuda": torch.version.cuda,
-        "triton": triton.__version__, "date": dt.datetime.now(dt.UTC).date().isoformat(), "repeats": REPEATS,
+        "device": torch.cuda.get_device_name(),
+        "driver": _driver(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "repeats": REPEATS,
         "roof": f"{PEAK_FLOPS / 1e12:g} TFLOP/s, {PEAK_BYTES_PER_S / 1e12:g} TB/s",
-    }  # fmt: skip
+    }
 
 
 def _driver() -> str:

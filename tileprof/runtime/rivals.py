@@ -1,4 +1,6 @@
-"""What a chain takes without us: PyTorch's own kernels one after the other, in a CUDA graph, and as ``torch.compile`` makes them."""
+"""What a chain takes without us: PyTorch's own kernels one after the other, in a CUDA graph, and as ``torch.compile``
+makes them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def compiled_times(reference: Reference, given: Sequence[Mapping[str, Any]], limit_s: float) -> list[float] | str:
-    """Microseconds of all of ``given`` by what ``torch.compile`` makes of the chain, in a CUDA graph like the other rows; or why there are none.
+    """Microseconds of all of ``given`` by what ``torch.compile`` makes of the chain, in a CUDA graph like the other
+    rows; or why there are none.
 
     Its compiler times the kernels that it could take, for ten seconds and more; with ``limit_s`` over it is ended.
     """

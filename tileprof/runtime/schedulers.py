@@ -11,13 +11,15 @@ from tileprof.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says. ``overlapped``: a stage is launched by
-    programmatic dependent launch, so that its blocks start where those of the stage before leave room. ``grid_waits``: each of its tiles then waits
-    for the whole stage before, where it would await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
-    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage before has begun. ``persistent``: by
-    the kernel of `tileprof.runtime.persistent`, one launch a stage where it is stream order or blocks wait for the stage before, otherwise one for all.
-    ``dealt``: who hands its tiles out: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread of the CPU; ``speculates``: that one sends tiles ahead of
-    their inputs.
+    """``captured``: replayed as a CUDA graph. ``posts`` and ``waits``: tiles post and wait as the policy says.
+    ``overlapped``: a stage is launched by programmatic dependent launch, so that its blocks start where those of the
+    stage before leave room. ``grid_waits``: each of its tiles then waits for the whole stage before, where it would
+    await its semaphores. ``forked``: stages that do not need each other go to streams of their own.
+    ``alternating``: stages go to two streams in turn, each behind a kernel that waits until every block of the stage
+    before has begun. ``persistent``: by the kernel of `tileprof.runtime.persistent`, one launch a stage where it is
+    stream order or blocks wait for the stage before, otherwise one for all.
+    ``dealt``: who hands its tiles out: static ``lists``, a ``queue`` on the GPU, or a ``pilot``, a thread of the CPU;
+    ``speculates``: that one sends tiles ahead of their inputs.
     """
 
     name: str
@@ -34,7 +36,9 @@ class Scheduler:
 
     @property
     def correct(self) -> bool:
-        """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing else."""
+        """Overlap without waits gives wrong results: it is timed to see what the dependency costs, and for nothing
+        else.
+        """
         return self.waits or self.grid_waits or not (self.overlapped or self.alternating)
 
 
@@ -60,12 +64,12 @@ SCHEDULERS: Final = {
         Scheduler("unsynchronised", captured=True, overlapped=True),
     )
 }
-"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch; ``cusync``
-is that there. ``persistent`` takes tiles from static lists, ``persistent-dynamic`` from a queue on the GPU, ``ccks`` and
-``ccks-ready`` from a thread of the CPU, which sends the latter only tiles that are ready. ``persistent-stages`` is stream
-order with the kernel of ``persistent``, what its gain is measured against; ``persistent-pdl`` the same under ``pdl``.
-``hooks`` is stream order with posts and waits compiled in: what they cost by themselves. ``unsynchronised`` and
-``persistent-unsynchronised`` are wrong on purpose.
+"""``cusync-streams`` is what cuSync does: two streams and a wait kernel, for GPUs without programmatic launch;
+``cusync`` is that there. ``persistent`` takes tiles from static lists, ``persistent-dynamic`` from a queue on the GPU,
+``ccks`` and ``ccks-ready`` from a thread of the CPU, which sends the latter only tiles that are ready.
+``persistent-stages`` is stream order with the kernel of ``persistent``, what its gain is measured against;
+``persistent-pdl`` the same under ``pdl``. ``hooks`` is stream order with posts and waits compiled in: what they cost by
+themselves. ``unsynchronised`` and ``persistent-unsynchronised`` are wrong on purpose.
 """
 
 INSTEAD: Final = {
@@ -86,7 +90,9 @@ def scheduler(name: str) -> Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a stage is launched under ``streams``: the number of its stream, and the stages of other streams that it waits for."""
+    """Where a stage is launched under ``streams``: the number of its stream, and the stages of other streams that it
+    waits for.
+    """
 
     stream: int
     after: tuple[int, ...]
@@ -95,8 +101,9 @@ class Lane:
 def lanes(before: Sequence[frozenset[int]], most: int = 8) -> list[Lane]:
     """Streams for stages in issue order; ``before[i]`` are the stages, all below i, that stage i must follow.
 
-    A stage follows the latest of its producers on that one's stream, if nothing else has been put there since; otherwise it takes a new stream, up to
-    ``most`` of them, then the one that was used least recently. No stage waits for one that another wait, or its own stream, already implies.
+    A stage follows the latest of its producers on that one's stream, if nothing else has been put there since;
+    otherwise it takes a new stream, up to ``most`` of them, then the one that was used least recently. No stage waits
+    for one that another wait, or its own stream, already implies.
     """
     tails: list[int] = []
     reach: list[frozenset[int]] = []

@@ -1,4 +1,6 @@
-"""The rows of `tileprof.runtime.measure` for a reader: ``python -m tileprof.runtime.summary OUT.json`` prints Markdown, every chain, losses too."""
+"""The rows of `tileprof.runtime.measure` for a reader: ``python -m tileprof.runtime.summary OUT.json`` prints Markdown,
+every chain, losses too.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,18 @@ _TORCH: Final = "PyTorch in a graph"
 _COMPILED: Final = "torch.compile max-autotune"
 
 _HEAD: Final = (
-    "chain", "roof", "PyTorch", "stream order", "PDL", "synchronised", "no waits", "gain", "predicted", "PyTorch / sync.", "sync. / roof",
-)  # fmt: skip
+    "chain",
+    "roof",
+    "PyTorch",
+    "stream order",
+    "PDL",
+    "synchronised",
+    "no waits",
+    "gain",
+    "predicted",
+    "PyTorch / sync.",
+    "sync. / roof",
+)
 
 
 def by_chain(rows: Iterable[Row]) -> dict[str, dict[str, Row]]:
@@ -84,10 +96,15 @@ def _cells(name: str, chain: Rows) -> list[str]:
     synchronised = found[2] or next(iter(chain.values()))
     share, expected = gain(chain), synchronised.get("predicted_gain")
     return [
-        name, f"{synchronised['roof_us']:.1f}", _us(torch), *(_us(row) for row in found), "" if share is None else f"{100 * share:+.1f}%",
+        name,
+        f"{synchronised['roof_us']:.1f}",
+        _us(torch),
+        *(_us(row) for row in found),
+        "" if share is None else f"{100 * share:+.1f}%",
         "" if expected is None else f"{100 * expected:+.1f}%{'' if expected > 0 else ' *'}",
-        f"{torch['us'] / synchronised['us']:.2f}" if torch else "", f"{synchronised['over_roof']:.2f}",
-    ]  # fmt: skip
+        f"{torch['us'] / synchronised['us']:.2f}" if torch else "",
+        f"{synchronised['over_roof']:.2f}",
+    ]
 
 
 def _us(row: Row | None) -> str:

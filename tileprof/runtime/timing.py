@@ -32,7 +32,9 @@ def captured(work: Callable[[], Any]) -> Any:
 
 
 def _side_stream() -> Any:
-    """The stream of this thread for captures on the current device: cuBLAS keeps 32 MB for each stream that it has ever seen."""
+    """The stream of this thread for captures on the current device: cuBLAS keeps 32 MB for each stream that it has ever
+    seen.
+    """
     device = torch.cuda.current_device()
     streams: dict[int, Any] = _SIDE.__dict__.setdefault("streams", {})
     if device not in streams:
@@ -46,7 +48,9 @@ def time_graph(work: Callable[[], Any]) -> list[float]:
 
 
 def time_in_turn(graphs: Sequence[Any]) -> list[list[float]]:
-    """Microseconds of `REPEATS` replays of each graph. They take turns: a clock that falls as the GPU warms up falls for all of them."""
+    """Microseconds of `REPEATS` replays of each graph. They take turns: a clock that falls as the GPU warms up falls
+    for all of them.
+    """
     times: list[list[float]] = [[] for _ in graphs]
     for number in range(REPEATS + _WARM):
         for graph, found in zip(graphs, times, strict=True):

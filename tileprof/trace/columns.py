@@ -10,7 +10,7 @@ import numpy as np
 from tileprof.arrays.ragged import spans
 from tileprof.trace import schema
 from tileprof.trace.distinct import bytes_by_tile
-from tileprof.trace.footprint import Boxes, Footprint, Launch
+from tileprof.trace.footprint import Boxes, Footprint
 from tileprof.trace.values import enum_code, ints, utf8
 
 
@@ -69,12 +69,12 @@ def footprint_columns(first: int, footprints: Sequence[Footprint]) -> tuple[dict
     return tile_columns, {"footprint": np.repeat(number, sizes), **accesses}
 
 
-def operand_rows(first: int, launches: Iterable[Launch]) -> list[tuple[int, int, int, int]]:
-    """The rows of ``schema.OPERANDS``; ``first`` is the number of the first launch."""
+def operand_rows(first: int, operands: Iterable[Sequence[tuple[int, int]]]) -> list[tuple[int, int, int, int]]:
+    """The rows of ``schema.OPERANDS`` from the operands of each launch; ``first`` is the first launch's number."""
     return [
         (number, slot, buffer, offset)
-        for number, launch in enumerate(launches, start=first)
-        for slot, (buffer, offset) in enumerate(launch.operands)
+        for number, bound in enumerate(operands, start=first)
+        for slot, (buffer, offset) in enumerate(bound)
     ]
 
 

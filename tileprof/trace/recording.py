@@ -191,7 +191,7 @@ class MemoryRecording(Recording):
         rows = [launch_row(n, launch, footprints[launch.footprint].tiles) for n, launch in enumerate(launches)]
         self._given = {
             "launches": row_columns(schema.LAUNCHES, rows),
-            "operands": row_columns(schema.OPERANDS, operand_rows(0, launches)),
+            "operands": row_columns(schema.OPERANDS, operand_rows(0, (launch.operands for launch in launches))),
             "tiles": tiles,
             "accesses": accesses,
             "times": row_columns(schema.TIMES, []),

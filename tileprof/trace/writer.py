@@ -27,7 +27,7 @@ from tileprof.errors import UserError
 from tileprof.trace import arrow, folder, manifest, schema
 from tileprof.trace.columns import buffer_columns, buffer_row, footprint_columns, operand_rows, row_columns
 from tileprof.trace.footprint import Footprint, Launch
-from tileprof.trace.values import checked_footprint, enum_code, ints, launch_row, utf8
+from tileprof.trace.values import LaunchRows, checked_footprint, enum_code, ints, utf8
 
 CHECKPOINT_ROWS: Final = 1 << 20
 CHECKPOINT_SECONDS: Final = 10.0
@@ -40,8 +40,8 @@ _DESCRIPTION: Final = ("name", "kind", "dtype", "shape", "strides")
 class _Rows:
     """What was added since the last checkpoint, and what is known of all that was added before it.
 
-    An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint replaces the whole:
-    the trace then holds an addition or does not, and never half of one.
+    An interrupt may come between any two steps of Python. So each addition is one append to one list, and a checkpoint
+    replaces the whole: the trace then holds an addition or does not, and never half of one.
     """
 
     part: int = 0
@@ -53,13 +53,9 @@ class _Rows:
     known_tiles: list[int] = field(default_factory=list)
     """Of the launches on the disk."""
     footprints: list[Footprint] = field(default_factory=list)
-    launches: list[tuple[Launch, int, tuple[Any, ...]]] = field(default_factory=list)
-    """With their tiles and their row."""
+    launches: list[tuple[tuple[tuple[int, int], ...], LaunchRows, tuple[Any, ...]]] = field(default_factory=list)
+    """Bound operands, what is shared with launches alike, and the row."""
     times: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
-
-    @property
-    def launch_count(self) -> int:
-        return len(self.known_tiles) + len(self.launches)
 
     @property
     def footprint_count(self) -> int:
@@ -67,7 +63,7 @@ class _Rows:
 
     def tiles_of(self, launch: int) -> int:
         before = len(self.known_tiles)
-        return self.known_tiles[launch] if launch < before else self.launches[launch - before][1]
+        return self.known_tiles[launch] if launch < before else self.launches[launch - before][1].tiles
 
     def footprint(self, number: int) -> tuple[int, int]:
         """Tiles and operands."""
@@ -79,9 +75,9 @@ class _Rows:
         return _Rows(
             self.part + 1,
             self.written + Counter(rows),
-            self.coverage + Counter(launch.coverage for launch, _, _ in self.launches),
+            self.coverage + Counter(alike.launch.coverage for _, alike, _ in self.launches),
             self.known_footprints + [_sizes(footprint) for footprint in self.footprints],
-            self.known_tiles + [tiles for _, tiles, _ in self.launches],
+            self.known_tiles + [alike.tiles for _, alike, _ in self.launches],
         )
 
 
@@ -132,7 +128,8 @@ class TraceWriter:
     @property
     def launches(self) -> int:
         """Launches added so far: the id of the next one."""
-        return self._new.launch_count
+        new = self._new
+        return len(new.known_tiles) + len(new.launches)
 
     def add_buffer(
         self,
@@ -147,7 +144,8 @@ class TraceWriter:
         before_start: bool = False,
     ) -> int:
         """A buffer allocated now (or before recording began): its id."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             self._buffers.append(
                 buffer_row(
                     len(self._buffers),
@@ -165,7 +163,8 @@ class TraceWriter:
 
     def free_buffer(self, buffer: int) -> None:
         """The buffer is freed now, before the next launch."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             row = self._buffer(buffer)
             if row["freed_at"] != schema.NEVER:
                 raise ValueError(f"buffer {buffer} is freed twice")
@@ -173,7 +172,8 @@ class TraceWriter:
 
     def describe_buffer(self, buffer: int, **changed: Any) -> None:
         """Change what is known of a buffer: ``name``, ``kind``, ``dtype``, ``shape``, ``strides``."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             row = self._buffer(buffer)
             for key, value in changed.items():
                 if key not in _DESCRIPTION:
@@ -186,7 +186,8 @@ class TraceWriter:
     def add_footprint(self, footprint: Footprint) -> int:
         """Tiles and accesses that launches can refer to: their id. Boxes may come in any order."""
         footprint = checked_footprint(footprint)
-        with self._turn():
+        with self._lock:
+            self._check_open()
             number = self._new.footprint_count
             self._new.footprints.append(footprint)
             self._grow(footprint.tiles + len(footprint.boxes))
@@ -194,11 +195,27 @@ class TraceWriter:
 
     def add_launch(self, launch: Launch) -> int:
         """A launch of a footprint on bound operands: its id."""
-        with self._turn():
+        rows = self.alike(launch)
+        return self.add_alike(rows, launch.operands, launch.module, launch.begin_ns, launch.call)
+
+    def alike(self, launch: Launch) -> LaunchRows:
+        """What `add_alike` needs to add launches like this one, which is not added; their footprint is there."""
+        with self._lock:
+            self._check_open()
+            if not 0 <= launch.footprint < self._new.footprint_count:
+                raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
+            return LaunchRows(launch, *self._new.footprint(launch.footprint))
+
+    def add_alike(
+        self, rows: LaunchRows, operands: tuple[tuple[int, int], ...], module: str, begin_ns: int, call: str
+    ) -> int:
+        """A launch that differs from ``rows.launch`` in these arguments alone: its id."""
+        with self._lock:
+            self._check_open()
             number = self.launches
-            tiles = self._check_launch(launch)
-            self._new.launches.append((launch, tiles, launch_row(number, launch, tiles)))
-            self._grow(1 + len(launch.operands))
+            self._check_operands(rows, operands)
+            self._new.launches.append((operands, rows, rows.row(number, module, begin_ns, call)))
+            self._grow(1 + len(operands))
             return number
 
     def add_times(self, launch: int, tile: ArrayLike, sm: ArrayLike, begin_ns: ArrayLike, end_ns: ArrayLike) -> None:
@@ -207,7 +224,8 @@ class TraceWriter:
         tile, sm, begin_ns, end_ns = (np.atleast_1d(np.asarray(values)).astype(type_) for values, type_ in given)
         if not len(tile) == len(sm) == len(begin_ns) == len(end_ns):
             raise ValueError("times of a launch must be arrays of equal length")
-        with self._turn():
+        with self._lock:
+            self._check_open()
             if not 0 <= launch < self.launches:
                 raise ValueError(f"times for launch {launch}, but there are {self.launches}")
             tiles = self._new.tiles_of(launch)
@@ -221,7 +239,8 @@ class TraceWriter:
 
     def note(self, text: str) -> None:
         """Something the trace has to confess; said once however often it is noted."""
-        with self._turn():
+        with self._lock:
+            self._check_open()
             self._notes[utf8(text)] = None
 
     # ---- how it ends
@@ -300,7 +319,7 @@ class TraceWriter:
         new, rows = self._new, {}
         if not self._is_child():
             first = len(new.known_tiles)
-            operands = operand_rows(first, (launch for launch, _, _ in new.launches))
+            operands = operand_rows(first, (operands for operands, _, _ in new.launches))
             self._write_buffers()
             tiles, boxes = self._write_footprints(len(new.known_footprints), new.footprints)
             self._write_rows(schema.OPERANDS, operands)
@@ -353,15 +372,12 @@ class TraceWriter:
     def _is_child(self) -> bool:
         return os.getpid() != self._pid
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One call at a time, and none after the end or a failure."""
-        with self._lock:
-            if self._failure is not None:
-                raise UserError(self._failure)
-            if self._ended:
-                raise ValueError(f"{self.path} is closed")
-            yield
+    def _check_open(self) -> None:
+        """Nothing can be added after the end or a failure."""
+        if self._failure is not None:
+            raise UserError(self._failure)
+        if self._ended:
+            raise ValueError(f"{self.path} is closed")
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -376,15 +392,11 @@ class TraceWriter:
             raise ValueError(f"there is no buffer {buffer}, there are {len(self._buffers)}")
         return self._buffers[buffer]
 
-    def _check_launch(self, launch: Launch) -> int:
-        if not 0 <= launch.footprint < self._new.footprint_count:
-            raise ValueError(f"{launch.kernel}: there is no footprint {launch.footprint}")
-        tiles, operands = self._new.footprint(launch.footprint)
-        if len(launch.operands) < operands:
+    def _check_operands(self, rows: LaunchRows, operands: tuple[tuple[int, int], ...]) -> None:
+        if len(operands) < rows.operands:
             raise ValueError(
-                f"{launch.kernel}: its footprint has {operands} operands, bound are {len(launch.operands)}"
+                f"{rows.launch.kernel}: its footprint has {rows.operands} operands, bound are {len(operands)}"
             )
-        for buffer, _ in launch.operands:
+        for buffer, _ in operands:
             if self._buffer(buffer)["freed_at"] != schema.NEVER:
-                raise ValueError(f"{launch.kernel}: buffer {buffer} is bound after it was freed")
-        return tiles
+                raise ValueError(f"{rows.launch.kernel}: buffer {buffer} is bound after it was freed")

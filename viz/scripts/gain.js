@@ -149,7 +149,7 @@ function bracketPicture(g, ran) {
   };
   const best = Math.min(g.recorded_ns, g.listed_ns ?? Infinity, ...ran.map((s) => s.time_ns));
   bar(0, g.bound_ns, INK.muted, "no schedule is so fast");
-  bar(g.bound_ns, best, INK.found, "the best schedule ends in here");
+  bar(g.bound_ns, best, INK.parts.idle, "the best schedule ends in here");
   bar(best, longest, INK.idle, "reached by a simulated schedule or by the recording");
   const say = (words, at, y, anchor, name) =>
     svg.append(

@@ -31,6 +31,7 @@ import { showLanes } from "./lanes.js";
 import { GAP, layOut } from "./layout.js";
 import { missesSome, overlayOf, showMatrix } from "./matrix.js";
 import { changed, found, select, state } from "./state.js";
+import { showTensor } from "./tensor.js";
 import { showTiles } from "./tiles.js";
 
 export const anyGain = pairs.gain_ns.some((g) => g > 0);
@@ -418,6 +419,7 @@ function filtersChanged() {
   rebuildGraph();
   showMatrix();
   showTiles();
+  showTensor();
   showLanes();
 }
 

@@ -40,9 +40,10 @@ import { serve } from "./served.js";
 import { fillBeside, simulated } from "./simulated.js";
 import { ran, showSizes, whatIf } from "./sizes.js";
 import { changed, findLaunches, found, readHash, select, state, TABS, watch } from "./state.js";
+import { describeTensor, picture, showTensor, tensorView } from "./tensor.js";
 import { chain, chainNow, nodeY, showTiles, tilesView } from "./tiles.js";
 
-export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, lanes: lanesView };
+export const panels = { graph: graphView, matrix: matrixView, tiles: tilesView, tensor: tensorView, lanes: lanesView };
 let active = "graph";
 
 function showSummary() {
@@ -238,7 +239,7 @@ const KEYS = [
   ["/", "search; Enter goes to the next launch found; kernel:, op: or module: before a word looks in that name only"],
   ["f", "this view alone, and back"],
   ["1  2  3", "launches, tiles of a pair, timeline"],
-  ["4  5  6", "tile graph, gain, what if"],
+  ["4  5  6  7", "tile graph, gain, what if, tensor"],
   ["b", "another scheduler beside the recorded timeline"],
   [",  .", "scrub: the kept moment earlier, later; so does a drag along the timeline's axis"],
   ["t", "dark or light"],
@@ -389,6 +390,7 @@ const ACTIONS = {
   3: () => focusPanel("lanes"),
   4: () => focusPanel("tiles"),
   5: () => showTab("gain"),
+  7: () => focusPanel("tensor"),
   6: () => showTab("sizes"),
   b: nextBeside,
   ",": () => stepTime(-1),
@@ -435,6 +437,7 @@ function toggleTheme() {
   matrix.key && matrix.parts.length ? describePair() : rankPairs();
   showGain();
   showSizes();
+  if (picture.tensor) describeTensor();
 }
 
 let drawnAs = "";
@@ -465,6 +468,7 @@ function refresh() {
   if (cursor.view && !cursorStands()) endCursor();
   showMatrix();
   showTiles();
+  showTensor();
   showGain();
   showSizes();
   showLanes();
@@ -529,5 +533,6 @@ window.tileprof = {
   whatIf,
   flow: laneFlow,
   drawing: () => drawing,
+  picture,
   nodeFor,
 };

@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inline(Options):
-    """When a tile ends, its worker runs the tiles that it has made ready itself, one after the other, or spawns them into the queue of all
-    workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see `tileprof.analysis.simulate.inlining`. With ``policy`` 0
-    the rule after that paper's decides, with 1 every tile is spawned, with 2 every tile is run inline by the worker of its last parent.
+    """When a tile ends, its worker runs the tiles that it has made ready itself, one after the other, or spawns them
+    into the queue of all workers: the question of SPAWN (Tang et al., HPCA 2017) on any tile graph, see
+    `tileprof.analysis.simulate.inlining`. With ``policy`` 0 the rule after that paper's decides, with 1 every tile is
+    spawned, with 2 every tile is run inline by the worker of its last parent.
 
-    A worker is as large as the largest tile, as in ``persistent``. ``spawn_ns``, from the end
-    of a tile through its event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499);
-    ``fetch_ns``, a worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its input is
-    still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that count on recorded
-    lives. Tiles last as recorded: asked for another duration model, the simulator refuses.
+    A worker is as large as the largest tile, as in ``persistent``. ``spawn_ns``, from the end of a tile through its
+    event counter to the queue, is two L2 round trips (0.35 us each: Luo et al. 2024, arXiv:2402.13499); ``fetch_ns``, a
+    worker's time to take a tile from the queue, is assumed. ``reload_ns`` is what an inline tile spares because its
+    input is still in its SM: 0, since nothing recorded says how much; with more the program may end before bounds that
+    count on recorded lives. Tiles last as recorded: asked for another duration model, the simulator refuses.
     """
 
     name: ClassVar[str] = "inline"
@@ -55,8 +56,8 @@ class Inline(Options):
 
 
 def workers(p: Problem, room: Room) -> int:
-    """Tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on several SMs, as the
-    engine places them.
+    """Tiles that fit on the machine at once; none where there are no tiles. The blocks of a cluster may lie on several
+    SMs, as the engine places them.
 
     Raises UserError where not one tile fits.
     """

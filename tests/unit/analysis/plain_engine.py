@@ -433,7 +433,9 @@ class _Simulation:
             self.work(tile, end)
 
     def waits_inside(self, tile: int) -> list[tuple[float, float]]:
-        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the work after the wait."""
+        """When a running tile can end for each thing that it waits for (infinite where that has not ended), and the
+        work after the wait.
+        """
         launch, life, plan = self.launch_of[tile], self.life[tile], self.plan
         signal_ns = float(plan.signal_ns[launch])
         if plan.gate[launch] == INSIDE:

@@ -101,7 +101,8 @@ def test_other_models_are_answered_with_what_there_is(text, says):
 
 
 def test_a_signal_on_its_way_is_no_work_and_loads_nobody():
-    # Alone on its SM each tile is as slow as recorded; half of the consumer comes before its wait, half after the signal.
+    # Alone on its SM each tile is as slow as recorded; half of the consumer comes before its wait, half after the
+    # signal.
     simulator = Simulator(independent(0, first=0.5), lives=life_model("co-residency-scaled:sensitivity=2"))
     found = simulator.run(scheduler("pdl:signal=90us"))
     assert found.time_ns == pytest.approx(1000 + 90_000 + 500, rel=1e-6)

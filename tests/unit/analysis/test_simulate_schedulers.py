@@ -213,7 +213,8 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     assert queues_of(g, "queues=3") == (20, ())
     # An empty queue leaves at once: one after the other, without a quantum.
     assert queues_of(g, "queues=3,hardware=1,quantum_ns=1000") == (40, ())
-    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2 can run.
+    # Queue 0: launch 0, then 3, which needs 2 of queue 1: it blocks the only place until the quantum ends, and then 2
+    # can run.
     blocked = with_trace(graph([1] * 4, [(0, 3, all_to_all(1, 1)), (2, 3, all_to_all(1, 1))]), [[10.0]] * 4)
     assert queues_of(blocked, "queues=3") == (30, ())
     time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
@@ -223,7 +224,8 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
 
 @pytest.mark.parametrize("priority", [1, 2])
 def test_prioritised_queues_let_in_what_others_wait_for(priority):
-    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the one that can run.
+    # A wavefront: many queues, of which most only wait. In turn, each quantum brings in one of them; by priority, the
+    # one that can run.
     links = [(i, i + 6, all_to_all(1, 1)) for i in range(18)] + [(i, i + 5, all_to_all(1, 1)) for i in range(19)]
     g = with_trace(graph([1] * 24, sorted(links, key=lambda link: link[:2])), [[10.0]] * 24)
     in_turn = queues_of(g, "queues=12,hardware=2,quantum_ns=100")[0]
@@ -491,7 +493,8 @@ def test_a_deadlock_names_who_waits_for_whom():
     g = with_trace(graph([2, 2], [(0, 1, all_to_all(2, 2))]), [[1.0] * 2] * 2)
     schedule = Simulator(g).run(Backwards())
     assert schedule.deadlock == (
-        "launch 1 tile 0 holds its slot and waits for launch 0 tile 0, which has not ended; launch 0 tile 0 cannot be dispatched: "
+        "launch 1 tile 0 holds its slot and waits for launch 0 tile 0, which has not ended; launch 0 tile 0 cannot be "
+        "dispatched: "
         "tiles of launch 1 hold the slots; that is a cycle through launch 1: 2 tiles hold slots and wait"
     )
     assert schedule.to_json()["time_ns"] is None
@@ -506,7 +509,8 @@ def test_launches_that_wait_for_each_other_are_named():
 
     schedule = Simulator(with_trace(graph([1] * 4, []), [[1.0]] * 4)).run(Crossed())
     assert schedule.deadlock == (
-        "launch 1 never opens before launch 3 ends; launch 3 never opens before launch 2 ends; launch 2 never opens before launch 1 ends; "
+        "launch 1 never opens before launch 3 ends; launch 3 never opens before launch 2 ends; launch 2 never opens "
+        "before launch 1 ends; "
         "that is a cycle through launch 1"
     )
 

@@ -46,8 +46,8 @@ def graph_of(
     kernels: list[Kernel] | None = None,
     device: str = "H200",
 ) -> TileGraph:
-    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM each, unless
-    ``kernels`` says otherwise.
+    """A graph of one launch per grid; ``relation[producer, consumer]`` holds edges by tile number. Blocks fill an SM
+    each, unless ``kernels`` says otherwise.
     """
     gpu = replace(get(device), sms=sms)
     resources = kernels or [FILLS_AN_SM] * len(grids)

@@ -20,15 +20,16 @@ from tileprof.policy.synthesis.semaphore_groupings import Grouping, edge_for
 from tileprof.policy.verification.verifier import verify
 
 RESIDENCY_KINDS = ("no wait kernel", "occupancy", "SM count", "device", "device name")
-"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another number of SMs; on another
-device; naming another device. The last two are refused by rule, whether they are harmful or not.
+"""Of policies without a wait kernel: as they are; with other blocks per SM in their stages; on a device with another
+number of SMs; on another device; naming another device. The last two are refused by rule, whether they are harmful or
+not.
 """
 BY_RULE = ("device", "device name")
 
 KINDS = ("drop", "shift", "shift all", "lower", "raise", "alias", "merge", "edge", "order", "early")
-"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised beyond reach; a tile that posts
-another semaphore; two semaphores that become one, values left; an edge dropped; tiles in another order; no wait kernel, so that waiting blocks may
-come first (the order that can deadlock).
+"""A wait dropped; one that names another tile's semaphore; all of them the neighbour's; a value lowered, or raised
+beyond reach; a tile that posts another semaphore; two semaphores that become one, values left; an edge dropped; tiles
+in another order; no wait kernel, so that waiting blocks may come first (the order that can deadlock).
 """
 
 
@@ -141,8 +142,9 @@ def _replaced(values: list[int], dice: random.Random, count: int, place: int | N
 def harmful(policy: Policy, graph: TileGraph) -> bool:
     """Whether some schedule of the policy reads too early or never ends, found by running it.
 
-    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing held back,
-    everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave room (`progress.hangs`).
+    Every tile that others depend on is held back in turn: the tiles that depend on it must then not run. With nothing
+    held back, everything must run. Without a wait kernel, waiting blocks of all stages may come first: they must leave
+    room (`progress.hangs`).
     """
     lowered = lower(policy)
     absent = [(-1, -1)]
@@ -213,7 +215,8 @@ class Tally:
             f"{self.made:,} mutants: {self.caught:,} harmful and caught, {len(self.slipped):,} harmful and not caught, "
             f"{self.harmless:,} harmless and passed, {self.cautious:,} harmless and refused, "
             f"{self.by_rule:,} refused by rule for another device "
-            f"(harmful of all: {', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
+            "(harmful of all: "
+            f"{', '.join(f'{k} {self.harmful_kinds[k]:,} of {n:,}' for k, n in sorted(self.kinds.items()))}"
             f"{self._cautious()})"
         )
 

@@ -43,7 +43,10 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> TileGraph:
     "text",
     [
         "grid up 6 x 4\ngrid down 5 x 4\ndep down on up(0..5, y)",
-        "grid a 9\ngrid b 9\ngrid c 3\ndep b on a(max(0, x - 1)..min(8, x + 1))\ndep c on b(3*x..3*x + 2)\ndep c on a(8 - x)",
+        (
+            "grid a 9\ngrid b 9\ngrid c 3\ndep b on a(max(0, x - 1)..min(8, x + 1))\n"
+            "dep c on b(3*x..3*x + 2)\ndep c on a(8 - x)"
+        ),
     ],
 )
 def test_running_the_task_groups_runs_every_task_after_what_its_policy_awaits(text: str) -> None:

@@ -53,7 +53,8 @@ THREADS, REGISTERS, SHARED_BYTES = (
     (32, 48, 64, 96, 128),
     (0, 1024, 20_000, 48_000, 70_000, 96_000),
 )
-"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one."""
+"""Of kernels whose blocks reside beside each other on every device that is tried; several at once fit on an SM, or one.
+"""
 
 
 def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGraph]]:
@@ -76,7 +77,9 @@ def crowded_graph(dice: random.Random) -> tuple[TileGraph, Callable[..., TileGra
 
 
 def residency_tally(dice: random.Random, count: int, synthesised: float = 0.2) -> Tally:
-    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not exact."""
+    """Mutants of what residency relies on, over crowded graphs; ``synthesised``: the share of policies that are not
+    exact.
+    """
     tally = Tally()
     while tally.made < count:
         graph, on = crowded_graph(dice)

@@ -1,4 +1,6 @@
-"""Compile the kernels for sm_90, without a GPU, and print one JSON object: PTX by name. Runs as a program: Triton must not interpret."""
+"""Compile the kernels for sm_90, without a GPU, and print one JSON object: PTX by name. Runs as a program: Triton must
+not interpret.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +78,12 @@ def main() -> None:
         View.contiguous("x", (64, 1024), "float16"), View.contiguous("y", (64, 1024), "float16"), tile=(4, 1024)
     )
     gemm = Gemm(
-        View.contiguous("a", (256, 512), "float16"), View("b", (512, 256), (1, 512), "float16"), View.contiguous("c", (256, 256), "float16"),
-        tile=(64, 64), epilogue="gelu",
-    )  # fmt: skip
+        View.contiguous("a", (256, 512), "float16"),
+        View("b", (512, 256), (1, 512), "float16"),
+        View.contiguous("c", (256, 256), "float16"),
+        tile=(64, 64),
+        epilogue="gelu",
+    )
     whole = View.contiguous
     conv = Conv2d(
         whole("x", (2, 16, 16, 64), "float16"),

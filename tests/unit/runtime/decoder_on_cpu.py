@@ -1,4 +1,6 @@
-"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The decoder's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives
+them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from planted import Patch
 
 from tileprof.runtime.decode import build, launch
 from tileprof.runtime.decode.shape import DecoderShape
@@ -27,12 +30,27 @@ def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
     library = folder / "kernel.so"
     entry, machine = EMULATED / "decoder_entry.cpp", folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(entry),
+        str(machine),
+        "-o",
+        str(library),
+    )
     return library
 
 
 class HostDecoder(launch.Decoder):
-    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine found in the last."""
+    """`Decoder` on the machine. Launches follow each other on the same memory, as on a GPU; `said` is what the machine
+    found in the last.
+    """
 
     def __init__(self, shape: DecoderShape, blocks: int, library: Path) -> None:
         self.shape, self.blocks, self.device = shape, blocks, torch.device("cpu")

@@ -1,4 +1,6 @@
-"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code that gives them on a GPU."""
+"""The transformer kernel's own source, run on the CPU by the machine in `emulated/`, given its arguments by the code
+that gives them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from planted import Patch
 
 from tileprof.runtime.encoder import launch
 from tileprof.runtime.encoder.build import KERNEL, SOURCES
@@ -27,7 +30,20 @@ def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: i
         (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
     library = folder / "kernel.so"
     entry, machine = EMULATED / "transformer_entry.cpp", folder.parent / "machine.o"
-    _run("g++", *FLAGS, "-w", "-O1", "-include", "cuda.h", f"-I{folder}", "-shared", str(entry), str(machine), "-o", str(library))  # fmt: skip
+    _run(
+        "g++",
+        *FLAGS,
+        "-w",
+        "-O1",
+        "-include",
+        "cuda.h",
+        f"-I{folder}",
+        "-shared",
+        str(entry),
+        str(machine),
+        "-o",
+        str(library),
+    )
     return library
 
 
@@ -65,8 +81,12 @@ class HostLauncher:
         function = type("Function", (), {"launch": self._start})()
         stream = type("Stream", (), {"cuda_stream": 0, "synchronize": lambda _self: None})()
         return mock.patch.multiple(
-            launch, Arguments=HostArguments, compiled=lambda _header: Path(), _loaded=lambda *_: function, torch=_Torch(stream)
-        )  # fmt: skip
+            launch,
+            Arguments=HostArguments,
+            compiled=lambda _header: Path(),
+            _loaded=lambda *_: function,
+            torch=_Torch(stream),
+        )
 
     def run(self, inputs: Mapping[str, torch.Tensor], seed: int) -> list[torch.Tensor]:
         """Outputs of a run in the order that a seed gives; `said` is what the machine found, None if nothing."""

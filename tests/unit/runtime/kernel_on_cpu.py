@@ -1,4 +1,6 @@
-"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments by the code that gives them on a GPU."""
+"""The persistent kernel's own source, run on the CPU by the machine in `emulated/`: built by g++, given its arguments
+by the code that gives them on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from planted import Patch
 
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
@@ -30,7 +33,7 @@ EMULATED: Final = Path(__file__).parent / "emulated"
 FLAGS: Final = ("-std=c++17", "-fPIC", "-fno-strict-aliasing", f"-I{EMULATED}")
 
 _MULTIPLY: Final = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
-_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\((.*)\) = (.*);")
+_STORE: Final = re.compile(r"\*reinterpret_cast<u32\*>\(([^;]*)\)\s*=\s*([^;]*);")
 _NAMED: Final = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED|AWAITED|LOADED|BEGUN) = ")
 
 
@@ -47,7 +50,9 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or a cluster late. Seed 0 is calm."""
+        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or
+        a cluster late. Seed 0 is calm.
+        """
         if seed == 0:
             return cls(0, 1, 1, 1, 1, -1, -1, -1, 0)
         dice = random.Random(seed)
@@ -60,23 +65,35 @@ class Schedule(ctypes.Structure):
             (dice.randrange(blocks // split), -1, -1),
         ]
         return cls(
-            seed, dice.randrange(3), dice.choice([0, 0, 1, 2, 2]), dice.choice([2, 4, 16, 64]), dice.choice([0, 0, 4, 64]), *late[seed % len(late)],
+            seed,
+            dice.randrange(3),
+            dice.choice([0, 0, 1, 2, 2]),
+            dice.choice([2, 4, 16, 64]),
+            dice.choice([0, 0, 4, 64]),
+            *late[seed % len(late)],
             dice.choice([0, 2, 8, 32]),
-        )  # fmt: skip
+        )
 
 
 class HostArguments(Arguments):
     """Encodes tensor maps as `machine.Map`."""
 
-    def put_map(self, word: int, address: int, dtype: str, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], steps: Sequence[int], *, swizzle: int = 128) -> None:  # fmt: skip
+    def put_map(
+        self,
+        word: int,
+        address: int,
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        steps: Sequence[int],
+        *,
+        swizzle: int = 128,
+    ) -> None:
         more = 4 - len(sizes)
         words = [address, *sizes, *[1] * more, *strides, *[0] * more]
         words += [sum(side << 16 * i for i, side in enumerate((*sides, *[1] * more))) for sides in (box, steps)]
         self.words[word : word + 11] = [*words, swizzle]
-
-
-Patch = Callable[[str, str], str]
-"""From a source's name and text to the text that is compiled."""
 
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
@@ -215,7 +232,7 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. None, or what went wrong: what the machine found, or a wait that gave up."""
+        """Poison what stages write, and run. Returns the fault that the machine saw, or a wait that gave up; else None."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4

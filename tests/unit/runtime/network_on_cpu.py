@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _aligned, _run
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _aligned, _run
+from planted import Patch
 
 from tileprof.runtime.convnet.build import Options, header, sources
 from tileprof.runtime.convnet.launch import ARGUMENT_WORDS, flag_words, plan_tables, stage_table, sum_bytes

@@ -1,8 +1,11 @@
-"""The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and whether anybody is stuck.
+"""The persistent kernel on a CPU, as far as its order goes: who loads what when, who has written it by then, and
+whether anybody is stuck.
 
-Every block of every cluster is four actors, as in the kernel. One awaits what reaches into the k-blocks of its part, task by task, up to `MOST_AHEAD` tasks before the loader; that
-takes what has been awaited, up to ``ahead`` tasks before the consumer. The consumer meets those of its cluster once their loads are done, and writes its share of the tile; one posts
-it, at most `POST_SLOTS` tasks later. In pairs the loader awaits and the consumer posts. In which order actors step is the test's to choose.
+Every block of every cluster is four actors, as in the kernel. One awaits what reaches into the k-blocks of its part,
+task by task, up to `MOST_AHEAD` tasks before the loader; that takes what has been awaited, up to ``ahead`` tasks before
+the consumer. The consumer meets those of its cluster once their loads are done, and writes its share of the tile; one
+posts it, at most `POST_SLOTS` tasks later. In pairs the loader awaits and the consumer posts. In which order actors
+step is the test's to choose.
 """
 
 from __future__ import annotations
@@ -170,7 +173,7 @@ class Machine:
         return pixel // (p * q), pixel // q % p, pixel % q
 
     def _may_eat(self, block) -> bool:
-        """Loads of the whole cluster are done: its blocks have met at the barrier, and each may finish when it likes."""
+        """The loads of the whole cluster are done: its blocks have met at the barrier, and each finishes by itself."""
         if self._over(block, self.eating):
             return False
         task = self.eating[block]

@@ -9,7 +9,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Patch, Schedule, _run
+from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from planted import Patch
 
 from tileprof.runtime.prefill import build, launch
 from tileprof.runtime.prefill.shape import PrefillShape

@@ -1,4 +1,4 @@
-"""What a pipeline on a GPU does when something goes wrong; the kernel is played by the operators' own tiles on the CPU."""
+"""Faults of a pipeline on a GPU; the operators' own tiles on the CPU stand in for the kernel."""
 
 from __future__ import annotations
 
@@ -60,9 +60,13 @@ def stream(monkeypatch):
     monkeypatch.setattr(Launcher, "wrong", False)
     now = [Stream()]
     for name, value in {
-        "is_available": lambda: True, "get_device_capability": lambda *_: (9, 0), "synchronize": lambda *_: None,
-        "device": lambda *_: nullcontext(), "is_current_stream_capturing": lambda: False, "current_stream": lambda *_: now[0],
-    }.items():  # fmt: skip
+        "is_available": lambda: True,
+        "get_device_capability": lambda *_: (9, 0),
+        "synchronize": lambda *_: None,
+        "device": lambda *_: nullcontext(),
+        "is_current_stream_capturing": lambda: False,
+        "current_stream": lambda *_: now[0],
+    }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     return now
 

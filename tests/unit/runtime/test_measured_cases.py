@@ -87,11 +87,15 @@ def pretended(monkeypatch, tmp_path, every_case):
     """A GPU on which nothing is compiled and every job takes no time; what was compiled, and the clock."""
     compiled, clock = [], [0.0]
     for place, name, value in (
-        (measure, "cases", lambda: iter(every_case)), (torch.cuda, "get_device_name", lambda: "H200"), (torch.cuda, "empty_cache", lambda: None),
-        (torch.cuda, "get_device_capability", lambda: (9, 0)), (measure, "measured_on", lambda *_: {"device": "H200"}),
-        (measure, "_clusters_here", lambda: clusters_on(132)), (measure.time, "monotonic", lambda: clock[0]),
+        (measure, "cases", lambda: iter(every_case)),
+        (torch.cuda, "get_device_name", lambda: "H200"),
+        (torch.cuda, "empty_cache", lambda: None),
+        (torch.cuda, "get_device_capability", lambda: (9, 0)),
+        (measure, "measured_on", lambda *_: {"device": "H200"}),
+        (measure, "_clusters_here", lambda: clusters_on(132)),
+        (measure.time, "monotonic", lambda: clock[0]),
         (measure, "compile_for", lambda policy, chain, chosen, clusters: compiled.append(chain)),
-    ):  # fmt: skip
+    ):
         monkeypatch.setattr(place, name, value)
 
     def work(job, limit_s):

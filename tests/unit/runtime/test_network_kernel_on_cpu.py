@@ -18,6 +18,7 @@ import torch
 from kernel_on_cpu import compile_machine, compiler_missing
 from network_on_cpu import HostNetwork, compiled
 from networks import image, parameters, pooling, pooling_parameters, small
+from planted import changed
 
 from tileprof.runtime.convnet.build import Options
 from tileprof.runtime.convnet.network import Convolution, Network, Windows, computed
@@ -155,7 +156,9 @@ FAULTS = (
     ("ends.cuh", "        }\n        __syncwarp();", "        }"),
     ("pools.cuh", "barrier_sync<1, CONSUMERS>();\n    if (thread < 32)", "if (thread < 32)"),
 )  # fmt: skip
-"""File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled anew."""
+"""File, what stands there, and what is put in its place. The gate plants every third, the night all: each is compiled
+anew.
+"""
 
 
 @pytest.mark.parametrize(
@@ -164,10 +167,7 @@ FAULTS = (
 )
 def test_a_planted_fault_is_seen(folder: Path, name: str, old: str, new: str) -> None:
     def plant(file: str, text: str) -> str:
-        if file != name:
-            return text
-        assert old in text, "the fault has lost its place"
-        return text.replace(old, new, 1)
+        return changed(text, old, new, first=True) if file == name else text
 
     library = compiled(folder / f"fault{zlib.crc32((name + old + new).encode())}", patch=plant)
     plans = (

@@ -1,4 +1,6 @@
-"""What is compiled in for convolutions that load all taps at once: where the kernel multiplies and stores each pixel, and who has which slots meanwhile."""
+"""What is compiled in for convolutions that load all taps at once: where the kernel multiplies and stores each pixel,
+and who has which slots meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ SHAPES = (6, 72, 3), (7, 98, 3), (6, 72, 5), (7, 49, 3), (14, 98, 3), (56, 112, 
 def test_every_pixel_of_a_tile_is_stored_once_and_its_taps_are_where_the_product_reads(
     size, pixels, kernel, columns
 ) -> None:
-    """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the product."""
+    """Two images of 6 x 6 are 8 x 8 with what is around them: the second begins at row 64 of the slot and of the
+    product.
+    """
     made = plan(convolution(4, size, (pixels, columns), kernel), 1)
     stage, box, halo = constants(made), Box.of(made.stages[0].operator), made.stages[0].halo(1)
     assert halo is not None

@@ -221,8 +221,10 @@ def test_a_comparison_has_the_rows_that_the_tiles_allow_each_with_its_own_baseli
 
     monkeypatch.setattr("tileprof.runtime.gpu.GpuPipeline", partial(GpuPipeline, device="cpu"))
     for name, value in {
-        "measure.measure": measured, "measure.measured_on": lambda: {"device": "NVIDIA H200"}, "alone.persistent_stage_us": lambda _: [30.0, 30.0],
-    }.items():  # fmt: skip
+        "measure.measure": measured,
+        "measure.measured_on": lambda: {"device": "NVIDIA H200"},
+        "alone.persistent_stage_us": lambda _: [30.0, 30.0],
+    }.items():
         monkeypatch.setattr(f"tileprof.runtime.{name}", value)
     found = {row["row"]: row for row in comparing.compare([PRODUCTS.policy()])["rows"]}
     assert list(found) == list(us)

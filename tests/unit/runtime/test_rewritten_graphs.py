@@ -1,4 +1,6 @@
-"""What our program computes in another way than the model says: patches as products, outer products as multiplications; results and strides stay."""
+"""What our program computes in another way than the model says: patches as products, outer products as multiplications;
+results and strides stay.
+"""
 
 from __future__ import annotations
 

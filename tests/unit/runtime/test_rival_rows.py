@@ -22,7 +22,7 @@ CHAIN = gated_mlp(16, (16, 16), (16, 32), 64, 48)
 
 @pytest.fixture
 def plain(monkeypatch):
-    """A chain's reference and inputs; times are how often the work ran, and torch.compile hands back what it is given."""
+    """A chain's reference and inputs; times count calls of the work, and torch.compile returns its argument."""
     compiled = []
     monkeypatch.setattr(rivals, "time_graph", lambda work: [float(len(work()))])
     monkeypatch.setattr(torch, "compile", lambda graph, **how: compiled.append((graph, how)) or graph)

@@ -1,12 +1,12 @@
 """Launches between two stages taken as part of the first: what the stages need of each other through them.
 
-cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input; the
-recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads what the one
-wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of the producer
-(pointwise kernels on channels-last images), and else a superset.
+cuSync's kernels, like most hand-written ones, apply an activation in the epilogue of the product that makes its input;
+the recorded program launched it on its own. A consumer tile then needs a producer tile if some tile in between reads
+what the one wrote and writes what the other reads. That is exact where the tiles in between are no larger than those of
+the producer (pointwise kernels on channels-last images), and else a superset.
 
-What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual block makes the
-last convolution wait for the block's input too.
+What else a launch in between needs, the stage that it becomes part of needs then: the sum at the end of a residual
+block makes the last convolution wait for the block's input too.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _Reached = dict[int, NDArray[np.int64]]
 
 
 def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
-    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their numbers.
+    """The graph of ``launches`` with all `overtaken_launches` folded into the dependencies; other launches keep their
+    numbers.
 
-    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a launch in between
-    overwrites what a stage after its own still needs.
+    Memory is n x m numbers for stages of n and m tiles: meant for pairs and short chains. Raises `UserError` where a
+    launch in between overwrites what a stage after its own still needs.
     """
     chosen, folded = sorted(set(launches)), overtaken_launches(graph, launches)
     parents = _true_blocks(graph, {*chosen, *folded})
@@ -63,7 +64,9 @@ def fuse(graph: TileGraph, launches: Sequence[int]) -> TileGraph:
 
 
 def fused_for(policy: Policy, graph: TileGraph) -> TileGraph:
-    """The graph as the policy's own launches see it: fused where the guard names all launches between them as epilogues, else as it is."""
+    """The graph as the policy's own launches see it: fused where the guard names all launches between them as
+    epilogues, else as it is.
+    """
     epilogues = policy.guard.get("epilogues", ())
     launches = [stage.launch for stage in policy.stages if stage.launch is not None]
     if not epilogues or len(launches) < len(policy.stages) or not all(0 <= n < len(graph.launches) for n in launches):
@@ -79,7 +82,8 @@ def _host(graph: TileGraph, launch: int, hosts: dict[int, int], found: _Reached)
     later = [stage for stage in found if stage > host]
     if later:
         raise UserError(
-            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, which comes after "
+            f"launch {launch} cannot be taken as part of launch {host}: it overwrites what launch {max(later)} uses, "
+            "which comes after "
             "that one; leave --fuse out"
         )
     return host

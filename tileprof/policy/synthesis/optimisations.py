@@ -1,11 +1,13 @@
-"""The three optimisations of cuSync (section IV-B), decided from occupancy, grid sizes and what the kernels read; nothing is tried.
+"""The three optimisations of cuSync (section IV-B), decided from occupancy, grid sizes and what the kernels read;
+nothing is tried.
 
 ====================  ==========================================  =====================================================
 optimisation          on where                                    why
 ====================  ==========================================  =====================================================
 no wait kernel        waiting blocks cannot fill the device       then the blocks that are awaited always find room
                       (`tileprof.policy.verification.residency`)
-no custom order       N stages that depend on each other take     then every block is dispatched before the last wave, in
+no custom order       N stages that depend on each other take     then every block is dispatched before the last wave,
+in
                       N - 1 waves or less together                whatever order the hardware takes them
 reordered loads       every waiting kernel also reads what no     only then a tile waits while it holds a slot, and has
                       stage writes (weights), and some            something to load meanwhile
@@ -13,8 +15,8 @@ reordered loads       every waiting kernel also reads what no     only then a ti
                       empty
 ====================  ==========================================  =====================================================
 
-Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with another ``z`` than its
-``RowSync`` asks for, and never wait.
+Reordered loads are never combined with one semaphore a row on sm_80: there cuSync's kernels make the first wait with
+another ``z`` than its ``RowSync`` asks for, and never wait.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ class Predictor:
     def exact_ns(
         self, launches: Sequence[int], *, renamed: bool, orders: Sequence[tuple[int, ...] | None] | None = None
     ) -> float:
-        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory out.
+        """The stages with a wait for every recorded dependency and for nothing else; ``renamed`` leaves recycled memory
+        out.
 
         ``orders`` are those of the stages, as in a policy; None is ascending.
         """

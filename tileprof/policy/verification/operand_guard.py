@@ -1,4 +1,6 @@
-"""For what a policy was verified: written into it when it is made, compared when it is checked against another trace."""
+"""For what a policy was verified: written into it when it is made, compared when it is checked against another
+trace.
+"""
 
 from __future__ import annotations
 
@@ -117,5 +119,5 @@ def _allocations(given: list[list[dict[str, Any]]], found: list[list[dict[str, A
     if not sizes:
         return []
     before, now = sizes[0]
-    text = f"{len(sizes)} operands lie in allocations of another size than in the guard, the first in {now:,} bytes for {before:,}"
-    return [f"{text}; the operands themselves are the same"]
+    text = f"{len(sizes)} operands lie in allocations of another size than in the guard"
+    return [f"{text}, the first in {now:,} bytes for {before:,}; the operands themselves are the same"]

@@ -15,7 +15,9 @@ from tileprof.policy.verification.awaited_tiles import wait_block
 
 
 def graph_of_edges(grids: Sequence[Grid], edges: Mapping[tuple[int, int], tuple[I64, I64]]) -> TileGraph:
-    """A graph of one launch per grid; ``edges[producer, consumer]``: tiles that depend on each other, each pair once."""
+    """A graph of one launch per grid; ``edges[producer, consumer]``: tiles that depend on each other, each pair
+    once.
+    """
     tiles = [x * y * z for x, y, z in grids]
     relations = {pair: relation(parent, child, tiles[pair[1]]) for pair, (parent, child) in edges.items()}
     return graph_of_relations(grids, relations)

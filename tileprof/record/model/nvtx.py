@@ -6,13 +6,14 @@ There the functions raise; here they mark ranges, as they do on a machine with a
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from torch.cuda import nvtx
+
+from tileprof.nesting import compile_pattern
 
 _NO_DEPTH: Final = -2
 """What a push and a pop return where no tool counts depths (NVTX_NO_PUSH_POP_TRACKING)."""
@@ -28,7 +29,7 @@ class Ranges:
         self.pattern = pattern
         self.matched = 0
         self.names: Counter[str] = Counter()
-        self._search = re.compile(pattern).search
+        self._search = compile_pattern(pattern).search
         self._opened, self._closed = opened, closed
         self._stack = threading.local()
         self._started: set[int] = set()

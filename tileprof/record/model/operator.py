@@ -60,6 +60,8 @@ class Operator:
     mutates: bool = False
     view: bool = False
     """Its results are its first argument's memory, seen otherwise."""
+    metadata: bool = False
+    """A question about a tensor's metadata."""
 
     def __post_init__(self) -> None:
         self.mutates = any(a.written for a in self.arguments)

@@ -8,7 +8,6 @@ recorded.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import torch
 
 from tileprof.record.model import plans
 from tileprof.record.model.call import Call, Operand, Scratch
+from tileprof.record.model.described import described_calls, refusing
 from tileprof.record.model.operator import Operator, describe
 from tileprof.record.model.tiles import load_all
 from tileprof.record.model.tiles.foundations import overrides
@@ -91,13 +91,8 @@ def recut(trace: Recording, output: Path, tiles: Mapping[int, str] | None = None
 
 
 def _groups(trace: Recording, tiles: Mapping[int, str]) -> list[_Group]:
-    texts: dict[int, list[tuple[int, dict[str, Any]]]] = defaultdict(list)
-    for launch, text in enumerate(trace.launches["call"].astype(str)):
-        call = json.loads(text) if text else {}
-        if "number" in call:
-            texts[call["number"]].append((launch, call))
     planned: dict[str, list[plans.Planned]] = {}
-    made = (_group(trace, members, planned, tiles) for members in texts.values())
+    made = (_group(trace, members, planned, tiles) for members in described_calls(trace).values())
     return [group for group in made if group is not None]
 
 
@@ -122,15 +117,25 @@ def _group(
     if key not in planned:
         words = [word for word in chosen if word != ROWS]
         with overrides.override(*_tiles(call, trace.device.sms), *words):
-            planned[key] = plans.plan(_as_epilogue(operator, call), call, trace.device, key, set())
+            checked = refusing(_as_epilogue(operator, call), launches[0])
+            planned[key] = plans.plan(checked, call, trace.device, key, set())
         if ROWS in chosen:
             planned[key] = _by_rows(planned[key], call)
     kernels = planned[key]
     if not kernels or any(one.kernel.coverage != "exact" for one in kernels):
         return None
-    if any(not isinstance(slot, Scratch) and places[slot][0] < 0 for one in kernels for slot in one.slots):
+    used = {places[slot][0] for one in kernels for slot in one.slots if not isinstance(slot, Scratch)}
+    if not all(_is_allocated(trace, buffer, launches[-1]) for buffer in used):
         return None
     return _Group(launches, call, places, kernels, key)
+
+
+def _is_allocated(trace: Recording, buffer: int, launch: int) -> bool:
+    """Whether a buffer is in the trace and has memory when a launch begins."""
+    if buffer < 0:
+        return False
+    row = trace.buffers.iloc[buffer]
+    return bool(row["allocated_at"] <= launch and (row["freed_at"] == NEVER or launch < row["freed_at"]))
 
 
 def _by_rows(planned: list[plans.Planned], call: Call) -> list[plans.Planned]:
@@ -311,17 +316,9 @@ class _Writing:
                 else:
                     buffer, offset = group.places[slot]
                     bound.append((self._buffers[buffer], offset))
-            footprint = one.footprint
-            if footprint is None:
-                footprint = one.written(self._writer.add_footprint(one.kernel.footprint))
-            kernel = one.kernel
-            launch = Launch(
-                footprint=footprint, operands=tuple(bound), kernel=kernel.name, grid=kernel.grid, block=kernel.block,
-                cluster=kernel.cluster, registers=kernel.registers, shared_bytes=kernel.shared_bytes,
-                blocks_per_sm=one.duration.blocks_per_sm, flops=kernel.flops, fingerprint=one.fingerprint,
-                duration_ns=one.duration.launch_ns, begin_ns=begin, timing="modelled", coverage=kernel.coverage,
-                note=kernel.note, call=one.call, **self._issued(self._rows[group.launches[0]]),
-            )  # fmt: skip
+            issued = self._issued(self._rows[group.launches[0]])
+            rows = one.rows or one.written(self._writer, issued["op"])
+            launch = replace(rows.launch, operands=tuple(bound), begin_ns=begin, call=one.call, **issued)
             begin += one.duration.launch_ns
             numbers.append(self._writer.add_launch(launch))
         for buffer in scratch.values():

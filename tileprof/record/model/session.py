@@ -32,10 +32,9 @@ from tileprof.record.model.modules import Modules, Names
 from tileprof.record.model.nvtx import Ranges
 from tileprof.record.model.operator import HOST_READS, Operator, describe, higher_order
 from tileprof.record.model.progress import Progress
-from tileprof.record.model.storage import Buffer, Buffers
+from tileprof.record.model.storage import ABSENT, Buffer, Buffers
 from tileprof.record.model.tiles.foundations import overrides
 from tileprof.record.model.window import Window
-from tileprof.trace.footprint import Launch
 from tileprof.trace.writer import TraceWriter
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ class Session:
         self.conservative: Counter[str] = Counter()
         self.end_ns = 0
         self.tiles = 0
+        self._gap_ns = round(device.launch_gap_ns)
         self._notes: set[str] = set()
         self._host_reads = 0
         self._operators: dict[Any, Operator] = {}
@@ -188,15 +188,16 @@ class Session:
     # ---- operators
 
     def operator(self, func: Any) -> Operator:
-        """What is known of an operator."""
-        found = self._operators.get(func)
-        if found is None:
+        """The schema, model and kind of an operator, looked up once."""
+        operator = self._operators.get(func)
+        if operator is None:
             try:
-                found = describe(func) if isinstance(func, OpOverload) else higher_order(func)
+                operator = describe(func) if isinstance(func, OpOverload) else higher_order(func)
             except RuntimeError:  # not in the dispatcher's tables
-                found = higher_order(func)
-            self._operators[func] = found
-        return found
+                operator = higher_order(func)
+            operator.metadata = func.namespace == "prim"
+            self._operators[func] = operator
+        return operator
 
     def before(self, operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, Any]:
         """Copies of integer arguments that a data-dependent operator is about to overwrite, by id."""
@@ -327,9 +328,9 @@ class Session:
 
     def _ready(self, op: str, kernel: Kernel) -> list[plans.Planned]:
         key = plans.content(kernel)
-        planned = self._plans.get(key)
+        planned = self._plans.get((op, key))
         if planned is None:
-            planned = self._plans[key] = [plans.own(kernel, op, self.device, key)]
+            planned = self._plans[op, key] = [plans.own(kernel, op, self.device, key)]
         return planned
 
     def _launch(
@@ -347,15 +348,15 @@ class Session:
         """
         sizes: dict[int, int] = {}
         for one in planned:
-            for slot in one.slots:
-                if isinstance(slot, Scratch):
-                    sizes[slot.slot] = max(sizes.get(slot.slot, 0), slot.bytes)
+            for workspace in one.workspaces:
+                sizes[workspace.slot] = max(sizes.get(workspace.slot, 0), workspace.bytes)
         scratch = {slot: self.buffers.scratch(size) for slot, size in sizes.items()}
-        for one, text in zip(planned, texts or [one.call for one in planned], strict=True):
+        for number, one in enumerate(planned):
             if self.window.keeps():
+                text = texts[number] if texts else one.call
                 self._add(op, one, self._bindings(one, tensors, places, inputs, scratch), path, text)
-        for workspace in scratch.values():
-            self.buffers.release(workspace)
+        for buffer in scratch.values():
+            self.buffers.release(buffer)
 
     def _move(self, path: str) -> None:
         """Copies that resized storages cost; whatever the module: memory that the trace knows goes on in another
@@ -382,44 +383,22 @@ class Session:
             buffer, tensor = places[slot], tensors[slot]
             if buffer is None:
                 raise ValueError(f"{one.kernel.name} touches operand {slot}, which has no memory")
-            new = slot >= inputs and not any(buffer is b for b in places[:inputs])
-            bound.append((self.buffers.bind(buffer, new=new), self.buffers.offset(tensor)))
+            number = buffer.id
+            if number == ABSENT:
+                new = slot >= inputs and not any(buffer is b for b in places[:inputs])
+                number = self.buffers.bind(buffer, new=new)
+            bound.append((number, self.buffers.offset(tensor)))
         return tuple(bound)
 
     def _add(self, op: str, one: plans.Planned, bound: tuple[tuple[int, int], ...], path: str, call: str = "") -> None:
-        kernel = one.kernel
-        begin_ns = self.end_ns + round(self.device.launch_gap_ns) if self.writer.launches else 0
-        footprint = one.footprint
-        if footprint is None:
-            footprint = one.written(self.writer.add_footprint(kernel.footprint))
-        self.writer.add_launch(
-            Launch(
-                footprint=footprint,
-                operands=bound,
-                kernel=kernel.name,
-                grid=kernel.grid,
-                block=kernel.block,
-                duration_ns=one.duration.launch_ns,
-                timing="modelled",
-                coverage=kernel.coverage,
-                fingerprint=one.fingerprint,
-                op=op,
-                module=path,
-                cluster=kernel.cluster,
-                registers=kernel.registers,
-                shared_bytes=kernel.shared_bytes,
-                blocks_per_sm=one.duration.blocks_per_sm,
-                begin_ns=begin_ns,
-                flops=kernel.flops,
-                note=kernel.note,
-                call=call,
-            )
-        )
+        begin_ns = self.end_ns + self._gap_ns if self.tiles else 0
+        rows = one.rows or one.written(self.writer, op)
+        launch = self.writer.add_alike(rows, bound, path, begin_ns, call)
         self.end_ns = begin_ns + one.duration.launch_ns
         self.tiles += one.tiles
-        if kernel.coverage == "conservative":
+        if one.kernel.coverage == "conservative":
             self.conservative[op] += 1
-        self._progress.say(self.writer.launches, self.tiles, path)
+        self._progress.say(launch + 1, self.tiles, path)
 
     # ---- modules
 
@@ -446,5 +425,12 @@ class Session:
 
 def _aliases(places: list[Buffer | None], inputs: int) -> bool:
     """Whether every output lies in an input's memory: a view, whatever its schema says."""
-    known = {id(b) for b in places[:inputs] if b is not None}
-    return len(places) > inputs and all(id(b) in known for b in places[inputs:])
+    if len(places) <= inputs:
+        return False
+    for output in places[inputs:]:
+        for n in range(inputs):
+            if output is places[n] and output is not None:
+                break
+        else:
+            return False
+    return True

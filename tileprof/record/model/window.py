@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from tileprof.nesting import compile_pattern
 
 if TYPE_CHECKING:
     from tileprof.record import Options
@@ -25,7 +26,7 @@ class Window:
         self.captures = options.nvtx is not None
         self._left_out: Counter[str] = Counter()
         self.initialisations = 0
-        self._module = re.compile(options.module) if options.module is not None else None
+        self._module = compile_pattern(options.module) if options.module is not None else None
         self._limits = options.skip, options.count
         self._skip, self._count = self._limits
         self._open = 0

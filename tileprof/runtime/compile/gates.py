@@ -16,7 +16,9 @@ Pairs = dict[str, tuple[str, str]]
 
 
 def joined(chain: Chain) -> tuple[Chain, Pairs]:
-    """The chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps them; which tensors are then made of which."""
+    """The chain with one product for each ``silu(x @ gate) * (x @ up)`` whose weights lie as nn.Linear keeps them;
+    which tensors are then made of which.
+    """
     names: list[str] = []
     operators: list[Operator] = []
     pairs: Pairs = {}

@@ -1,7 +1,8 @@
 """Convolutions whose windows do not overlap, as products: the patches of a vision transformer.
 
-Such a convolution reads each pixel once. cuDNN has no good kernel for it where the image has three channels: of ViT-B/16 on an H200 it took 76 us, in which the product of 196 x 768 and
-768 x 768 runs ten times. Inductor leaves it to cuDNN; in the graph that our program is made of it becomes a copy of the image, patch by patch, and that product.
+Such a convolution reads each pixel once. cuDNN has no good kernel for it where the image has three channels: of
+ViT-B/16 on an H200 it took 76 us, in which the product of 196 x 768 and 768 x 768 runs ten times. Inductor leaves it to
+cuDNN; in the graph that our program is made of it becomes a copy of the image, patch by patch, and that product.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CONVOLUTION: Final = ([0, 0], [1, 1], False, [0, 0], 1)
 
 
 def patches_as_products(graph: fx.Graph, taken: Collection[fx.Node]) -> int:
-    """Replace such convolutions, but for those that are ``taken``; how many there were. Results have the same strides."""
+    """Replace such convolutions except those in ``taken``; returns their number. Results keep their strides."""
     found = 0
     for node in list(graph.nodes):
         if aten.calls(node, ATEN.convolution.default) and node not in taken and _in_patches(node):
@@ -37,7 +38,9 @@ def patches_as_products(graph: fx.Graph, taken: Collection[fx.Node]) -> int:
 def _in_patches(node: fx.Node) -> bool:
     image, weight, _, stride, *rest = node.args
     values = [aten.tensor(n) for n in (image, weight, node)]
-    if any(value is None or value.dim() != 4 for value in values) or tuple(map(_plain, rest)) != tuple(map(_plain, _CONVOLUTION)):  # fmt: skip
+    if any(value is None or value.dim() != 4 for value in values) or tuple(map(_plain, rest)) != tuple(
+        map(_plain, _CONVOLUTION)
+    ):
         return False
     pixels, kernel = aten.shape(image), aten.shape(weight)
     assert pixels is not None

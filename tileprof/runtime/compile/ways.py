@@ -25,7 +25,9 @@ _NOW: Final = threading.local()
 
 
 class Traced:
-    """A graph of Dynamo as ATen operations, and what AOTAutograd puts around it. Calls run whatever `inside` says on this thread."""
+    """A graph of Dynamo as ATen operations, and what AOTAutograd puts around it. Calls run whatever `inside` says on
+    this thread.
+    """
 
     def __init__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.module: fx.GraphModule | None = None

@@ -21,7 +21,9 @@ _INCLUDED: Final = _FOLDER.parent / "persistent"
 
 
 def build(header: str) -> Path:
-    """The folder that holds the cubin for a config.h, compiled now if it is not in the cache. Raises `UserError` with the compiler's words."""
+    """The folder that holds the cubin for a config.h, compiled now if it is not in the cache. Raises `UserError` with
+    the compiler's words.
+    """
     compiler = building.nvcc("The decoder is compiled")
     files = [*sorted(_FOLDER.glob("*.cu*")), _INCLUDED / "ptx.cuh"]
     sources = [path.read_text(encoding="utf-8") for path in files]

@@ -40,7 +40,9 @@ _MOST_KNOWN: Final = 8
 
 
 class Launcher:
-    """A plan's tables, workspace and compiled kernel on a device. Not for two streams at once. Raises `UserError` where the kernel cannot be made."""
+    """A plan's tables, workspace and compiled kernel on a device. Not for two streams at once. Raises `UserError` where
+    the kernel cannot be made.
+    """
 
     def __init__(self, plan: Plan, device: torch.device, options: Options | None = None) -> None:
         self.plan, self.device, self._options = plan, device, options or Options()
@@ -133,7 +135,7 @@ class Launcher:
 
 
 class Runner:
-    """A region's program behind `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes are."""
+    """A region's program as a `tileprof.runtime.compile.region.Runner`: inputs in order, outputs shaped as nodes."""
 
     frozen = False
 
@@ -179,7 +181,8 @@ def report(launcher: Launcher) -> None:
         launcher.record.zero_()
         name = launcher.plan.stages[stage].name
         raise RuntimeError(
-            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at row {row}, column {column}"
+            f"{launcher.plan.program.name}: block {block} gave up waiting for what {name} (stage {stage}) reads at "
+            f"row {row}, column {column}"
         )
 
 
@@ -194,7 +197,9 @@ def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
 
 
 def put_maps(plan: Plan, maps: Arguments, address: Any) -> None:
-    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte swizzle."""
+    """The tensor map of each product's weights: K-major with 128-byte swizzle, or blocks of 32 columns with 64-byte
+    swizzle.
+    """
     dtype = plan.program.dtype
     for number, stage in enumerate(plan.stages):
         if not isinstance(stage, Tiled):

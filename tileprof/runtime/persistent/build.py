@@ -29,8 +29,8 @@ FLAGS: Final = ("-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17",
 
 
 def compiled(plan: Plan, options: Options) -> Path:
-    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the compiler's own words, or the system's
-    where the cache cannot be written.
+    """The folder that holds the cubin of a plan, compiled now if it is not in the cache. Raises `UserError` with the
+    compiler's own words, or the system's where the cache cannot be written.
     """
     return build(SOURCES / KERNEL, header(plan, options))
 

@@ -1,13 +1,16 @@
-"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles, not for claims.
+"""How long tiles, stages and chains take under the persistent kernel, by a model of a few lines: for choosing tiles,
+not for claims.
 
-A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and multiplies what it has loaded. While it finishes a
-tile its loads of weights run on, so that a tile takes the longer of loading and of multiplying with finishing; and no stage takes less than its weights take to
-come from memory. The constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a stage): nine in ten are
-within 10%, the worst within 17%.
+A block loads ``columns`` weight rows, half of them in a pair, and ``height`` rows of activations for each k-block, and
+multiplies what it has loaded. While it finishes a tile its loads of weights run on, so that a tile takes the longer of
+loading and of multiplying with finishing; and no stage takes less than its weights take to come from memory. The
+constants were fitted to 90 times of products of 1 to 2048 tokens on an H200 (2026-11-20; in one launch, and one a
+stage): nine in ten are within 10%, the worst within 17%.
 
-Products of at most 128 rows were fitted again later that day, to 66 times of 33 tilings of three models: three in four are within 5%, 94% within 10%, the worst
-within 15%. A first fit to two of the models missed the third by 5.6% (root mean square). Convolutions have a fit of their own, to 62 times of pairs of 3x3 ones, of
-which 58 are within 10%; their sums were added up in another way then.
+Products of at most 128 rows were fitted again later that day, to 66 times of 33 tilings of three models: three in four
+are within 5%, 94% within 10%, the worst within 15%. A first fit to two of the models missed the third by 5.6% (root
+mean square). Convolutions have a fit of their own, to 62 times of pairs of 3x3 ones, of which 58 are within 10%; their
+sums were added up in another way then.
 """
 
 from __future__ import annotations
@@ -34,7 +37,8 @@ BLOCK_US: Final = 0.21
 """A k-block at least, however narrow: barriers of both rings and the latency of a product."""
 
 SHARED_BYTES_PER_US: Final = 180_000.0
-"""Into and out of an SM's shared memory: 128 bytes a clock. It is what limits pairs whose tiles are less than 256 wide."""
+"""Into and out of an SM's shared memory: 128 bytes a clock. It is what limits pairs whose tiles are less than 256 wide.
+"""
 
 CUT_US: Final = 2.5
 """Sums of an early task through memory, where k is cut."""
@@ -78,8 +82,8 @@ RING_BYTES: Final = 100 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and ``latency_us`` of a slot that has been
-    multiplied until it is full again, where that is known to matter.
+    """What goes into a tile: as the constants above, the least time of a k-block by the rows of its activations, and
+    ``latency_us`` of a slot that has been multiplied until it is full again, where that is known to matter.
     """
 
     begin_us: float = BEGIN_US
@@ -97,7 +101,9 @@ _STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.
 """Of weights that several rows of tiles find in L2, and of those that come from memory for few rows."""
 
 _ABREAST: Final = replace(_STREAMED, block_us=0.38, dram_bytes_per_us=4_300_000.0)
-"""By blocks that stand abreast: nobody's loads stop where sums meet. They take all of k, so that their loop shows where tiles are narrow. Eleven times are within 6%."""
+"""By blocks that stand abreast: nobody's loads stop where sums meet. They take all of k, so that their loop shows where
+tiles are narrow. Eleven times are within 6%.
+"""
 
 _TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
 """A convolution, which draws nothing from memory for most of its time."""
@@ -137,8 +143,8 @@ def finish_us(stage: StagePlan, split: int) -> float:
 
 
 def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
-    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks, among others. ``under_way``: k-blocks that
-    the rings hold, 0 for enough.
+    """A task of a cluster: a tile, or, where k is cut, the longer part of one, that is shared by ``split`` blocks,
+    among others. ``under_way``: k-blocks that the rings hold, 0 for enough.
     """
     return _tile_us(stage, split, stage.columns / 2 if stage.pair else stage.columns, under_way)
 
@@ -159,7 +165,9 @@ def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -
 
 
 def shared_us(stage: StagePlan) -> float:
-    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and all of that has come from L2 before."""
+    """A k-block of 128 rows, for what goes through shared memory: each warpgroup reads its 64 rows and all weights, and
+    all of that has come from L2 before.
+    """
     read = 2 * 2 * K_BLOCK * (stage.rows // 2 + stage.columns)
     return (read + 2 * K_BLOCK * (stage.rows + stage.columns)) / SHARED_BYTES_PER_US
 
@@ -190,14 +198,18 @@ def _pace(stage: StagePlan, split: int) -> _Pace:
 
 
 def rest_us(stage: StagePlan, split: int, life_us: float, waited_us: float) -> float:
-    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the ring holds of the weights."""
+    """What is left of a tile's life when its activations are there, after its loader has waited for them with what the
+    ring holds of the weights.
+    """
     mine = -(-stage.longest // stage.parts(split)) * stage.columns * K_BLOCK * 2
     fetched = min(waited_us, life_us * min(1.0, RING_BYTES / mine))
     return max(life_us - fetched, min(life_us, _tile_us(stage, split, 0.0)))
 
 
 def chain_us(stages: Sequence[StagePlan], split: int, clusters: int) -> float:
-    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows that it reads of an earlier stage."""
+    """All stages in one launch. Row by row, each tile goes to the cluster that is free first, and begins after the rows
+    that it reads of an earlier stage.
+    """
     free = [0.0] * min(clusters, sum(stage.tasks for stage in stages))
     under_way = (
         [0] * len(stages)
@@ -234,7 +246,9 @@ def _activations(stage: StagePlan) -> str:
 
 
 def _overlapping(rows: Sequence[float], height: int, low: int, high: int) -> Sequence[float]:
-    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader takes the tensor in another shape, with more rows."""
+    """Of what is known by rows of tiles, those that matrix rows ``low`` to ``high`` meet; the last where the reader
+    takes the tensor in another shape, with more rows.
+    """
     first = min(low // height, len(rows) - 1)
     return rows[first : max(first + 1, -(-high // height))]
 

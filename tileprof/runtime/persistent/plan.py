@@ -1,10 +1,11 @@
-"""What the persistent kernel is told: which cluster takes which tiles in which order, what each of them awaits and what it posts.
+"""What the persistent kernel is told: which cluster takes which tiles in which order, what each of them awaits and what
+it posts.
 
-A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to ``k_blocks*(r+1)//split`` (of
-so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
-tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and they share the weights. Or the blocks stand abreast
-in a stage: each takes some of a tile's columns and all of k, so that nothing is added up. Every block posts: values
-and posts here are ``split`` times those of the policy.
+A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to
+``k_blocks*(r+1)//split`` (of so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
+tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and
+they share the weights. Or the blocks stand abreast in a stage: each takes some of a tile's columns and all of k, so
+that nothing is added up. Every block posts: values and posts here are ``split`` times those of the policy.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _MOST_PIXELS: Final = 400
 """Of a halo: 50 KB, of which two and three slots of the widest weights fit a block."""
 
 _WIDE: Final = 192
-"""Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows of taps are multiplied at a time."""
+"""Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows
+of taps are multiplied at a time.
+"""
 
 _RINGS_BYTES: Final = 207 * 1024, 194 * 1024, 162 * 1024
 """What a block has for its rings: by itself, and where it adds up with others, by way of one buffer or of two."""
@@ -55,7 +58,9 @@ MOST_COLUMNS: Final = 256
 """Weight rows that a block multiplies: the widest wgmma, and the largest box of TMA."""
 
 LEAST_ABREAST: Final = 4
-"""Blocks of a cluster from which on it may pay that they stand abreast, in products of one row of tiles: two gained 1% or lost as much."""
+"""Blocks of a cluster from which on it may pay that they stand abreast, in products of one row of tiles: two gained 1%
+or lost as much.
+"""
 
 SPLITS: Final = (1, 2, 4, 8)
 """Blocks of a cluster; 8 is the most that every GPU with clusters takes."""
@@ -63,10 +68,11 @@ SPLITS: Final = (1, 2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows by counting through them.
+    """The pixels of a convolution's tile: ``columns`` of ``rows`` of ``images``, and where tile 0, 1, ... begin follows
+    by counting through them.
 
-    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t * columns * rows * images``, and every tile is
-    one box of the input, shifted by the tap.
+    More than one row: rows are whole. More than one image: images are whole. So tile ``t`` begins at pixel ``t *
+    columns * rows * images``, and every tile is one box of the input, shifted by the tap.
     """
 
     columns: int
@@ -75,7 +81,9 @@ class Box:
 
     @classmethod
     def of(cls, operator: Conv2d) -> Box | None:
-        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or whole images."""
+        """None where the tiles are no such boxes: a tile is a divisor of a row, whole rows that divide an image, or
+        whole images.
+        """
         images, p, q, _ = operator.out.shape
         pixels = operator.tile[0]
         if q % pixels == 0:
@@ -89,10 +97,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Halo:
-    """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of a row: ``images`` of ``rows`` of ``columns`` pixels.
+    """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of
+    a row: ``images`` of ``rows`` of ``columns`` pixels.
 
-    The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then; what stands between two rows of its ``out_columns`` pixels is
-    not stored. A second image begins at row 64, with the second warpgroup.
+    The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then;
+    what stands between two rows of its ``out_columns`` pixels is not stored. A second image begins at row 64, with the
+    second warpgroup.
     """
 
     columns: int
@@ -104,7 +114,9 @@ class Halo:
 
     @classmethod
     def of(cls, operator: Conv2d, rows: int) -> Halo | None:
-        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of a product or the memory."""
+        """For all taps; None where a tile takes its input tap by tap: at strides, and where it does not fit ``rows`` of
+        a product or the memory.
+        """
         box, (_, r, s, _) = Box.of(operator), operator.weight.shape
         if box is None or operator.stride > 1 or r * s == 1:
             return None
@@ -133,12 +145,15 @@ class Halo:
 class StagePlan:
     """What is compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows from it.
 
-    ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many. ``columns``: weight rows that a tile multiplies, two for each
-    of its columns with a gate. ``k_blocks``: blocks of `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over taps, and of channels
-    there are then whole blocks. All stages of a plan have the same ``rows``.
-    ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums to the late one through memory, which finishes the tile;
-    0 where it is not. Then half as many tiles, twice as wide, read less into shared memory for the same products.
-    ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead, and in pairs.
+    ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many.
+    ``columns``: weight rows that a tile multiplies, two for each of its columns with a gate. ``k_blocks``: blocks of
+    `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over
+    taps, and of channels there are then whole blocks. All stages of a plan have the same ``rows``.
+    ``cut``: of a pair's stage, the block of k at which a tile is divided into two tasks: the early one hands its sums
+    to the late one through memory, which finishes the tile; 0 where it is not. Then half as many tiles, twice as wide,
+    read less into shared memory for the same products.
+    ``abreast``: blocks that take ``columns`` weight rows of a tile each, and all of k; 1 where they share k instead,
+    and in pairs.
     """
 
     operator: Gemm | Conv2d
@@ -154,7 +169,9 @@ class StagePlan:
 
     @property
     def interleaved(self) -> bool:
-        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a gate."""
+        """Whether weights lie in a slot so that each of two warpgroups, which share the columns, has both halves of a
+        gate.
+        """
         return self.abreast > 1 and self.rows == 64 and self.operator.epilogue == GATE
 
     @property
@@ -180,7 +197,9 @@ class StagePlan:
 
     @property
     def partial_bytes(self) -> int:
-        """Of memory through which early tasks hand sums over: for each block of each tile a line to say so, then single precision."""
+        """Of memory through which early tasks hand sums over: for each block of each tile a line to say so, then single
+        precision.
+        """
         return self.operator.tiles * 2 * (FLAG_BYTES + 4 * self.rows * self.columns) if self.cut else 0
 
     @property
@@ -189,15 +208,16 @@ class StagePlan:
         return self.operator.tile[0] > self.rows
 
     def halo(self, split: int) -> Halo | None:
-        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside enough weights, if that is how its tiles are best
-        loaded by clusters of ``split`` blocks.
+        """What is loaded at once for all taps of a convolution, or for a row of them where that does not fit beside
+        enough weights, if that is how its tiles are best loaded by clusters of ``split`` blocks.
         """
         if not isinstance(self.operator, Conv2d):
             return None
         halo = Halo.of(self.operator, self.rows)
         if halo is None or self.k_blocks < split * self.operator.weight.shape[2]:
             return None  # no row of taps for every block
-        # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one comes.
+        # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one
+        # comes.
         slots = 3 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
         for each, count in ((halo, 2), (halo.of_a_row, 3)):
             if 2 * K_BLOCK * (slots * self.columns + count * each.pixels) <= self._rings_bytes(split, each):
@@ -216,7 +236,9 @@ class StagePlan:
 
 
 def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ...]:
-    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a little more: the early one's sums take time to arrive."""
+    """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a
+    little more: the early one's sums take time to arrive.
+    """
     if max(stage.columns for stage in stages) > _WIDEST_CUT:
         return tuple(replace(stage, cut=0) for stage in stages)
     return tuple(
@@ -228,7 +250,9 @@ def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ..
 
 
 def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -> tuple[StagePlan, ...] | None:
-    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not take that."""
+    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not take
+    that.
+    """
     made = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
     return made if all(stage.taken for stage in made) else None
 
@@ -238,7 +262,9 @@ def _with_abreast(stage: StagePlan, count: int) -> StagePlan:
 
 
 def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[StagePlan, ...]]:
-    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for one, and where that has been seen to gain."""
+    """Ways in which clusters of ``split`` blocks may take these tiles: with blocks abreast where tiles are too wide for
+    one, and where that has been seen to gain.
+    """
     choices: list[tuple[bool, ...]] = [(stage.abreast > 1,) for stage in stages]
     if split >= LEAST_ABREAST and all(may_stand_abreast(stage.operator, stage.rows) for stage in stages):
         choices = [(False, True)] * len(stages)
@@ -261,9 +287,10 @@ def taps_of(stage: StagePlan) -> int:
 class Plan:
     """A chain of products for one launch of ``clusters`` x ``split`` blocks; all arrays int32.
 
-    ``task_ptr`` ``[clusters+1]`` and ``tasks`` ``[T, 4]``: stage, row tile, column tile, tile number in the policy's grid; cluster ``c`` takes
-    ``tasks[task_ptr[c]:task_ptr[c+1]]`` in order. ``wait_ptr`` ``[T+1]`` and ``waits`` ``[W, 5]``: k_from, k_to (k-blocks, half-open: what lies in them must not be
-    loaded before), semaphore, value, posts a run; sorted by k_from. ``post_ptr`` ``[T+1]`` and ``posts`` ``[P]``: semaphores to which each block adds 1.
+    ``task_ptr`` ``[clusters+1]`` and ``tasks`` ``[T, 4]``: stage, row tile, column tile, tile number in the policy's
+    grid; cluster ``c`` takes ``tasks[task_ptr[c]:task_ptr[c+1]]`` in order. ``wait_ptr`` ``[T+1]`` and ``waits`` ``[W,
+    5]``: k_from, k_to (k-blocks, half-open: what lies in them must not be loaded before), semaphore, value, posts a
+    run; sorted by k_from. ``post_ptr`` ``[T+1]`` and ``posts`` ``[P]``: semaphores to which each block adds 1.
     ``early`` ``[T]``: 1 for the early task of a tile whose k is cut.
     """
 

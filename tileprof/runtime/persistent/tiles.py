@@ -1,4 +1,6 @@
-"""Which tiles, and how many blocks a tile, suit a chain of products or convolutions under the persistent scheduler, by the model of `cost`."""
+"""Which tiles, and how many blocks a tile, suit a chain of products or convolutions under the persistent scheduler, by
+the model of `cost`.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,17 @@ def preferred(us: float, split: int) -> float:
 
 
 def tiled(chain: Chain, clusters: Callable[[int], int]) -> tuple[Chain, int]:
-    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage is neither product nor convolution."""
+    """The chain with the tiles that the model likes best, and the blocks of a cluster. Raises `UserError` where a stage
+    is neither product nor convolution.
+    """
     _, split, made = min(tilings(chain, clusters), key=lambda f: f[:2])
     return made, split
 
 
 def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, int, Chain]]:
-    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in these tiles."""
+    """The best tiles for each number of blocks of a cluster and each height: modelled cost, blocks, and the chain in
+    these tiles.
+    """
     operators: list[Tiled] = []
     for name, operator in zip(chain.names, chain.operators, strict=True):
         if not isinstance(operator, Gemm | Conv2d):
@@ -68,7 +74,9 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
-    """Whether tiles of up to so many rows are another choice than lower ones. Higher than a block multiplies are those of pairs, for products."""
+    """Whether tiles of up to so many rows are another choice than lower ones. Higher than a block multiplies are those
+    of pairs, for products.
+    """
     highest = max(_rows(o) for o in operators)
     if height > MOST_ROWS:
         return split == 2 and highest > MOST_ROWS and all(isinstance(o, Gemm) for o in operators)
@@ -76,7 +84,9 @@ def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
 
 
 def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) -> tuple[float, list[StagePlan]]:
-    """Modelled time and stages: looked for among those that are near the best alone, all changed at once, then one after the other."""
+    """Modelled time and stages: looked for among those that are near the best alone, all changed at once, then one
+    after the other.
+    """
 
     def alone(stage: StagePlan) -> tuple[float, int]:
         return stage_us(stage, split, clusters), stage.operator.tiles

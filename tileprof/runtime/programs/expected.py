@@ -1,6 +1,8 @@
-"""How long a whole model is expected to take, before it runs: per stage what its tiles cost, between stages what a boundary costs, and kernels that Inductor has left.
+"""How long a whole model is expected to take, before it runs: per stage what its tiles cost, between stages what a
+boundary costs, and kernels that Inductor has left.
 
-The shapes of the costs follow from each kernel's plan. Their constants are measured once per device, on one model per family (`CALIBRATED`); all other models are predicted from these.
+The shapes of the costs follow from each kernel's plan. Their constants are measured once per device, on one model per
+family (`CALIBRATED`); all other models are predicted from these.
 """
 
 from __future__ import annotations
@@ -55,30 +57,59 @@ class Constants:
 
 CALIBRATED: Final[Mapping[str, Constants]] = {
     "H200": Constants(
-        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, 2026-11-23",
-        start=8.0, rest=5.0, decoder_stall=5.4, decoder_sequence=1.53, prefill_stall=29.0, network=1.128, product=1.09, attention=3.5, finish=2.4,
+        origin="LLaMA-1B for one and eight sequences and for 64 tokens, ResNet-18 and GPT-2's stages on an H200, "
+        "2026-11-23",
+        start=8.0,
+        rest=5.0,
+        decoder_stall=5.4,
+        decoder_sequence=1.53,
+        prefill_stall=29.0,
+        network=1.128,
+        product=1.09,
+        attention=3.5,
+        finish=2.4,
     ),
-}  # fmt: skip
+}
 """By the name of `tileprof.devices`."""
 
-_KERNELS: Final = frozenset({
-    "bmm", "mm", "addmm", "convolution", "native_layer_norm", "embedding", "cat", "index", "cumsum", "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention", "max_pool2d_with_indices", "_softmax",
-})  # fmt: skip
-"""Operators that Inductor gives a kernel of their own, more or less; those between them it fuses into these, or into one more."""
+_KERNELS: Final = frozenset(
+    {
+        "bmm",
+        "mm",
+        "addmm",
+        "convolution",
+        "native_layer_norm",
+        "embedding",
+        "cat",
+        "index",
+        "cumsum",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "max_pool2d_with_indices",
+        "_softmax",
+    }
+)
+"""Operators that Inductor gives a kernel of their own, more or less; those between them it fuses into these, or into
+one more.
+"""
 
 _MOST_KERNELS: Final = 3
 """Embeddings, masks and positions are fused where they meet."""
 
 
 def expected_us(regions: Sequence[Region], left: Counter[str], device: Device) -> float | None:
-    """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other devices, and kernels without a model."""
+    """Microseconds of a program of these regions and of what is left to Inductor, in a CUDA graph. None for other
+    devices, and kernels without a model.
+    """
     constants = CALIBRATED.get(device.name)
     if constants is None or not regions:
         return None
     total = constants.start
     for region in regions:
-        found = next((cost(region.what, constants, device) for kind, cost in _COSTS if isinstance(region.what, kind)), None)  # fmt: skip
+        found = next(
+            (cost(region.what, constants, device) for kind, cost in _COSTS if isinstance(region.what, kind)), None
+        )
         if found is None:
             return None
         total += found
@@ -104,7 +135,9 @@ def _prefill(shape: PrefillShape, constants: Constants, device: Device) -> float
 
 
 def _network(network: Network, constants: Constants, device: Device) -> float:
-    """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster than its weights come."""
+    """The end of the plan's own schedule: tiles in order of layers, to the block that is free first, no layer faster
+    than its weights come.
+    """
     per_us = constants.network * device.sustained_bytes_per_s / 1e6
     tilings = [tiled(network, layer, device.sms) for layer in network.layers]
     free = [0.0] * device.sms

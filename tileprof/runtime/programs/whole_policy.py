@@ -1,8 +1,10 @@
 """The plans of whole-model kernels as policies, and the tile graphs that these have to satisfy.
 
-One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the elements that it reads and that earlier tiles write; what it
-*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer blocks), or the waits in its table (convolutional networks).
-`tileprof.policy.verification` then says whether the one covers the other.
+One stage per stage of a kernel, layer by layer; the tiles are the kernel's own. What a tile *needs* follows from the
+elements that it reads and that earlier tiles write; what it
+*awaits* from the words that the kernel polls (decoders), the elements that it loads until they are there (transformer
+blocks), or the waits in its table (convolutional networks). `tileprof.policy.verification` then says whether the one
+covers the other.
 """
 
 from __future__ import annotations
@@ -136,8 +138,10 @@ def _owners(found: I64) -> I64:
 
 
 def of_blocks(plan: BlocksPlan) -> WholePlan:
-    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks that write what it reads."""
-    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - imports nothing heavy, but this is read for decoders too
+    """The stages of a stack of transformer blocks. A task loads each element until it is there: it awaits the tasks
+    that write what it reads.
+    """
+    from tileprof.runtime.encoder.plan import touches  # noqa: PLC0415 - decoders do without it
 
     counts = np.zeros(len(plan.stages), np.int64)
     owner = {name: np.full((rows, columns), -1, np.int64) for name, (rows, columns, _) in plan.sizes.items()}
@@ -163,7 +167,9 @@ def _cut(owner: Mapping[str, I64], box: tuple[str, int, int, int, int]) -> I64:
 
 
 def of_network(plan: NetworkPlan) -> WholePlan:
-    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of its table."""
+    """The layers of a convolutional network. A tile needs all that write rows which it reads, and awaits the bands of
+    its table.
+    """
     from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
 
     layers, tilings = plan.network.layers, plan.tilings

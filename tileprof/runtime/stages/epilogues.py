@@ -29,7 +29,9 @@ GATE: Final = "silu_gate"
 
 
 COMBINATIONS: Final = ("add", "multiply")
-"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has computed."""
+"""What a residual does to the result; ``multiply`` is the second product of a gated layer, whose gate another stage has
+computed.
+"""
 
 
 def check(epilogue: str, combine: str = "add") -> None:

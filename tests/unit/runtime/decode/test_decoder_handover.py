@@ -1,4 +1,6 @@
-"""What the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is caught."""
+"""What the decoder's tiles poll is what they read: checked in adversarial orders, and a poll that is left out is
+caught.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,19 @@ from tileprof.runtime.decode.shape import DecoderShape
 from tileprof.runtime.executor import Memory, search
 
 SMALL = DecoderShape(
-    "bfloat16", batch=2, layers=2, hidden=64, intermediate=96, heads=4, kv_heads=2, head_dim=64, vocabulary=64, cache=256, epsilon=1e-6, scale=0.125
-)  # fmt: skip
+    "bfloat16",
+    batch=2,
+    layers=2,
+    hidden=64,
+    intermediate=96,
+    heads=4,
+    kv_heads=2,
+    head_dim=64,
+    vocabulary=64,
+    cache=256,
+    epsilon=1e-6,
+    scale=0.125,
+)
 CASES = {
     "chunks of the context": Handover(SMALL, 132, 200),
     "one chunk": Handover(SMALL, 132, 3),
@@ -77,7 +90,9 @@ def test_a_poll_that_is_left_out_is_caught(name):
 
 
 def already_ordered(policy: Policy, number: int) -> bool:
-    """Whether a chain of other stages, each of which waits for all of the one before, orders the two stages of an edge anyway: residuals."""
+    """Whether a chain of other stages, each of which waits for all of the one before, orders the two stages of an edge
+    anyway: residuals.
+    """
     edge = policy.edges[number]
     return edge.consumer - edge.producer > 1
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the machine, and what runs
 sys.path.insert(0, str(Path(__file__).parent))
 
 from kernel_on_cpu import compile_machine, compiler_missing
+from planted import replaced
 from prefill_model import HostModel
 from prefill_on_cpu import HostPrefill, compiled
 
@@ -168,22 +169,20 @@ def test_a_planted_fault_is_seen(fault, folder):
     name = SEEN_IN.get(fault, "k cut in two")
     source, before, after = FAULTS[fault]
 
-    def patch(path: str, text: str) -> str:
-        assert path != source or before in text
-        return text.replace(before, after) if path == source else text
-
     place = fault.replace(" ", "-").replace("'", "")
     right, _ = launches(name, compiled(*CASES[name], folder / f"right-{place}"), (0,))
-    results, caught = launches(name, compiled(*CASES[name], folder / place, patch), tuple(range(1, 17)))
+    results, caught = launches(
+        name, compiled(*CASES[name], folder / place, replaced(source, (before, after))), tuple(range(1, 17))
+    )
     assert caught is not None or not all(torch.equal(result, right[0]) for result in results)
 
 
 def test_a_wait_that_gives_up_names_stage_layer_and_what_it_waited_for(folder):
     name = "k cut in two"
-
-    def patch(path: str, text: str) -> str:
-        missing = "if (block.thread == 0 && flag != MIDDLE_FLAGS + 7) add_release"
-        return text.replace("if (block.thread == 0) add_release", missing) if path == "common.cuh" else text
+    posting, missing = (
+        "if (block.thread == 0" + more + ") add_release" for more in ("", " && flag != MIDDLE_FLAGS + 7")
+    )
+    patch = replaced("common.cuh", (posting, missing))
 
     library = compiled(*CASES[name], folder / "missing", patch, timeout_ns=1000)
     prefill = HostPrefill(*CASES[name], library)

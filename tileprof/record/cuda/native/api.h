@@ -23,24 +23,24 @@ struct Theirs<Result (*)(Arguments...)> {
     }
 };
 
-#define TILEPROF_SANITIZER_FUNCTIONS(X)                                                                        \
-    X(sanitizerSubscribe)                                                                                      \
-    X(sanitizerEnableDomain)                                                                                   \
-    X(sanitizerEnableCallback)                                                                                 \
-    X(sanitizerAddPatches)                                                                                     \
-    X(sanitizerPatchInstructions)                                                                              \
-    X(sanitizerPatchModule)                                                                                    \
-    X(sanitizerUnpatchModule)                                                                                  \
-    X(sanitizerGetFunctionPcAndSize)                                                                           \
-    X(sanitizerSetLaunchCallbackData)                                                                          \
-    X(sanitizerAlloc)                                                                                          \
-    X(sanitizerAllocHost)                                                                                      \
-    X(sanitizerFree)                                                                                           \
-    X(sanitizerMemcpyHostToDeviceAsync)                                                                        \
-    X(sanitizerMemcpyDeviceToHost)                                                                             \
-    X(sanitizerMemset)                                                                                         \
-    X(sanitizerStreamSynchronize)                                                                              \
-    X(sanitizerGetStreamHandle)                                                                                \
+#define TILEPROF_SANITIZER_FUNCTIONS(X) \
+    X(sanitizerSubscribe)               \
+    X(sanitizerEnableDomain)            \
+    X(sanitizerEnableCallback)          \
+    X(sanitizerAddPatches)              \
+    X(sanitizerPatchInstructions)       \
+    X(sanitizerPatchModule)             \
+    X(sanitizerUnpatchModule)           \
+    X(sanitizerGetFunctionPcAndSize)    \
+    X(sanitizerSetLaunchCallbackData)   \
+    X(sanitizerAlloc)                   \
+    X(sanitizerAllocHost)               \
+    X(sanitizerFree)                    \
+    X(sanitizerMemcpyHostToDeviceAsync) \
+    X(sanitizerMemcpyDeviceToHost)      \
+    X(sanitizerMemset)                  \
+    X(sanitizerStreamSynchronize)       \
+    X(sanitizerGetStreamHandle)         \
     X(sanitizerGetResultString)
 
 #define TILEPROF_DRIVER_FUNCTIONS(X) \

@@ -41,9 +41,11 @@ bool Arena::allocate() {
     bool made = allocate_all();
     if (made) refill();
     if (!made)
-        complain("the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. Take "
-                 "less with --arena, or leave more free",
-                 static_cast<unsigned long long>(arena_bytes_ >> 20));
+        complain(
+            "the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. "
+            "Take "
+            "less with --arena, or leave more free",
+            static_cast<unsigned long long>(arena_bytes_ >> 20));
     ready_ = made;
     allocating_ = false;
     return ready_;
@@ -59,11 +61,12 @@ bool Arena::allocate_all() {
     };
     capacity_ = arena_bytes_ / sizeof(Entry);
     return device(&headers_, sizeof(Header) * kAllHeaders, "memory for launch headers") &&
-             device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
-             device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
-             device(&count_, 2 * sizeof *count_, "memory for the counters") &&
-             device(&spill_, sizeof(Spill), "memory for spilled pages") &&
-             check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") && places_.allocate(context_);
+           device(&entries_, capacity_ * sizeof(Entry), "memory for records (TILEPROF_ARENA bytes)") &&
+           device(&table_, sizeof(uint32_t) * kSlots, "memory for the index") &&
+           device(&count_, 2 * sizeof *count_, "memory for the counters") &&
+           device(&spill_, sizeof(Spill), "memory for spilled pages") &&
+           check(api.sanitizerAllocHost(context_, &staging_, kStagingBytes), "pinned memory") &&
+           places_.allocate(context_);
 }
 
 void Arena::refill() {
@@ -95,7 +98,9 @@ void Arena::refill() {
 Header* Arena::take(uint32_t* used, uint32_t first, uint32_t most, uint32_t* launch) {
     if (!allocate()) return nullptr;
     if (*used == most) {
-        if (!told_) complain("more than %u launches without a pause to copy their records; the rest of them is not recorded", most);
+        if (!told_)
+            complain("more than %u launches without a pause to copy their records; the rest of them is not recorded",
+                     most);
         told_ = true;
         return nullptr;
     }
@@ -117,7 +122,8 @@ uint64_t Arena::count() {
     if (!ready_) return 0;
     Inside inside(context_);
     unsigned long long n[2] = {0, 0};
-    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count")) broken_ = true;
+    if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count"))
+        broken_ = true;
     beyond_ = n[1];
     return n[0];
 }
@@ -150,7 +156,8 @@ void Arena::give_up(Sanitizer_StreamHandle stream, const std::string& name) {
 
 bool Arena::held_up() {
     if (given_up_.empty()) return false;
-    auto ended = std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
+    auto ended =
+        std::partition(given_up_.begin(), given_up_.end(), [&](Places::Place p) { return !places_.reached(p); });
     for (auto at = ended; at != given_up_.end(); ++at) {
         if (*at >= 0) gone(places_.byte(*at));
         places_.forget(*at);
@@ -204,7 +211,8 @@ void Arena::make_room() {
     if (settles()) return drain(kBriefNs);
     std::vector<Sanitizer_StreamHandle> streams;  // others may add to them meanwhile
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
-    complain("kernels had not ended after %g s; records are copied when they have", static_cast<double>(limit_ns_) * 1e-9);
+    complain("kernels had not ended after %g s; records are copied when they have",
+             static_cast<double>(limit_ns_) * 1e-9);
     for (Sanitizer_StreamHandle stream : streams) give_up(stream, "");
 }
 
@@ -214,7 +222,9 @@ bool Arena::settles() {
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
     std::vector<Places::Place> places;
     for (Sanitizer_StreamHandle stream : streams) places.push_back(places_.put(stream));
-    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
     bool settled = wait_for(all, [&] { return !answers(); }, limit_ns_);
     for (Places::Place place : places) places_.forget(place);
     return settled;
@@ -238,7 +248,9 @@ bool Arena::at_rest(uint64_t patience_ns) {
     std::vector<Sanitizer_StreamHandle> streams;
     for (const auto& [stream, place] : streams_) streams.push_back(stream);
     std::vector<Places::Place> places;
-    auto all = [&] { return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); }); };
+    auto all = [&] {
+        return std::all_of(places.begin(), places.end(), [&](Places::Place p) { return places_.reached(p); });
+    };
     auto broken = [&] { return !answers(); };
     for (int round = 0; round < 2; ++round) {
         if (round == 1)
@@ -262,7 +274,8 @@ std::vector<Entry> Arena::peek() {
     Inside inside(context_);
     uint64_t n = std::min<uint64_t>(count(), capacity_);
     std::vector<Entry> out(n);
-    if (n > 0) check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
+    if (n > 0)
+        check(api.sanitizerMemcpyDeviceToHost(out.data(), entries_, n * sizeof(Entry), nullptr), "copying records");
     return out;
 }
 
@@ -281,8 +294,8 @@ void Arena::report_spills() {
     for (uint32_t page = 0; page < kPages; ++page) {
         bool read = host.read[page / 32] >> (page & 31) & 1, written = host.written[page / 32] >> (page & 31) & 1;
         if (read || written)
-            log_.event("\"e\":\"spilled_page\",\"page\":%u,\"read\":%d,\"written\":%d,\"until\":%u", page, read, written,
-                       first_launch_ + kAllHeaders);
+            log_.event("\"e\":\"spilled_page\",\"page\":%u,\"read\":%d,\"written\":%d,\"until\":%u", page, read,
+                       written, first_launch_ + kAllHeaders);
     }
     check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
 }
@@ -310,10 +323,12 @@ void Arena::drain(uint64_t patience_ns) {
     making.insert(open_.begin(), open_.end());
     for (const auto& [thread, launch] : making) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
     if (places_.was_refused())  // some of them may run on
-        for (uint32_t i = 0; i < used_headers_; ++i) log_.event("\"e\":\"unfinished\",\"launch\":%u", first_launch_ + i);
+        for (uint32_t i = 0; i < used_headers_; ++i)
+            log_.event("\"e\":\"unfinished\",\"launch\":%u", first_launch_ + i);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
-        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr), "copying records")) {
+        if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr),
+                   "copying records")) {
             broken_ = true;
             return;
         }

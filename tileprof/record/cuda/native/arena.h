@@ -14,7 +14,7 @@
 namespace tileprof {
 
 class Arena {
-   public:
+  public:
     Arena(CUcontext context, uint32_t granule_shift, uint64_t arena_bytes, uint64_t limit_ns);
     // The context goes. Other threads may be about to work here: they find nothing to do.
     void end();
@@ -33,11 +33,13 @@ class Arena {
     // Before a stream goes: copy what its kernels left.
     void end_stream(Sanitizer_StreamHandle stream);
 
-    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its records.
+    // A thread is about to make a launch; the call has returned. What is drained in between may lack some of its
+    // records.
     void begun(const void* thread, uint32_t launch) { open_[thread] = launch; }
     void returned(const void* thread) { open_.erase(thread); }
-    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many entries such
-    // a launch appends is not known yet, but not behind a launch that was given up. `spins`: another launch of this kernel was.
+    // After a launch of `kernel` (any number that stands for kernel and grid). A place to wait for where how many
+    // entries such a launch appends is not known yet, but not behind a launch that was given up. `spins`: another
+    // launch of this kernel was.
     Places::Place launched(uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name, bool spins);
     // Wait for it and learn. False: the launch had not ended at the limit, and is given up.
     bool learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle stream, const std::string& name);
@@ -47,8 +49,8 @@ class Arena {
     bool rest(Sanitizer_StreamHandle stream);
     // Drain when the arena may be half full.
     void make_room();
-    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait. False:
-    // it had not ended at the limit, or `spins`.
+    // After a graph launch: waits for it, so that nothing else sets the callback data of its nodes while they wait.
+    // False: it had not ended at the limit, or `spins`.
     bool graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins);
     // Wait for every stream, copy all entries to the log, and start afresh. Where one has not come to rest when
     // the time is over, all stays as it is.
@@ -60,7 +62,7 @@ class Arena {
     bool full() { return count() > capacity_ || beyond_ > 0; }
     bool pending() const { return used_headers_ + used_in_graphs_ > 0; }
 
-   private:
+  private:
     // Launches between two drains: 4 MiB, and 2 MiB for those in graphs.
     static constexpr uint32_t kHeaders = 1u << 15, kGraphHeaders = 1u << 14, kOff = kHeaders + kGraphHeaders,
                               kEnding = kOff + 1, kAllHeaders = kOff + 2;

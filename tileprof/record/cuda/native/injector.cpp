@@ -33,10 +33,12 @@ void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const vo
                 case SANITIZER_CBID_RESOURCE_STREAM_CREATED:
                 case SANITIZER_CBID_RESOURCE_STREAM_DESTROY_STARTING:
                     return recorder.stream(id, *static_cast<const Sanitizer_ResourceStreamData*>(data));
-                default: return;
+                default:
+                    return;
             }
         case SANITIZER_CB_DOMAIN_LAUNCH:
-            if (id == SANITIZER_CBID_LAUNCH_BEGIN) recorder.launch_begin(*static_cast<const Sanitizer_LaunchData*>(data), -1);
+            if (id == SANITIZER_CBID_LAUNCH_BEGIN)
+                recorder.launch_begin(*static_cast<const Sanitizer_LaunchData*>(data), -1);
             if (id == SANITIZER_CBID_LAUNCH_END) recorder.launch_end(*static_cast<const Sanitizer_LaunchData*>(data));
             return;
         case SANITIZER_CB_DOMAIN_MEMCPY:
@@ -52,10 +54,12 @@ void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const vo
             if (id == SANITIZER_CBID_GRAPHS_LAUNCH_BEGIN || id == SANITIZER_CBID_GRAPHS_LAUNCH_END)
                 recorder.graph_launch(id, *static_cast<const Sanitizer_GraphLaunchData*>(data));
             return;
-        case SANITIZER_CB_DOMAIN_SYNCHRONIZE: return recorder.synchronized();
+        case SANITIZER_CB_DOMAIN_SYNCHRONIZE:
+            return recorder.synchronized();
         case SANITIZER_CB_DOMAIN_DRIVER_API:
             return recorder.api_call(id, *static_cast<const Sanitizer_CallbackData*>(data));
-        default: return;
+        default:
+            return;
     }
 }
 

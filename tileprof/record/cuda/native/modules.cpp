@@ -1,4 +1,5 @@
-// The program's modules and kernels: what their code is, by what names kernels are wanted or left alone, and when they are patched.
+// The program's modules and kernels: what their code is, by what names kernels are wanted or left alone, and when they
+// are patched.
 #include <cxxabi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,8 @@ void Recorder::module_unloaded(const Sanitizer_ResourceModuleData& data) {
         gone.insert(at->second->id);
         at = kernels_.erase(at);
     }
-    for (auto at = handles_.begin(); at != handles_.end();) at = gone.count(at->second) != 0 ? handles_.erase(at) : ++at;
+    for (auto at = handles_.begin(); at != handles_.end();)
+        at = gone.count(at->second) != 0 ? handles_.erase(at) : ++at;
 }
 
 bool Recorder::is_wanted(const std::string& readable) const {
@@ -125,7 +127,8 @@ bool Recorder::patch(CUmodule handle, Module* module) {
 bool Recorder::prepare_and_patch(CUmodule handle, Module* module) {
     if (!module->prepared) module->unpatched.clear();
     auto prepare = [&](const Patch& p) {
-        if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function)) module->unpatched.push_back(p.function);
+        if (!check(api.sanitizerPatchInstructions(p.instruction, handle, p.function), p.function))
+            module->unpatched.push_back(p.function);
     };
     if (!module->prepared && options.pass == Pass::kFloor)
         for (const Patch& p : kFloorPatches) prepare(p);
@@ -174,14 +177,15 @@ const Kernel& Recorder::kernel(CUmodule module, const char* name) {
         kernel.aside = is_aside(kernel.name);
         uint64_t pc = 0, bytes = 0;  // 0: not known; then block entries cannot be held against it
         if (api.sanitizerGetFunctionPcAndSize(module, name, &pc, &bytes) != SANITIZER_SUCCESS) pc = bytes = 0;
-        log_.event("\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
-                   "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
-                   "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"launches\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
-                   kernel.id, quoted(kernel.name.c_str()).c_str(), quoted(name).c_str(), scanned,
-                   static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
-                   kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
-                   kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface, kernel.code.launches,
-                   kernel.code.constants.size(), static_cast<u64>(pc), static_cast<u64>(bytes));
+        log_.event(
+            "\"e\":\"kernel\",\"id\":%u,\"name\":%s,\"symbol\":%s,\"scanned\":%d,\"fingerprint\":\"%016llx\","
+            "\"registers\":%u,\"static_shared\":%u,\"parameters\":[%u,%u],\"tensor_load\":%d,\"tensor_store\":%d,"
+            "\"tensor_reduce\":%d,\"texture\":%d,\"surface\":%d,\"launches\":%d,\"constants\":%zu,\"code\":[%llu,%llu]",
+            kernel.id, quoted(kernel.name.c_str()).c_str(), quoted(name).c_str(), scanned,
+            static_cast<u64>(kernel.code.fingerprint), kernel.code.registers, kernel.code.static_shared_bytes,
+            kernel.code.parameter_offset, kernel.code.parameter_bytes, kernel.code.tensor_load,
+            kernel.code.tensor_store, kernel.code.tensor_reduce, kernel.code.texture, kernel.code.surface,
+            kernel.code.launches, kernel.code.constants.size(), static_cast<u64>(pc), static_cast<u64>(bytes));
     }
     return *at->second;
 }

@@ -23,13 +23,13 @@ struct Options {
     bool capturing = true;       // TILEPROF_CAPTURE: 0 waits for tileprof_capture or cuProfilerStart
     std::optional<std::regex> nvtx;  // TILEPROF_NVTX: record only in ranges whose name has a match (nvtx.cpp)
     bool patch_in_ranges = false;  // TILEPROF_PATCH=range: code is patched, and launches are seen, only while capturing
-    uint64_t skip = 0;           // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
+    uint64_t skip = 0;  // TILEPROF_SKIP, TILEPROF_COUNT: matching launches to skip and to record
     uint64_t count = UINT64_MAX;
-    std::optional<std::regex> kernel;   // TILEPROF_KERNEL: record only kernels whose name has a match
+    std::optional<std::regex> kernel;  // TILEPROF_KERNEL: record only kernels whose name has a match
     std::optional<std::regex> exclude;  // TILEPROF_EXCLUDE: never these
     std::optional<std::regex> spinning;  // TILEPROF_SPINNING: these wait for other launches, GPUs or processes,
-    std::optional<std::regex> include;   // TILEPROF_INCLUDE: but not these
-    uint64_t wait_ns = 60000000000ull;   // TILEPROF_WAIT: seconds a launch is waited for
+    std::optional<std::regex> include;  // TILEPROF_INCLUDE: but not these
+    uint64_t wait_ns = 60000000000ull;  // TILEPROF_WAIT: seconds a launch is waited for
 
     // An empty string, or what is wrong.
     std::string read_environment();

@@ -66,12 +66,14 @@ thread_local LaunchingCall launching_call;
 // Blocks of such a launch wait for each other: ending some of them would hang the others.
 bool is_cooperative(const CUlaunchConfig& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i)
-        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0) return true;
+        if (config.attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config.attrs[i].value.cooperative != 0)
+            return true;
     return false;
 }
 
 bool is_extended(uint32_t cbid) {
-    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx || cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
+    return cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuLaunchKernelEx_ptsz;
 }
 
 // These launch, too, but are neither repeated nor captured one by one.
@@ -96,15 +98,16 @@ std::vector<char> parameters_of(const LaunchingCall& call, CUfunction function) 
     return parameter_block(function, a->parameters, a->extra);
 }
 
-// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter that
-// is new each time (a seed) would make each of them a new one.
+// Launches outside of what is recorded that are replayed for others to learn from, of one kernel and grid. A parameter
+// that is new each time (a seed) would make each of them a new one.
 constexpr uint32_t kMostLessons = 64;
 
 // CUgraphNodeType; older versions of cuda.h lack the names. They write memory, and nobody says where.
 constexpr int kBatchMemOpNode = 12, kConditionalNode = 13;
 
 constexpr char kFaulted[] =
-    "the GPU did not answer when the program ended: one of its kernels faulted, or the driver stopped it. What ran before is "
+    "the GPU did not answer when the program ended: one of its kernels faulted, or the driver stopped it. What ran "
+    "before is "
     "recorded as far as it had been copied. Where that does not happen without tileprof, it is a fault of tileprof's; "
     "compute-sanitizer --tool memcheck names the kernel otherwise";
 
@@ -131,13 +134,14 @@ std::string Recorder::start() {
         dispatch(domain, id, data);
     };
     SanitizerResult result = api.sanitizerSubscribe(&subscriber_, callback, nullptr);
-    if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED) return "another Compute Sanitizer tool is attached to this program";
+    if (result == SANITIZER_ERROR_MAX_LIMIT_REACHED)
+        return "another Compute Sanitizer tool is attached to this program";
     if (!check(result, "subscribing to Compute Sanitizer"))
-        return std::string("Compute Sanitizer refused (") + words_of(result) + "): the driver may be too old for it, or the GPU unsupported";
+        return std::string("Compute Sanitizer refused (") + words_of(result) +
+               "): the driver may be too old for it, or the GPU unsupported";
     check(api.sanitizerEnableDomain(1, subscriber_, SANITIZER_CB_DOMAIN_RESOURCE), "enabling callbacks");
-    for (Sanitizer_CallbackId id :
-         {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop,
-          SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap})
+    for (Sanitizer_CallbackId id : {SANITIZER_CBID_DRIVER_API_cuProfilerStart, SANITIZER_CBID_DRIVER_API_cuProfilerStop,
+                                    SANITIZER_CBID_DRIVER_API_cuMemMap, SANITIZER_CBID_DRIVER_API_cuMemUnmap})
         check(api.sanitizerEnableCallback(1, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
     start_regions();
     follow_allocations();
@@ -148,19 +152,19 @@ std::string Recorder::start() {
             recorder.mutex.lock();
             log_.flush();  // or the child would write it once more when it ends
         },
-        [] { recorder.mutex.unlock(); },
-        [] { recorder.forked(); });
+        [] { recorder.mutex.unlock(); }, [] { recorder.forked(); });
     const char* names[] = {"floor", "blocks", "accesses"};
-    log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu,\"ranged\":%d", getpid(),
-               names[static_cast<int>(options.pass)], 1u << options.granule_shift, static_cast<u64>(options.arena_bytes),
-               options.patch_in_ranges);
+    log_.event("\"e\":\"start\",\"version\":1,\"pid\":%d,\"pass\":\"%s\",\"granule\":%u,\"arena\":%llu,\"ranged\":%d",
+               getpid(), names[static_cast<int>(options.pass)], 1u << options.granule_shift,
+               static_cast<u64>(options.arena_bytes), options.patch_in_ranges);
     if (options.nvtx && options.capturing) log_.event("\"e\":\"capture\",\"on\":1");
     return "";
 }
 
 void Recorder::see_launches(bool on) {
-    for (Sanitizer_CallbackDomain domain : {SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CB_DOMAIN_MEMCPY, SANITIZER_CB_DOMAIN_MEMSET,
-                                            SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CB_DOMAIN_SYNCHRONIZE})
+    for (Sanitizer_CallbackDomain domain :
+         {SANITIZER_CB_DOMAIN_LAUNCH, SANITIZER_CB_DOMAIN_MEMCPY, SANITIZER_CB_DOMAIN_MEMSET,
+          SANITIZER_CB_DOMAIN_GRAPHS, SANITIZER_CB_DOMAIN_SYNCHRONIZE})
         check(api.sanitizerEnableDomain(on, subscriber_, domain), "enabling callbacks");
     for (Sanitizer_CallbackId id :
          {SANITIZER_CBID_DRIVER_API_cuLaunchKernel, SANITIZER_CBID_DRIVER_API_cuLaunchKernel_ptsz,
@@ -170,7 +174,8 @@ void Recorder::see_launches(bool on) {
         check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
     for (const auto* ids : {&memory_operations(), &array_copies()})
         for (Sanitizer_CallbackId id : *ids)
-            check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id), "enabling callbacks");
+            check(api.sanitizerEnableCallback(on, subscriber_, SANITIZER_CB_DOMAIN_DRIVER_API, id),
+                  "enabling callbacks");
 }
 
 void Recorder::forked() {
@@ -190,7 +195,8 @@ void Recorder::finish() {
     Hold hold;
     if (finished) return;
     int gpus = 0;
-    bool alive = api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
+    bool alive =
+        api.cuDeviceGetCount(&gpus) == CUDA_SUCCESS;  // a driver that has shut down says so, here and nowhere else
     for (Arena* arena : arenas()) {
         if (alive) arena->drain();
         lost_ |= arena->pending();
@@ -251,7 +257,8 @@ bool Recorder::wants(const Kernel& kernel) {
 // Products of different depth may have the same kernel, grid and result: each is a lesson of its own.
 bool Recorder::teaches(const OpenLaunch& launch) {
     if (launching_call.arguments == nullptr) return false;
-    return !was_replayed(launch, parameters_of(launching_call, launch.function)) && ++lessons_[launch.geometry] <= kMostLessons;
+    return !was_replayed(launch, parameters_of(launching_call, launch.function)) &&
+           ++lessons_[launch.geometry] <= kMostLessons;
 }
 
 void Recorder::prepare_all() {
@@ -287,8 +294,8 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         open.geometry = (open.geometry ^ d) * 0x100000001b3ull;
     open.recorded = options.pass != Pass::kFloor && wants(k);
     open.aside = k.aside && open.recorded;
-    open.learned = !open.recorded && !k.aside && !k.spins && graph < 0 && options.replay && options.pass == Pass::kAccesses &&
-                   (k.code.tensor_store || k.code.tensor_reduce) && teaches(open);
+    open.learned = !open.recorded && !k.aside && !k.spins && graph < 0 && options.replay &&
+                   options.pass == Pass::kAccesses && (k.code.tensor_store || k.code.tensor_reduce) && teaches(open);
     Header* header = memory->off();
     uint32_t generation = 0;
     if (graph >= 0 && k.patched && options.capturing && options.pass != Pass::kFloor) {
@@ -307,15 +314,19 @@ void Recorder::launch_begin(const Sanitizer_LaunchData& data, int graph) {
         memory->begun(&open_launch, open.launch);
     }
     if (k.patched)
-        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header), "a launch's callback data");
+        check(api.sanitizerSetLaunchCallbackData(data.hLaunch, data.function, data.hStream, header),
+              "a launch's callback data");
     if (open.recorded || open.learned || options.pass == Pass::kFloor)
-        log_.event("\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
-                   "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,\"aside\":%d,"
-                   "\"counted\":%d,\"t\":%llu%s",
-                   open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z, data.blockDim_x, data.blockDim_y,
-                   data.blockDim_z, cluster[0], cluster[1], cluster[2], static_cast<void*>(data.hStream),
-                   context_ids_[data.context], static_cast<int>(data.device), graph, generation,
-                   static_cast<u64>(ordinal), open.aside, k.patched, static_cast<u64>(now_ns()), unpatched(data.module).c_str());
+        log_.event(
+            "\"e\":\"%s\",\"launch\":%u,\"kernel\":%u,\"grid\":[%u,%u,%u],\"block\":[%u,%u,%u],\"cluster\":[%u,%u,%u],"
+            "\"stream\":\"%p\",\"context\":%d,\"device\":%d,\"graph\":%d,\"generation\":%u,\"ordinal\":%llu,"
+            "\"aside\":%d,"
+            "\"counted\":%d,\"t\":%llu%s",
+            open.learned ? "learn" : "launch", open.launch, k.id, data.gridDim_x, data.gridDim_y, data.gridDim_z,
+            data.blockDim_x, data.blockDim_y, data.blockDim_z, cluster[0], cluster[1], cluster[2],
+            static_cast<void*>(data.hStream), context_ids_[data.context], static_cast<int>(data.device), graph,
+            generation, static_cast<u64>(ordinal), open.aside, k.patched, static_cast<u64>(now_ns()),
+            unpatched(data.module).c_str());
     open_launch = open;
 }
 
@@ -338,34 +349,38 @@ void Recorder::wait_for_launch() {
         give_up(launch.launch, *launch.kernel);
 }
 
-// It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can happen.
+// It may spin until a later launch, another GPU, another process or the host lets it go: go on, so that this can
+// happen.
 void Recorder::give_up(uint32_t launch, const Kernel& kernel) {
     double seconds = static_cast<double>(options.wait_ns) * 1e-9;
     log_.event("\"e\":\"spinning\",\"launch\":%u,\"kernel\":%u,\"seconds\":%g", launch, kernel.id, seconds);
     log_.flush();
     all_kernels_[kernel.id].spins = true;
-    fprintf(stderr,
-            "tileprof: %s has not ended in %g s: it may wait for a later launch. Its launches are not waited for any more; "
-            "--exclude '%s' leaves it out\n",
-            short_name(kernel.name).c_str(), seconds, short_name(kernel.name).c_str());
+    fprintf(
+        stderr,
+        "tileprof: %s has not ended in %g s: it may wait for a later launch. Its launches are not waited for any more; "
+        "--exclude '%s' leaves it out\n",
+        short_name(kernel.name).c_str(), seconds, short_name(kernel.name).c_str());
 }
 
 void Recorder::copy(const Sanitizer_MemcpyData& d, int graph) {
     if (!options.capturing) return;
-    log_.event("\"e\":\"copy\",\"from\":%llu,\"to\":%llu,\"bytes\":%llu,\"width\":%llu,\"height\":%llu,\"depth\":%llu,"
-               "\"from_pitch\":%llu,\"to_pitch\":%llu,\"direction\":%d,\"stream\":\"%p\",\"graph\":%d,\"t\":%llu",
-               static_cast<u64>(d.srcAddress), static_cast<u64>(d.dstAddress), static_cast<u64>(d.size),
-               static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.depth), static_cast<u64>(d.srcPitch),
-               static_cast<u64>(d.dstPitch), static_cast<int>(d.direction), static_cast<void*>(d.hApiStream), graph,
-               static_cast<u64>(now_ns()));
+    log_.event(
+        "\"e\":\"copy\",\"from\":%llu,\"to\":%llu,\"bytes\":%llu,\"width\":%llu,\"height\":%llu,\"depth\":%llu,"
+        "\"from_pitch\":%llu,\"to_pitch\":%llu,\"direction\":%d,\"stream\":\"%p\",\"graph\":%d,\"t\":%llu",
+        static_cast<u64>(d.srcAddress), static_cast<u64>(d.dstAddress), static_cast<u64>(d.size),
+        static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.depth), static_cast<u64>(d.srcPitch),
+        static_cast<u64>(d.dstPitch), static_cast<int>(d.direction), static_cast<void*>(d.hApiStream), graph,
+        static_cast<u64>(now_ns()));
 }
 
 void Recorder::set(const Sanitizer_MemsetData& d, int graph) {
     if (!options.capturing) return;
-    log_.event("\"e\":\"set\",\"to\":%llu,\"width\":%llu,\"height\":%llu,\"to_pitch\":%llu,\"element\":%u,\"stream\":\"%p\","
-               "\"graph\":%d,\"t\":%llu",
-               static_cast<u64>(d.address), static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.pitch),
-               d.elementSize, static_cast<void*>(d.hStream), graph, static_cast<u64>(now_ns()));
+    log_.event(
+        "\"e\":\"set\",\"to\":%llu,\"width\":%llu,\"height\":%llu,\"to_pitch\":%llu,\"element\":%u,\"stream\":\"%p\","
+        "\"graph\":%d,\"t\":%llu",
+        static_cast<u64>(d.address), static_cast<u64>(d.width), static_cast<u64>(d.height), static_cast<u64>(d.pitch),
+        d.elementSize, static_cast<void*>(d.hStream), graph, static_cast<u64>(now_ns()));
 }
 
 void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
@@ -376,9 +391,15 @@ void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
             launch_begin(data.launchData, graph);
             open_launch = OpenLaunch{};
             break;
-        case CU_GRAPH_NODE_TYPE_MEMCPY: copy(data.memcpyData, graph); break;
-        case CU_GRAPH_NODE_TYPE_MEMSET: set(data.memsetData, graph); break;
-        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: memory(SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC, data.memAllocData); break;
+        case CU_GRAPH_NODE_TYPE_MEMCPY:
+            copy(data.memcpyData, graph);
+            break;
+        case CU_GRAPH_NODE_TYPE_MEMSET:
+            set(data.memsetData, graph);
+            break;
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+            memory(SANITIZER_CBID_RESOURCE_MEMORY_ALLOC_ASYNC, data.memAllocData);
+            break;
         case CU_GRAPH_NODE_TYPE_MEM_FREE: {
             Sanitizer_ResourceMemoryData freed{};
             freed.address = data.memFreeAddress;
@@ -389,14 +410,16 @@ void Recorder::node(uint32_t cbid, const Sanitizer_GraphNodeLaunchData& data) {
         case kBatchMemOpNode:
         case kConditionalNode:
             if (options.capturing)
-                log_.event("\"e\":\"opaque\",\"node\":%d,\"graph\":%d,\"stream\":\"graph\"", static_cast<int>(data.nodeType), graph);
+                log_.event("\"e\":\"opaque\",\"node\":%d,\"graph\":%d,\"stream\":\"graph\"",
+                           static_cast<int>(data.nodeType), graph);
             break;
-        default: break;
+        default:
+            break;
     }
 }
 
-// A launch is waited for before its call returns. Its nodes run with callback data that belongs to their functions, and the
-// next launch, of this graph or of the same functions, would set it while they wait.
+// A launch is waited for before its call returns. Its nodes run with callback data that belongs to their functions, and
+// the next launch, of this graph or of the same functions, would set it while they wait.
 void Recorder::graph_launch(uint32_t cbid, const Sanitizer_GraphLaunchData& data) {
     if (data.isGraphUpload) return;
     GraphLaunch& present = graph_launch_of_thread();
@@ -489,10 +512,13 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
         // What is unmapped is forgotten before others may map it; what is mapped is known when that has worked.
         if (made && has_happened(data)) mapped(map->address, map->bytes, map->handle, map->offset);
         if (!made && data.callbackSite == SANITIZER_API_ENTER) unmapped(map->address, map->bytes);
-        if (!made && data.callbackSite == SANITIZER_API_EXIT) unmapping_ended(map->address, map->bytes, has_happened(data));
+        if (!made && data.callbackSite == SANITIZER_API_EXIT)
+            unmapping_ended(map->address, map->bytes, has_happened(data));
         return;
     }
-    auto is_one_of = [&](const std::vector<Sanitizer_CallbackId>& ids) { return std::find(ids.begin(), ids.end(), cbid) != ids.end(); };
+    auto is_one_of = [&](const std::vector<Sanitizer_CallbackId>& ids) {
+        return std::find(ids.begin(), ids.end(), cbid) != ids.end();
+    };
     if (is_one_of(array_copies()) || is_one_of(memory_operations())) {
         if (options.capturing) (is_one_of(array_copies()) ? array_copy : memory_operation)(cbid, data);
         return;
@@ -525,8 +551,8 @@ void Recorder::api_call(uint32_t cbid, const Sanitizer_CallbackData& data) {
     open_launch = OpenLaunch{};
 }
 
-// Where the constant variables lie that a kernel may read: no callback reports that it does. Asked for when no call of the
-// driver's is under way.
+// Where the constant variables lie that a kernel may read: no callback reports that it does. Asked for when no call of
+// the driver's is under way.
 void Recorder::tell_constants(const Kernel& kernel) {
     auto module = modules_.find(kernel.module);
     if (kernel.code.constants.empty() || module == modules_.end() || !constants_told_.insert(kernel.id).second) return;
@@ -539,7 +565,8 @@ void Recorder::tell_constants(const Kernel& kernel) {
         // What the driver does not find by its name, no program can write: a table of the compiler's.
         if (found == CUDA_ERROR_NOT_FOUND) continue;
         if (found != CUDA_SUCCESS) return;  // then it may read anything
-        ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," + std::to_string(bytes) + "]";
+        ranges += (ranges.empty() ? "[" : ",[") + std::to_string(static_cast<u64>(address)) + "," +
+                  std::to_string(bytes) + "]";
     }
     log_.event("\"e\":\"constants\",\"kernel\":%u,\"ranges\":[%s]", kernel.id, ranges.c_str());
 }
@@ -560,13 +587,14 @@ void Recorder::launch_returned(uint32_t cbid, const Sanitizer_CallbackData& data
         if (!launch.kernel->aside) tell_constants(*launch.kernel);
     } else if (launch.arena == nullptr && in_launching_call) {  // captured into a graph, not launched
         auto known = handles_.find(handle);
-        log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu", known == handles_.end() ? -1 : static_cast<int>(known->second),
-                   static_cast<u64>(now_ns()));
+        log_.event("\"e\":\"captured\",\"kernel\":%d,\"t\":%llu",
+                   known == handles_.end() ? -1 : static_cast<int>(known->second), static_cast<u64>(now_ns()));
     }
     if (launch.aside) return;
     if (options.verify && launch.recorded && !launch.kernel->spins && launch.arena->rest(launch.handle))
         report_changes(launch.launch);
-    bool stores = (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
+    bool stores =
+        (launch.recorded || launch.learned) && (launch.kernel->code.tensor_store || launch.kernel->code.tensor_reduce);
     if (!stores || !options.replay || options.pass != Pass::kAccesses || launch.kernel->spins) return;
     if (is_extended(cbid) && is_cooperative(*static_cast<const LaunchKernelEx*>(data.functionParams)->config)) return;
     std::vector<char> parameters = parameters_of({cbid, data.functionParams}, launch.function);

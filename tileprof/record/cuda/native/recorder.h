@@ -42,7 +42,8 @@ struct OpenLaunch {
     CUfunction function = nullptr;  // the API call may hold a CUkernel instead
     CUstream stream = nullptr;
     Sanitizer_StreamHandle handle = nullptr;
-    Places::Place place = Places::kNone;  // behind it; it is waited for when its call holds no lock of the driver any more
+    Places::Place place =
+        Places::kNone;  // behind it; it is waited for when its call holds no lock of the driver any more
 };
 
 // What a loaded module holds, and whether its code is patched now.
@@ -58,7 +59,7 @@ struct Module {
 };
 
 class Recorder {
-   public:
+  public:
     std::string start();
     void finish();
     // Copy what is on the device now. For the end of programs whose languages end before the process does.
@@ -104,7 +105,7 @@ class Recorder {
     const Kernel* last = nullptr;  // that was launched
     std::atomic<bool> finished{false};  // the process ends: whatever is called now does nothing
 
-   private:
+  private:
     Arena* arena(CUcontext context);
     const Kernel& kernel(CUmodule module, const char* name);
     bool wants(const Kernel& kernel);
@@ -202,8 +203,10 @@ extern thread_local bool in_launching_call;  // its records are looked at before
 // of a kernel that stores through tensor maps. `again` makes the same call once more. While it runs, `replaying`
 // is the header that launches get.
 extern thread_local Header* replaying;
-void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call);
-// Whether a launch of this kernel and grid whose parameters differ in nothing but where buffers lie was replayed before.
+void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+            const void* call);
+// Whether a launch of this kernel and grid whose parameters differ in nothing but where buffers lie was replayed
+// before.
 bool was_replayed(const OpenLaunch& launch, const std::vector<char>& parameters);
 
 // The kernel's parameters as one block of bytes; empty when the driver cannot tell their sizes.

@@ -23,7 +23,8 @@ bool is_capture_begin(uint32_t cbid) {
 }
 
 bool is_capture_end(uint32_t cbid) {
-    return cbid == SANITIZER_CBID_DRIVER_API_cuStreamEndCapture || cbid == SANITIZER_CBID_DRIVER_API_cuStreamEndCapture_ptsz;
+    return cbid == SANITIZER_CBID_DRIVER_API_cuStreamEndCapture ||
+           cbid == SANITIZER_CBID_DRIVER_API_cuStreamEndCapture_ptsz;
 }
 
 // Waits for all that runs in every context that has code.
@@ -33,7 +34,8 @@ void Recorder::rest() {
     for (CUcontext context : contexts) {
         Inside inside(context);
         CUresult result = api.cuCtxSynchronize();
-        if (result != CUDA_SUCCESS) complain("waiting before code is patched: the driver says %d", static_cast<int>(result));
+        if (result != CUDA_SUCCESS)
+            complain("waiting before code is patched: the driver says %d", static_cast<int>(result));
     }
 }
 
@@ -67,11 +69,12 @@ void Recorder::range(int change) {
     if (started_ && !finished) follow();
 }
 
-// Where code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the capture
-// of a graph. Nothing runs that is captured: what a region has changed takes effect when the graph is made.
+// Where code is patched and unpatched with regions, the context has to be idle, and waiting for it would break the
+// capture of a graph. Nothing runs that is captured: what a region has changed takes effect when the graph is made.
 void Recorder::stream_captured(uint32_t cbid, const Sanitizer_CallbackData& data) {
     if (data.callbackSite != SANITIZER_API_EXIT) return;
-    CUresult result = data.functionReturnValue == nullptr ? CUDA_SUCCESS : *static_cast<const CUresult*>(data.functionReturnValue);
+    CUresult result =
+        data.functionReturnValue == nullptr ? CUDA_SUCCESS : *static_cast<const CUresult*>(data.functionReturnValue);
     CUstream stream = *static_cast<const CUstream*>(data.functionParams);  // the first argument of all of them
     if (is_capture_begin(cbid)) {
         if (result == CUDA_SUCCESS) graph_streams_.insert(stream);

@@ -122,7 +122,7 @@ Reported reported(const OpenLaunch& launch) {
 }
 
 class Replay {
-   public:
+  public:
     Replay(const OpenLaunch& launch, bool (*again)(const void*), const void* call)
         : launch_(launch), again_(again), call_(call) {}
 
@@ -137,7 +137,7 @@ class Replay {
         return refused.empty() && regions->empty() ? "no tensor was found that it writes" : refused;
     }
 
-   private:
+  private:
     bool once(uint32_t bit, uint32_t value) {
         replaying = launch_.arena->ending(bit, value, launch_.handle);
         bool ok = again_(call_);
@@ -216,9 +216,10 @@ void report(const OpenLaunch& launch, const Known& k, const std::vector<Region>&
         all.insert(all.end(), r.owner.begin(), r.owner.end());
     }
     log_.file(name, all.data(), all.size() * sizeof(int32_t));
-    log_.event("\"e\":\"owners\",\"id\":%u,\"launch\":%u,\"file\":\"%s\",\"granule\":%u,\"clusters\":%u,\"regions\":[%s],"
-               "\"refused\":%s",
-               k.id, launch.launch, name.c_str(), kGranule, launch.clusters, list.c_str(), quoted(k.refused.c_str()).c_str());
+    log_.event(
+        "\"e\":\"owners\",\"id\":%u,\"launch\":%u,\"file\":\"%s\",\"granule\":%u,\"clusters\":%u,\"regions\":[%s],"
+        "\"refused\":%s",
+        k.id, launch.launch, name.c_str(), kGranule, launch.clusters, list.c_str(), quoted(k.refused.c_str()).c_str());
 }
 
 }  // namespace
@@ -260,7 +261,8 @@ bool any_elsewhere(const std::vector<Region>& regions) {
 }
 
 // Find out who stores what; false when that must be left to another launch.
-bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
+bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+           const void* call) {
     bool ended = launch.arena->rest(launch.handle);
     Reported says = ended ? reported(launch) : Reported{};
     if (!says.whole) return false;  // another thread drained them, or they found no room: what it stores is not known
@@ -294,7 +296,8 @@ bool learn(Known* k, const OpenLaunch& launch, const std::vector<char>& paramete
 
 }  // namespace
 
-void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*), const void* call) {
+void replay(const OpenLaunch& launch, const std::vector<char>& parameters, bool (*again)(const void*),
+            const void* call) {
     uint64_t shape = shape_of(launch, parameters);
     if (known_whole(shape) == nullptr) {
         Alone alone(kPatienceNs);  // launches of other threads would see what is poisoned

@@ -40,7 +40,8 @@ void remember_memory() {
     const auto allocations = recorder.allocations();  // other threads allocate meanwhile
     for (const auto& [address, bytes] : allocations) {
         total += bytes;
-        if (total > kMostBytes) return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
+        if (total > kMostBytes)
+            return complain("the write check holds at most 4 GiB of device memory; the rest is not checked");
         std::vector<char> content(bytes);
         if (copy(address, &content)) before[address] = std::move(content);
     }
@@ -54,7 +55,8 @@ void report_changes(uint32_t launch) {
         if (!copy(address, &now)) continue;
         uint64_t start = 0, end = 0;
         auto put = [&] {
-            if (end > start) ranges += (ranges.empty() ? "[" : ",[") + std::to_string(start) + "," + std::to_string(end) + "]";
+            if (end > start)
+                ranges += (ranges.empty() ? "[" : ",[") + std::to_string(start) + "," + std::to_string(end) + "]";
         };
         for (size_t unit = 0; unit < old.size(); unit += kUnit) {
             size_t n = std::min(kUnit, old.size() - unit);

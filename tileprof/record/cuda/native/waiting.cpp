@@ -212,10 +212,11 @@ void end_process(const std::string& kernel, const char* why) {
     log_.event("\"e\":\"hung\",\"kernel\":%s,\"t\":%llu", quoted(name.c_str()).c_str(),
                static_cast<unsigned long long>(now_ns()));
     log_.flush();
-    fprintf(stderr,
-            "tileprof: the program is ended: %s has not ended, and %s. Leave it out with --exclude '%s'; if it only takes "
-            "long, give it more time with --wait SECONDS.\n",
-            name.c_str(), why, name.c_str());
+    fprintf(
+        stderr,
+        "tileprof: the program is ended: %s has not ended, and %s. Leave it out with --exclude '%s'; if it only takes "
+        "long, give it more time with --wait SECONDS.\n",
+        name.c_str(), why, name.c_str());
     fflush(stderr);
     _exit(kOurs);
 }

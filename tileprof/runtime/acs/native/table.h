@@ -61,13 +61,13 @@ struct KernelEntries {
 };
 
 class Table {
-   public:
+  public:
     // "" or what is wrong with the file.
     std::string read(const std::string& path);
     const KernelEntries* of(const char* symbol) const;
     const std::string& program() const { return program_; }
 
-   private:
+  private:
     std::string program_;
     std::unordered_map<std::string, KernelEntries> kernels_;
 };

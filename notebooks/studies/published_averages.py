@@ -1,9 +1,9 @@
 """Gains that schedulers' authors published, and what our simulation makes of programs like theirs.
 
-Theirs: means and bests as their papers print them, on their own simulators. Ours: the programs of this folder, on a GPU of as
-many SMs as theirs and with their launch costs. How long a tile takes alone and how much tiles slow each other down is not
-in the papers: each comparison is made under several such assumptions, and the range of the means is what we know. Nothing is
-fitted to a gain.
+Theirs: means and bests as their papers print them, on their own simulators. Ours: the programs of this folder, on a GPU
+of as many SMs as theirs and with their launch costs. How long a tile takes alone and how much tiles slow each other
+down is not in the papers: each comparison is made under several such assumptions, and the range of the means is what we
+know. Nothing is fitted to a gain.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NEAR = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``ours`` maps an assumption to gains by program; ``best`` is None where the paper gives none; ``why``: what is different about
-    ours, as far as we know.
+    """``ours`` maps an assumption to gains by program; ``best`` is None where the paper gives none; ``why``: what is
+    different about ours, as far as we know.
     """
 
     scheduler: str
@@ -96,7 +96,8 @@ class Comparison:
 
 
 AMPERE_SMS, LAUNCH_NS = 46, 3600.0
-"""The RTX 3070 that ACS was simulated on, and its 5,000 cycles of launch at 1.4 GHz in Accel-Sim's configuration of it."""
+"""The RTX 3070 that ACS was simulated on, and its 5,000 cycles of launch at 1.4 GHz in Accel-Sim's configuration of it.
+"""
 LIVES = {
     "tiles last as alone": "recorded",
     "tiles last twice as long on a full SM": "co-residency-scaled:sensitivity=1",
@@ -106,13 +107,15 @@ _ACS = {
     "gated networks": (("acs-hw", 1.30, 1.39), ("acs-sw", 1.05, None)),
     "static networks": (("acs-hw", 1.31, None), ("acs-sw", 1.16, None)),
 }
-"""Of the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of 1.56 over 12 programs leaves
-to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
+"""Of the paper's text. No mean is printed for the hardware version on rigid bodies: 1.92 is what the mean of 1.56 over
+12 programs leaves to 5 of them, with 1.30 over 3 dynamic and 1.31 over 4 static networks.
 """
 _ACS_WHY = {
     "rigid bodies": "sizes of launches and what depends on what are ours, and nothing but full SMs slows tiles down",
-    "gated networks": "theirs are InstaNAS, dynamic routing and conditional convolutions; how long launches take is ours",
-    "static networks": "theirs are NASNet, AmoebaNet, SqueezeNet and a random-wired network; cells, sizes and how long launches take are ours",
+    "gated networks": "theirs are InstaNAS, dynamic routing and conditional convolutions; how long launches take "
+    "is ours",
+    "static networks": "theirs are NASNet, AmoebaNet, SqueezeNet and a random-wired network; cells, sizes and how long "
+    "launches take are ours",
 }
 
 
@@ -170,27 +173,36 @@ PASCAL_SMS, PASCAL_LAUNCH_NS = 28, 5000.0
 
 
 def blockmaestro(names: Sequence[str] = tuple(applications.APPLICATIONS)) -> list[Comparison]:
-    """Abdolrashidi et al., ISCA 2021: the next kernel launched ahead and its blocks held back until their parents have ended."""
+    """Abdolrashidi et al., ISCA 2021: the next kernel launched ahead and its blocks held back until their parents have
+    ended.
+    """
     rows = (("a kernel ahead", 1.5176, 2.92, ""), ("two ahead, consumer first", 1.8028, None, ",window=3,priority=1"))
     machine, launch = Machine(get("V100"), PASCAL_SMS), f"gap_ns={PASCAL_LAUNCH_NS}"
+    baseline = f"stream:{launch}"
     with tempfile.TemporaryDirectory() as folder:
         made = {name: _graph(applications.application, folder, name=name, device="V100") for name in names}
         simulators = {name: Simulator(graph, machine) for name, graph in made.items()}
         return [
             Comparison(
-                "blockmaestro", f"12 applications, {said}", mean, best,
-                {"": {n: gain(s, f"stream:{launch}", f"blockmaestro:{launch}{options}") for n, s in simulators.items()}},
-                "how long blocks take is ours; where launches are short, a launch ahead hides all that the next does not need",
+                "blockmaestro",
+                f"12 applications, {said}",
+                mean,
+                best,
+                {"": {n: gain(s, baseline, f"blockmaestro:{launch}{options}") for n, s in simulators.items()}},
+                "how long blocks take is ours; where launches are short, a launch ahead hides all that the next does "
+                "not need",
             )
             for said, mean, best, options in rows
-        ]  # fmt: skip
+        ]
 
 
 TILE_NS = (5_000.0, 10_000.0, 20_000.0)
 
 
 def wireframe(side: int = 64) -> list[Comparison]:
-    """Abdolrashidi et al., MICRO 2017: a task graph in hardware; a wavefront of 4,096 tasks (as BlockMaestro's authors ran it again)."""
+    """Abdolrashidi et al., MICRO 2017: a task graph in hardware; a wavefront of 4,096 tasks (as BlockMaestro's authors
+    ran it again).
+    """
     ours = {}
     with tempfile.TemporaryDirectory() as folder:
         for ns in TILE_NS:
@@ -198,7 +210,11 @@ def wireframe(side: int = 64) -> list[Comparison]:
             simulator = Simulator(graph, Machine(get("V100"), PASCAL_SMS))
             found = gain(simulator, f"stream:gap_ns={PASCAL_LAUNCH_NS}", "wireframe")
             ours[f"tiles of {ns / 1e3:g} us"] = {"wavefront": found}
-    why = "the shorter a tile, the more of stream order is launches; theirs are six programs, and their baseline launches from the GPU"
+    why = (
+        "the shorter a tile, the more of stream order is launches; theirs are six programs, and their baseline "
+        "launches "
+        "from the GPU"
+    )
     return [Comparison("wireframe", "wavefronts", 1.4507, 1.6520, ours, why)]
 
 
@@ -208,12 +224,14 @@ ITEMS = {
     "400 cycles an item": (2.0, Spawning()),
     "200 cycles, launches all until a child has ended": (1.0, Spawning(prior=0)),
 }
-"""How much longer an item takes, and what the rule does while it knows nothing, which the paper's summaries leave open."""
+"""How much longer an item takes, and what the rule does while it knows nothing, which the paper's summaries leave open.
+"""
 
 
 def spawn(scale: int = 16) -> list[Comparison]:
-    """Tang et al., HPCA 2017: SPAWN's rule over flat, over dynamic parallelism as written, and against the best static threshold (of which the
-    paper says that it comes near). ``scale``: 2 to that many vertices of the Kronecker graph, four times as many otherwise.
+    """Tang et al., HPCA 2017: SPAWN's rule over flat, over dynamic parallelism as written, and against the best static
+    threshold (of which the paper says that it comes near). ``scale``: 2 to that many vertices of the Kronecker graph,
+    four times as many otherwise.
     """
     works = [make(scale if make in (nested.bfs, nested.sssp) else scale + 2, 0) for make in nested.BENCHMARKS]
     found = {said: {w.name: compare(_slower(w, by), options) for w in works} for said, (by, options) in ITEMS.items()}

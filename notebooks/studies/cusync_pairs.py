@@ -1,24 +1,25 @@
-"""Two dependent kernels as cuSync's benchmarks run them: their grids, what each policy makes a tile wait for, and the time that
-takes.
+"""Two dependent kernels as cuSync's benchmarks run them: their grids, what each policy makes a tile wait for, and the
+time that takes.
 
-A kernel is a GEMM, or a 3 x 3 convolution as an implicit GEMM, cut into tiles and, with split-k, into slices of its inner
-dimension. What stands here was read in the sources of github.com/parasailteam/cusync (commit 117ae77) and of CUTLASS that it calls:
+A kernel is a GEMM, or a 3 x 3 convolution as an implicit GEMM, cut into tiles and, with split-k, into slices of its
+inner dimension. What stands here was read in the sources of github.com/parasailteam/cusync (commit 117ae77) and of
+CUTLASS that it calls:
 
-- Tiles are handed out slice by slice, row by row: ``number = (slice * rows + row) * columns + column``. So with split-k no row of
-  the producer is complete before the last slice begins. Only the last slice of a tile posts.
-- A consumer tile waits for the producer's row in which its *first* line lies. Where the producer's tiles are lower than the
-  consumer's (A100, 1280 and 1536 tokens) it does not wait for the other rows that it reads: published times are those of such
-  waits, and so are these.
-- Where the producer is wider than what the consumer sums over (LLaMA: two halves side by side), a column is waited for together
-  with its like in each part (StridedSync, which stands for ``tilesync`` there).
+- Tiles are handed out slice by slice, row by row: ``number = (slice * rows + row) * columns + column``. So with split-k
+  no row of the producer is complete before the last slice begins. Only the last slice of a tile posts.
+- A consumer tile waits for the producer's row in which its *first* line lies. Where the producer's tiles are lower than
+  the consumer's (A100, 1280 and 1536 tokens) it does not wait for the other rows that it reads: published times are
+  those of such waits, and so are these.
+- Where the producer is wider than what the consumer sums over (LLaMA: two halves side by side), a column is waited for
+  together with its like in each part (StridedSync, which stands for ``tilesync`` there).
 - ``rowsync`` waits once, before the main loop, for all columns of that row.
-- ``tilesync`` waits in the main loop each time the inner dimension enters a tile of the producer. The block's threads meet at each
-  wait, and loads run no further ahead: a wait costs time even where the producer has long posted. (On Volta the loop's loads are
-  one step ahead of its waits: the first ``tile_k`` columns of a producer's tile are read before the wait for it. That is not
-  modelled.)
-- A slice of a convolution has ``9 * ceil(ceil(channels / slices) / tile_k)`` steps: three slices of 128 channels do half as much
-  again as the convolution asks for. Conv2DTileSync counts a slice's steps from 0 whichever channels it takes, so with split-k it
-  waits for the first columns alone.
+- ``tilesync`` waits in the main loop each time the inner dimension enters a tile of the producer. The block's threads
+  meet at each wait, and loads run no further ahead: a wait costs time even where the producer has long posted. (On
+  Volta the loop's loads are one step ahead of its waits: the first ``tile_k`` columns of a producer's tile are read
+  before the wait for it. That is not modelled.)
+- A slice of a convolution has ``9 * ceil(ceil(channels / slices) / tile_k)`` steps: three slices of 128 channels do
+  half as much again as the convolution asks for. Conv2DTileSync counts a slice's steps from 0 whichever channels it
+  takes, so with split-k it waits for the first columns alone.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _OTHER_REGISTERS: Final = 96
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel; ``rows`` and ``columns`` are those of the product, ``inner`` is the dimension summed over. ``convolution``: 3 x
-    3, ``inner`` is 9 times the channels.
+    """One kernel; ``rows`` and ``columns`` are those of the product, ``inner`` is the dimension summed over.
+    ``convolution``: 3 x 3, ``inner`` is 9 times the channels.
     """
 
     rows: int
@@ -99,7 +100,9 @@ class Kernel:
         return 2.0 * self.rows * self.columns * self.inner
 
     def blocks_per_sm(self, device: Device) -> int:
-        """Blocks that an SM holds: by shared memory, and by registers as estimated from the accumulators of a warp's tile."""
+        """Blocks that an SM holds: by shared memory, and by registers as estimated from the accumulators of a warp's
+        tile.
+        """
         warps = (self.tile_rows // self.warp_rows) * (self.tile_columns // self.warp_columns)
         registers = min(device.registers_per_thread, self.warp_rows * self.warp_columns // 32 + _OTHER_REGISTERS)
         shared_bytes = 2 * self.stages * (self.tile_rows + self.tile_columns) * self.tile_inner
@@ -116,10 +119,10 @@ Pair = tuple[Kernel, Kernel]
 class Interference:
     """How tiles slow each other down.
 
-    ``sm``: share of an SM that a tile of a kernel with two blocks an SM asks for; tiles on an SM slow down once they ask for more
-    than all of it. A kernel with one block asks for the whole SM, one with b blocks for ``2 * sm / b``. ``device``: how much
-    longer, as a share, a tile takes with all slots of the GPU at work than alone on it; looked at where each kernel has an SM to
-    itself.
+    ``sm``: share of an SM that a tile of a kernel with two blocks an SM asks for; tiles on an SM slow down once they
+    ask for more than all of it. A kernel with one block asks for the whole SM, one with b blocks for ``2 * sm / b``.
+    ``device``: how much longer, as a share, a tile takes with all slots of the GPU at work than alone on it; looked at
+    where each kernel has an SM to itself.
     """
 
     sm: float = 1.0
@@ -147,7 +150,8 @@ def overlapped_ns(
 ) -> float:
     """Time of both kernels under a policy of `POLICIES`, the consumer's tiles behind all of the producer's.
 
-    ``tile_ns`` is what a tile of each takes alone; ``poll_ns`` is what each wait costs a tile whether or not it has to wait.
+    ``tile_ns`` is what a tile of each takes alone; ``poll_ns`` is what each wait costs a tile whether or not it has to
+    wait.
     """
     block, polls = waits(pair, policy)
     draft = Draft(2, gate=[FREE, INSIDE], overhead_ns=[0.0, polls * poll_ns])
@@ -157,7 +161,9 @@ def overlapped_ns(
 
 @lru_cache(maxsize=512)
 def waits(pair: Pair, policy: str) -> tuple[EdgeBlock, int]:
-    """What the consumer's tiles wait for, and how many waits a tile goes through. Raises UserError for an unknown policy."""
+    """What the consumer's tiles wait for, and how many waits a tile goes through. Raises UserError for an unknown
+    policy.
+    """
     if policy not in POLICIES:
         raise UserError(f"there is no policy {policy!r} of a pair; there are {', '.join(POLICIES)}")
     producer, consumer = pair
@@ -200,8 +206,8 @@ def _parts(producer: Kernel, consumer: Kernel) -> int:
 
 
 def _polls(producer: Kernel, consumer: Kernel, columns: int) -> int:
-    """Waits of a tile under TileSync: one a column; in a convolution's loop one a step while the step lies in a column's first
-    ninth, and one before.
+    """Waits of a tile under TileSync: one a column; in a convolution's loop one a step while the step lies in a
+    column's first ninth, and one before.
     """
     if not consumer.convolution:
         return columns // _parts(producer, consumer)
