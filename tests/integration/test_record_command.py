@@ -55,7 +55,9 @@ def test_json_ends_with_one_object_on_stderr(tmp_path):
     ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
     said = json.loads(ended.stderr.splitlines()[-1])
     assert (said["trace"], said["complete"], said["exit_code"]) == ("infer.tileprof", True, 0)
-    assert said["launches"] == len(tileprof.load(tmp_path / "infer.tileprof").launches) == sum(said["coverage"].values())
+    assert (
+        said["launches"] == len(tileprof.load(tmp_path / "infer.tileprof").launches) == sum(said["coverage"].values())
+    )
     assert said["next"] == "tileprof report infer.tileprof"
     assert "tileprof: wrote" not in ended.stderr
 
