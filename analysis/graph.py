@@ -76,15 +76,16 @@ class TileGraph:
 
     @cached_property
     def edges(self) -> pd.DataFrame:
-        """One row an edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last, first.
+        """One row an edge: producer_launch, producer_tile, consumer_launch, consumer_tile, hazard, reuse, bytes, last,
+        first.
 
         Raises `UserError` above `MOST_EDGES`: use ``links`` and ``blocks``, which are never expanded.
         """
         total = int(self.links["edges"].sum())
         if total > MOST_EDGES:
             raise UserError(
-                f"the graph has {total:,} edges, more than the {MOST_EDGES:,} that .edges expands; use .links and .blocks, "
-                "which hold the same edges as parent sets"
+                f"the graph has {total:,} edges, more than the {MOST_EDGES:,} that .edges expands; use .links and "
+                ".blocks, which hold the same edges as parent sets"
             )
         links = self.links
         expanded = {i: self.blocks[i].edges() for i in links["block"].unique()}
@@ -112,7 +113,7 @@ class TileGraph:
         )
 
     def to_networkx(self) -> nx.DiGraph:
-        """The launch-level graph: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
+        """The graph of launches: nodes carry kernel, op, module, tiles, duration_ns; edges the columns of ``pairs``."""
         import networkx as nx  # noqa: PLC0415 (0.2 s that only this call needs)
 
         graph = nx.DiGraph()
@@ -127,8 +128,8 @@ class TileGraph:
 def build_graph(trace: Recording, progress: Progress | None = None) -> TileGraph:
     """The tile graph of a recording; ``progress(done, launches)`` is called now and then.
 
-    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above 1,
-    ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
+    Dependencies are exact on the bytes of the trace's accesses: where the recorder wrote a superset (``granule`` above
+    1, ``coverage`` other than exact), so is the graph. Raises `TraceError` where the trace is not consistent.
     """
     tiles = trace.launches["tiles"].to_numpy()
     base = np.concatenate([np.zeros(1, np.int64), np.cumsum(tiles, dtype=np.int64)])

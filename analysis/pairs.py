@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
     """One row an ordered pair of dependent launches.
 
-    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there are
-    none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of such pairs come
-    and go with the allocator); raw, war, waw (edges by hazard, without
-    reuse), reuse (edges that renaming removes); edges (all of them); bytes (of the edges the pattern describes);
-    reuse_only (the pair would be independent after renaming).
+    Columns: producer, consumer; pattern, map, tightness (`tileprof.analysis.patterns`) of the RAW edges, or where there
+    are none of the other edges that renaming cannot remove, or of the ``reuse`` edges (then without a map: hundreds of
+    such pairs come and go with the allocator); raw, war, waw (edges by hazard, without reuse), reuse (edges that
+    renaming removes); edges (all of them); bytes (of the edges the pattern describes); reuse_only (the pair would be
+    independent after renaming).
     """
     links = graph.links
     footprint = graph.launches["footprint"].to_numpy()
@@ -53,7 +53,8 @@ def pair_frame(graph: TileGraph) -> pd.DataFrame:
         shape = (pattern.name, pattern.map, pattern.tightness)
         rows.append((producer, consumer, *shape, total, described, *hazards, total - sum(hazards), not lasting))
     columns = {
-        "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64", "edges": "int64",
+        "producer": "int64", "consumer": "int64", "pattern": "str", "map": "str", "tightness": "float64",
+        "edges": "int64",
         "bytes": "int64", "raw": "int64", "war": "int64", "waw": "int64", "reuse": "int64", "reuse_only": "bool",
     }  # fmt: skip
     return pd.DataFrame(rows, columns=list(columns)).astype(columns)

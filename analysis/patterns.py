@@ -13,10 +13,10 @@
 |  | window of each plane of a tensor (the halo of a convolution in NCHW memory, see `planes`) |
 | irregular | none of these |
 
-The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's (``p.y = c.y // 2``). It is
-written only where it reproduces every parent set exactly. Tiles are counted: one that is a cluster stands at its first block,
-and its neighbour at the next cluster's. *Tightness* is edges over the edges of the smallest boxes
-around the parent sets: 1 where the parents are boxes, or windows of planes.
+The *map* gives, for each axis of the producer's grid, the parents' coordinates from the consumer's
+(``p.y = c.y // 2``). It is written only where it reproduces every parent set exactly. Tiles are counted: one that is a
+cluster stands at its first block, and its neighbour at the next cluster's. *Tightness* is edges over the edges of the
+smallest boxes around the parent sets: 1 where the parents are boxes, or windows of planes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Parents in planes: the same window of each plane of a tensor, where the producer's tiles cut its memory in a line.
 
-A convolution over NCHW memory reads a few rows of every channel, while an elementwise kernel before it writes the tensor
-as one line of equal pieces. Tile ``t`` holds bytes ``[t * piece, (t + 1) * piece)``, and channels are ``pitch`` bytes
-apart, which is seldom a whole number of pieces: in the producer's grid the parents are stripes at an uneven distance. On
-a circle of ``pitch`` bytes they are one arc, because a tile is a parent if and only if ``t * piece % pitch`` lies in the
-window. Numbers stay integers, so that the answer is exact.
+A convolution over NCHW memory reads a few rows of every channel, while an elementwise kernel before it writes the
+tensor as one line of equal pieces. Tile ``t`` holds bytes ``[t * piece, (t + 1) * piece)``, and channels are ``pitch``
+bytes apart, which is seldom a whole number of pieces: in the producer's grid the parents are stripes at an uneven
+distance. On a circle of ``pitch`` bytes they are one arc, because a tile is a parent if and only if ``t * piece %
+pitch`` lies in the window. Numbers stay integers, so that the answer is exact.
 
 The other way round, a piece of a line that ends one plane and begins the next one reads the last and the first tiles of
 a plane: an arc on a circle of that plane's tiles.

@@ -46,7 +46,9 @@ def link_frame(keys: Sequence[tuple[int, int]], blocks: Sequence[EdgeBlock]) -> 
 
 
 def relation(parent: I64, child: I64, tiles: int, size: I64 | None = None) -> EdgeBlock:
-    """Edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in bytes."""
+    """Edges (producer tile, consumer tile), each once, as parent sets over ``tiles`` consumer tiles; ``size`` in
+    bytes.
+    """
     order = np.lexsort((parent, child))
     parent, child = parent[order], child[order]
     sizes = np.zeros(len(parent), np.int64) if size is None else size[order]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.support import compile_once
+from tests.support import compile_once, shared
 
 # Triton decides at import whether kernels are interpreted, and whichever test imports torch first may import it.
 os.environ["TRITON_INTERPRET"] = "1"
@@ -30,7 +30,7 @@ settings.load_profile("gate")
 assert callable(providers._get_local_constants), "Hypothesis has changed: see why it is replaced here"
 providers._get_local_constants = lambda: providers._local_constants
 
-MOST_EXAMPLES = 60
+MOST_EXAMPLES = 40
 """Of a property in the gate, which draws the same ones in every run; `make search` draws as many as the test says."""
 
 COMPILED_LATER = ("unit/record", "unit/runtime", "unit/trace", "unit/devices", "unit/arrays")
@@ -51,6 +51,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _warming.append(
             subprocess.Popen([sys.executable, "-m", "tests.support.compile_once"], cwd=HERE.parent, **quiet)
         )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by the workers of a run; gone with it."""
+    base = tmp_path_factory.getbasetemp()
+    shared.PLACE.folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.PLACE.folder.mkdir(exist_ok=True)
+    return shared.PLACE.folder
 
 
 def pytest_sessionfinish() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.warm import commands
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "viz"))
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -16,6 +18,13 @@ FLAGS = [
 ]  # fmt: skip
 MOST_MS = 200_000
 """For anything in the browser to happen: a hang ends here, and a slow machine does not."""
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """Programs that start at once, for tests that are not about how they start."""
+    with commands(tmp_path_factory.mktemp("warm")) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

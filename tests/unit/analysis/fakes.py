@@ -16,10 +16,12 @@ from tileprof.trace import schema
 from tileprof.trace.footprint import Boxes, Footprint
 
 DEVICE = {
-    "name": "toy", "architecture": "sm_80", "sms": 2, "threads_per_sm": 256, "threads_per_block": 256, "blocks_per_sm": 4,
+    "name": "toy", "architecture": "sm_80", "sms": 2, "threads_per_sm": 256, "threads_per_block": 256,
+    "blocks_per_sm": 4,
     "warp_size": 32, "registers_per_sm": 65536, "registers_per_block": 65536, "registers_per_thread": 255,
     "register_allocation_unit": 256, "shared_bytes_per_sm": 65536, "shared_bytes_per_block": 65536,
-    "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1, "dram_bytes": 1 << 30,
+    "shared_bytes_reserved": 0, "shared_allocation_bytes": 128, "clock_mhz": 1000.0, "l2_bytes": 1,
+    "dram_bytes": 1 << 30,
     "dram_bytes_per_s": 1e12, "peak_flops": {"fp32": 1e12, "fp16": 4e12}, "launch_gap_ns": 100, "graph_gap_ns": 50,
     "host_issue_ns": 0.0, "host_issue_shared_ns": 0.0, "graph_issue_ns": 0.0,
 }  # fmt: skip
@@ -243,8 +245,10 @@ def write_mlp(path, layers=2, tokens=256, hidden=512, device="V100", tile_ns=Non
             }
             writer.add_launch(
                 Launch(
-                    footprint=number, operands=((x, 0), (weights[layer][i], 0), (y, 0)), grid=(columns // 128, rows // 128, 1),
-                    block=(256, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=2, registers=100,
+                    footprint=number, operands=((x, 0), (weights[layer][i], 0), (y, 0)),
+                    grid=(columns // 128, rows // 128, 1),
+                    block=(256, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=2,
+                    registers=100,
                     shared_bytes=32768, begin_ns=begin, flops=2 * rows * inner * columns, **{**values, **names},
                 )
             )  # fmt: skip

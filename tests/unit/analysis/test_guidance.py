@@ -13,7 +13,9 @@ from tileprof.analysis.simulate import Simulator
 
 
 def program(*, lives=(1000.0, 1000.0, 1000.0), tiles=2, gap=100, links=None, timing="modelled", op="aten::mul"):
-    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says otherwise."""
+    """Launches of equal tiles on two slots, each ``gap`` after the one before; one to one unless ``links`` says
+    otherwise.
+    """
     rows, begin = [], 0
     for i, ns in enumerate(lives):
         took = int(ns) * -(-tiles // 2)

@@ -19,8 +19,10 @@ def chain(tiles, links, *, modules=None, launch=None, footprints=None):
     for i, n in enumerate(tiles):
         took = 10 * -(-n // 2)
         module = modules[i] if modules else ""
-        rows.append({"footprint": sizes.index(n), "timing": "modelled", "begin_ns": begin, "duration_ns": took, "module": module,
-                     "op": "aten::mm", "kernel": "k", "block_x": 256, **(launch or {})})  # fmt: skip
+        rows.append(
+            {"footprint": sizes.index(n), "timing": "modelled", "begin_ns": begin, "duration_ns": took,
+             "module": module, "op": "aten::mm", "kernel": "k", "block_x": 256, **(launch or {})}
+        )  # fmt: skip
         begin += took + 5
     g = graph(tiles, links, trace(rows, shared))
     pairs = g.links.drop_duplicates(["producer", "consumer"])[["producer", "consumer", "edges", "bytes"]]

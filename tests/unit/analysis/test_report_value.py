@@ -65,14 +65,16 @@ def test_json_holds_what_its_documentation_lists():
     report = build_report(chain())
     found = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert (found["schema"], found["version"]) == ("tileprof report", 1)
-    assert set(found) == {"schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative", "notes",
-                          "dependencies_known",
-                          "assumptions", "first_look"}  # fmt: skip
+    assert set(found) == {
+        "schema", "version", "trace", "device", "program", "bounds", "unknown_lags", "layers", "pairs", "conservative",
+        "notes", "dependencies_known", "assumptions", "first_look",
+    }  # fmt: skip
     assert set(found["trace"]) == {"path", "recorder", "command", "complete", "granule"}
     assert set(found["pairs"][0]) == {
-        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges", "bytes", "early", "lead_ns",
-        "direct", "apart", "last_producer", "reuse_only", "stream_waves", "overlapped_waves", "recorded_ns", "bound_ns", "binding",
-        "list_schedule_ns", "gain_ns", "overlap_ns", "program_share", "coverage",
+        "producers", "consumers", "times", "producer", "consumer", "pattern", "map", "edges", "described_edges",
+        "bytes", "early", "lead_ns", "direct", "apart", "last_producer", "reuse_only", "stream_waves",
+        "overlapped_waves", "recorded_ns", "bound_ns", "binding", "list_schedule_ns", "gain_ns", "overlap_ns",
+        "program_share", "coverage",
     }  # fmt: skip
     assert found["pairs"][0]["producers"] == [0, 2, 4]
     assert found["first_look"] == 0

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from planted import Patch
 
 from tileprof.runtime.decode import build, launch
@@ -21,30 +21,11 @@ SOURCES = Path(build.__file__).parent
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
     texts = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu*")}
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "decoder_entry.cpp", folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(entry),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+    return link_kernel(folder, texts, patch, "decoder_entry.cpp")
 
 
 class HostDecoder(launch.Decoder):

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from planted import Patch
 
 from tileprof.runtime.encoder import launch
@@ -22,29 +22,10 @@ from tileprof.runtime.encoder.source import Options, header
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, timeout_ns: int = 2_000_000_000) -> Path:
     """A library of the kernel for a plan and a machine of its own, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / KERNEL)}
     texts["stages.h"] = header(plan, Options(timeout_ns=timeout_ns))
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "transformer_entry.cpp", folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(entry),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+    return link_kernel(folder, texts, patch, "transformer_entry.cpp")
 
 
 @dataclass

@@ -5,6 +5,7 @@ by the code that gives them on a GPU.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import random
 import re
 import shutil
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from planted import Patch
 
+from tests.support.shared import once
 from tileprof.runtime.copilot.copilot import Copilot
 from tileprof.runtime.persistent import launch
 from tileprof.runtime.persistent.build import SOURCES
@@ -98,46 +100,43 @@ class HostArguments(Arguments):
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    folder.mkdir(parents=True)
     stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
     texts["ends.cuh"] = _STORE.sub(r"store_global_u32(\1, \2);", texts["ends.cuh"])
+    return link_kernel(folder, texts, patch, "entry.cpp")
+
+
+def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, entry: str) -> Path:
+    """A library of a kernel's sources, perhaps patched, and a machine of its own, in the new folder ``folder``.
+
+    Its parent holds machine.o. What has been compiled from the same text before, by any worker of the run, is copied:
+    each file that is loaded has memory of its own.
+    """
+    texts = {name: text if patch is None else patch(name, text) for name, text in texts.items()}
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    machine = folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(EMULATED / "entry.cpp"),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+        (folder / name).write_text(text, encoding="utf-8")
+    key = hashlib.sha256(repr((entry, sorted(texts.items()))).encode()).hexdigest()
+
+    def link(to: Path) -> None:
+        machine = str(folder.parent / "machine.o")
+        # Half the time of -O1 to compile, and as long to run.
+        flags = ("-w", "-Og", "-include", "cuda.h", f"-I{folder}", "-shared")
+        _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
+
+    return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
 
 
 def compile_machine(folder: Path) -> None:
     """What every kernel is linked with."""
-    _run(
-        "g++",
-        *FLAGS,
-        "-O2",
-        "-ftree-vectorize",
-        "-fvisibility=hidden",
-        "-c",
-        str(EMULATED / "machine.cpp"),
-        "-o",
-        str(folder / "machine.o"),
-    )
+
+    def link(to: Path) -> None:
+        flags = ("-O2", "-ftree-vectorize", "-fvisibility=hidden", "-c")
+        _run("g++", *FLAGS, *flags, str(EMULATED / "machine.cpp"), "-o", str(to))
+
+    shutil.copy(once("machine.o", link), folder)
 
 
 def compiler_missing() -> bool:

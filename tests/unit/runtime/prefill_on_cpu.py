@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, FLAGS, HostArguments, Schedule, _run
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from planted import Patch
 
 from tileprof.runtime.prefill import build, launch
@@ -22,30 +22,11 @@ def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    folder.mkdir(parents=True)
     texts = {path.name: path.read_text(encoding="utf-8") for path in build.SOURCES.glob("*.cu*")}
     header = shape.header(blocks, timeout_ns=timeout_ns)
     texts["config.h"] = _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
-    for name, text in texts.items():
-        (folder / name).write_text(text if patch is None else patch(name, text), encoding="utf-8")
-    library = folder / "kernel.so"
-    entry, machine = EMULATED / "prefill_entry.cpp", folder.parent / "machine.o"
-    _run(
-        "g++",
-        *FLAGS,
-        "-w",
-        "-O1",
-        "-include",
-        "cuda.h",
-        f"-I{folder}",
-        "-shared",
-        str(entry),
-        str(machine),
-        "-o",
-        str(library),
-    )
-    return library
+    return link_kernel(folder, texts, patch, "prefill_entry.cpp")
 
 
 class HostPrefill(launch.Prefill):

@@ -82,7 +82,8 @@ def record(options: Options, settings: Settings | None = None) -> int:
                 exit_code = code
             elif code != exit_code:
                 _say(
-                    f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in {place}"
+                    f"the {pass_} pass ended with exit code {code}, the first with {exit_code}; its output is in "
+                    f"{place}"
                 )
             if (kernel := raw.hung(place)) and pass_ != passes[-1]:
                 _say(f"the program was ended, as {kernel} had not; it is not run again for the other passes")

@@ -148,7 +148,8 @@ def test_copies_and_memsets_are_launches_of_one_tile(decoded):
     }  # fmt: skip
     pitched = {**copy, "width": 64, "height": 3, "bytes": 192, "from_pitch": 256, "to_pitch": 128}
     cleared = {
-        "e": "set", "to": 0x100000, "width": 10, "height": 1, "to_pitch": 0, "element": 4, "stream": "0x1", "graph": -1, "t": 1,
+        "e": "set", "to": 0x100000, "width": 10, "height": 1, "to_pitch": 0, "element": 4, "stream": "0x1",
+        "graph": -1, "t": 1,
     }  # fmt: skip
     host = {**copy, "direction": 2, "from": 0x7FFF00000000}
     trace, _ = decoded([ALLOC, copy, pitched, cleared, host], [])
@@ -420,7 +421,7 @@ TENSOR = {"e": "tensor", "address": 0x100000, "bytes": 500, "kind": "activation"
 
 
 def test_bytes_beside_a_tensor_that_nobody_named_are_not_lost_where_a_run_begins_inside_it(decoded):
-    """Memory of a graph's own, say: the run goes on past the tensor, and only the last of its granules may be overhang."""
+    """As in a graph's own memory: the run goes on past the tensor; only its last granule may be overhang."""
     trace, _ = decoded([ALLOC, TENSOR, KERNEL, launch(1)], [access(1, 0, WINDOW, write=0xFFFFF)])
     assert granules(trace, 0, 32) == {(0, WRITE, 0x8000 + g) for g in range(20)}
     assert trace.launches.coverage.tolist() == ["exact"]

@@ -177,7 +177,8 @@ def test_the_command_lines_options_become_settings():
     parser = argparse.ArgumentParser()
     record_verb.prepare(parser)
     assert cuda_options.settings(parser.parse_args([])) == Settings()
-    words = "--passes blocks,time --granule 8 --arena 64 --kernel gemm --no-replay --capture --check-writes --no-names --nvtx step"
+    words = "--passes blocks,time --granule 8 --arena 64 --kernel gemm --no-replay --capture --check-writes --no-names"
+    words += " --nvtx step"
     assert cuda_options.settings(parser.parse_args(words.split())) == Settings(
         passes=("blocks", "time"), granule=8, arena_bytes=64 << 20, kernel="gemm", replay=False, capture_only=True,
         verify=True, hooks=False, nvtx="step",
@@ -203,11 +204,14 @@ time.sleep(200)
     ("number", "whole_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)]
 )
 def test_a_program_that_is_to_end_ends_in_its_own_time_and_with_its_own_code(tmp_path, visible, number, whole_group):
-    """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder alone."""
+    """At a terminal Ctrl-C reaches the recorder and the program alike; a scheduler's signals may reach the recorder
+    alone.
+    """
     saves = SAVES.replace("SIGINT", number.name)
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tileprof.record.cuda import program\n"
-        f"print('code', program.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, log=Path('log')))"
+        f"print('code', program.run([sys.executable, '-c', {saves!r}], dict(os.environ), visible={visible}, "
+        "log=Path('log')))"
     )
     recorder = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True

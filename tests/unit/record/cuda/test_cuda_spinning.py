@@ -1,4 +1,4 @@
-"""Kernels that spin until something else lets them go, against a driver made for tests: nobody waits for them for ever."""
+"""Kernels that spin until something else lets them go, against a driver made for tests: no wait for them is endless."""
 
 import re
 import shutil
@@ -107,7 +107,8 @@ def test_while_a_thread_waits_for_a_launch_another_can_make_the_one_that_lets_it
         + """
 def other():
     time.sleep(0.3); launch_on(S2, b"lets_go"); fake.fake_let_go(S1)
-inject(); module(); fake.fake_spin(S1); thread = threading.Thread(target=other); thread.start(); begin = time.monotonic()
+inject(); module(); fake.fake_spin(S1); thread = threading.Thread(target=other); thread.start()
+begin = time.monotonic()
 launch_on(S1, b"spins"); thread.join(); print(time.monotonic() - begin < 60)
 """,
         TILEPROF_WAIT="120",
@@ -122,11 +123,12 @@ def test_records_stay_on_the_device_until_what_makes_them_has_ended(ran):  # noq
         STREAMS
         + """
 inject(); module(); launch_on(S1, b"k"); fake.fake_spin(S1); launch_on(S1, b"k")
-library.tileprof_drain(); library.tileprof_event(b'"e":"here"'); fake.fake_let_go(S1); library.tileprof_drain()
+library.tileprof_drain(); library.tileprof_event(b'"e":"mark","op":"here"'); fake.fake_let_go(S1)
+library.tileprof_drain()
 """,
         TILEPROF_WAIT="0.2",
     )
-    assert [e["e"] for e in process.events if e["e"] in {"here", "drain"}] == ["here", "drain"]
+    assert [e["e"] for e in process.events if e["e"] in {"mark", "drain"}] == ["mark", "drain"]
     assert all(len(process.of(e["launch"], 0)) == 2 for e in events(process, "launch"))
 
 

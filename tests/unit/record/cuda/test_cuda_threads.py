@@ -1,4 +1,4 @@
-"""Threads of a program that launch, load, mark regions and destroy contexts at once, against a driver made for tests."""
+"""Threads of a program that launch, load, mark regions and destroy contexts at once, on a driver made for tests."""
 
 from cuda_records import KERNEL, access, launch, process
 from cuda_records import ran as block

@@ -63,15 +63,20 @@ def model_of(name: str) -> HostModel:
     return HostModel(CASES[name][0])
 
 
-def launches(name: str, library: Path, seeds: tuple[int, ...]) -> tuple[list[torch.Tensor], str | None]:
-    """Logits of launches that follow each other on the same memory, and what the machine found."""
+def launches(
+    name: str, library: Path, seeds: tuple[int, ...], right: torch.Tensor | None = None
+) -> tuple[list[torch.Tensor], str | None]:
+    """Logits of launches that follow each other on the same memory, and what the machine found.
+
+    The first launch whose logits are not ``right`` is the last.
+    """
     shape, blocks = CASES[name]
     prefill, model, results = HostPrefill(shape, blocks, library), model_of(name), []
     for seed in seeds:
         logits = model.logits()
         caught = prefill.start(model.layers, model.tensors, logits, seed)
         results.append(logits)
-        if caught is not None:
+        if caught is not None or not (right is None or torch.equal(logits, right)):
             return results, caught
     return results, None
 
@@ -171,9 +176,8 @@ def test_a_planted_fault_is_seen(fault, folder):
 
     place = fault.replace(" ", "-").replace("'", "")
     right, _ = launches(name, compiled(*CASES[name], folder / f"right-{place}"), (0,))
-    results, caught = launches(
-        name, compiled(*CASES[name], folder / place, replaced(source, (before, after))), tuple(range(1, 17))
-    )
+    broken = compiled(*CASES[name], folder / place, replaced(source, (before, after)))
+    results, caught = launches(name, broken, tuple(range(1, 17)), right[0])
     assert caught is not None or not all(torch.equal(result, right[0]) for result in results)
 
 

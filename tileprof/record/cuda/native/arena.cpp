@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "events.h"
 #include "log.h"
 
 namespace tileprof {
 
 namespace {
 
-constexpr uint32_t kSlots = 1u << 23;     // of the index; 32 MiB, which stays in the L2 of a large GPU
+constexpr uint32_t kSlots = 1u << 23;  // of the index; 32 MiB, which stays in the L2 of a large GPU
 constexpr size_t kStagingBytes = 32u << 20;
 constexpr uint64_t kBriefNs = 1000000000;  // where what runs may well go on running
 
@@ -43,8 +44,7 @@ bool Arena::allocate() {
     if (!made)
         complain(
             "the GPU has no room for the recorder's %llu MiB: nothing is known of what blocks touch in this context. "
-            "Take "
-            "less with --arena, or leave more free",
+            "Take less with --arena, or leave more free",
             static_cast<unsigned long long>(arena_bytes_ >> 20));
     ready_ = made;
     allocating_ = false;
@@ -286,16 +286,14 @@ void Arena::report_spills() {
     for (const Header& h : after) {
         if (h.spilled == 0 && h.beyond == 0) continue;
         any = true;
-        log_.event("\"e\":\"spill\",\"launch\":%u,\"accesses\":%u,\"beyond\":%u", h.launch, h.spilled, h.beyond);
+        events::spill(h.launch, h.spilled, h.beyond);
     }
     if (!any) return;
     static Spill host;
     check(api.sanitizerMemcpyDeviceToHost(&host, spill_, sizeof host, nullptr), "reading spilled pages");
     for (uint32_t page = 0; page < kPages; ++page) {
         bool read = host.read[page / 32] >> (page & 31) & 1, written = host.written[page / 32] >> (page & 31) & 1;
-        if (read || written)
-            log_.event("\"e\":\"spilled_page\",\"page\":%u,\"read\":%d,\"written\":%d,\"until\":%u", page, read,
-                       written, first_launch_ + kAllHeaders);
+        if (read || written) events::spilled_page(page, read, written, first_launch_ + kAllHeaders);
     }
     check(api.sanitizerMemset(spill_, 0, sizeof(Spill), nullptr), "clearing spilled pages");
 }
@@ -305,8 +303,7 @@ void Arena::report_graphs() {
     std::vector<Header> after(used_in_graphs_);
     check(api.sanitizerMemcpyDeviceToHost(after.data(), headers_ + kHeaders, sizeof(Header) * after.size(), nullptr),
           "reading headers");
-    for (const Header& h : after)
-        log_.event("\"e\":\"nodes\",\"launch\":%u,\"ended\":%u,\"threads\":%llu", h.launch, h.generation, h.exited);
+    for (const Header& h : after) events::nodes(h.launch, h.generation, h.exited);
 }
 
 void Arena::drain(uint64_t patience_ns) {
@@ -321,10 +318,9 @@ void Arena::drain(uint64_t patience_ns) {
     uint64_t appended = count(), n = std::min<uint64_t>(appended, capacity_);
     if (broken_) return;  // what is there stays pending: the process will not have ended whole
     making.insert(open_.begin(), open_.end());
-    for (const auto& [thread, launch] : making) log_.event("\"e\":\"unfinished\",\"launch\":%u", launch);
+    for (const auto& [thread, launch] : making) events::unfinished(launch);
     if (places_.was_refused())  // some of them may run on
-        for (uint32_t i = 0; i < used_headers_; ++i)
-            log_.event("\"e\":\"unfinished\",\"launch\":%u", first_launch_ + i);
+        for (uint32_t i = 0; i < used_headers_; ++i) events::unfinished(first_launch_ + i);
     for (uint64_t done = 0; done < n;) {
         uint64_t some = std::min<uint64_t>(n - done, kStagingBytes / sizeof(Entry));
         if (!check(api.sanitizerMemcpyDeviceToHost(staging_, entries_ + done, some * sizeof(Entry), nullptr),
@@ -339,8 +335,7 @@ void Arena::drain(uint64_t patience_ns) {
     if (used_in_graphs_ > 0) report_graphs();
     if (n > 0) check(api.sanitizerMemset(entries_, 0, n * sizeof(Entry), nullptr), "clearing records");
     check(api.sanitizerMemset(count_, 0, 2 * sizeof *count_, nullptr), "clearing the record count");
-    log_.event("\"e\":\"drain\",\"entries\":%llu,\"lost\":%llu", static_cast<unsigned long long>(n),
-               static_cast<unsigned long long>(appended - n));
+    events::drain(n, appended - n);
     refill();
     log_.flush();
 }

@@ -84,13 +84,13 @@ class Arena {
     uint32_t granule_shift_;
     uint64_t arena_bytes_;
     bool tried_ = false, ready_ = false, allocating_ = false;
-    bool broken_ = false;  // the context answers no more, as after a kernel that faulted
-    Header* headers_ = nullptr;  // device
-    Entry* entries_ = nullptr;   // device
-    uint32_t* table_ = nullptr;  // device
+    bool broken_ = false;                  // the context answers no more, as after a kernel that faulted
+    Header* headers_ = nullptr;            // device
+    Entry* entries_ = nullptr;             // device
+    uint32_t* table_ = nullptr;            // device
     unsigned long long* count_ = nullptr;  // device
-    Spill* spill_ = nullptr;     // device
-    void* staging_ = nullptr;    // pinned host
+    Spill* spill_ = nullptr;               // device
+    void* staging_ = nullptr;              // pinned host
     uint64_t capacity_ = 0;
     uint64_t beyond_ = 0;  // as of the last count()
     uint32_t used_headers_ = 0, used_in_graphs_ = 0;
@@ -100,9 +100,9 @@ class Arena {
     Places places_;
     // Streams that recorded launches were made in since the last drain, and a place in each that was not reached then.
     std::map<Sanitizer_StreamHandle, Places::Place> streams_;
-    std::vector<Places::Place> given_up_;  // behind launches that had not ended at the limit
-    bool told_ = false;                    // that launches are not recorded for want of headers
-    std::map<const void*, uint32_t> open_;  // launches that threads are making
+    std::vector<Places::Place> given_up_;      // behind launches that had not ended at the limit
+    bool told_ = false;                        // that launches are not recorded for want of headers
+    std::map<const void*, uint32_t> open_;     // launches that threads are making
     std::map<uint64_t, uint64_t> entries_of_;  // kernel and grid: entries a launch appends
     uint64_t expected_ = 0;                    // entries in the arena, as far as known
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "log.h"
+#include "events.h"
 #include "streamops.h"
 
 namespace tileprof {
@@ -41,11 +41,7 @@ struct Arguments {
     CUstream stream;
 };
 
-// One side: an array's handle, or the bytes from the first to behind the last.
-struct Side {
-    u64 address = 0, bytes = 0, pitch = 0;
-    int array = 0, on_device = 0;
-};
+using Side = events::CopySide;
 
 Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host, u64 into, u64 pitch, u64 rows,
           u64 width, u64 height, u64 depth) {
@@ -65,14 +61,7 @@ Side side(CUmemorytype type, CUarray array, CUdeviceptr device, const void* host
 void say(const Side& from, const Side& to, u64 width, u64 height, u64 depth, CUcontext context, CUstream stream) {
     Sanitizer_StreamHandle handle = nullptr;
     check(api.sanitizerGetStreamHandle(context, stream, &handle), "the stream of a copy");
-    log_.event(
-        "\"e\":\"array_copy\",\"from\":%llu,\"from_array\":%d,\"from_device\":%d,\"from_bytes\":%llu,"
-        "\"from_pitch\":%llu,"
-        "\"to\":%llu,\"to_array\":%d,\"to_device\":%d,\"to_bytes\":%llu,\"to_pitch\":%llu,\"width\":%llu,"
-        "\"height\":%llu,"
-        "\"depth\":%llu,\"stream\":\"%p\",\"graph\":-1,\"t\":%llu",
-        from.address, from.array, from.on_device, from.bytes, from.pitch, to.address, to.array, to.on_device, to.bytes,
-        to.pitch, width, height, depth, static_cast<void*>(handle), static_cast<u64>(now_ns()));
+    events::array_copy(from, to, width, height, depth, handle);
 }
 
 void say(const CUDA_MEMCPY2D& c, CUcontext context, CUstream stream) {
@@ -124,7 +113,7 @@ void array_copy(uint32_t cbid, const Sanitizer_CallbackData& data) {
         return copied<CUDA_MEMCPY3D>(data, is_one_of(cbid, kDeep));
     if (is_one_of(cbid, kPeer) || is_one_of(cbid, kPeerAsync))
         return copied<CUDA_MEMCPY3D_PEER>(data, is_one_of(cbid, kPeer));
-    log_.event("\"e\":\"opaque\",\"node\":-1,\"graph\":-1,\"stream\":\"0\"");  // -1: a copy of an array
+    events::opaque(-1, -1, "0");
 }
 
 }  // namespace tileprof

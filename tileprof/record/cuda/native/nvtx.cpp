@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 
@@ -328,13 +329,11 @@ void read_pattern() {
 
 }  // namespace
 
-std::string ranges_seen() {
+void report_ranges() {
     std::lock_guard<std::mutex> lock(ranges.mutex);
-    std::string names;
-    for (const auto& [name, times] : ranges.listed)
-        names += (names.empty() ? "[" : ",[") + quoted(readable(name).c_str()) + "," + std::to_string(times) + "]";
-    return "\"pattern\":" + quoted(readable(ranges.words).c_str()) + ",\"matched\":" + std::to_string(ranges.matched) +
-           ",\"names\":[" + names + "],\"unlisted\":" + std::to_string(ranges.unlisted);
+    std::vector<std::pair<std::string, uint64_t>> names;
+    for (const auto& [name, times] : ranges.listed) names.emplace_back(readable(name), times);
+    events::ranges(readable(ranges.words), ranges.matched, names, ranges.unlisted);
 }
 
 }  // namespace tileprof

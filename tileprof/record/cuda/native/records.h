@@ -32,8 +32,7 @@ enum Kind : uint32_t {
     kTensor = 3,      // payload: coordinates 0 to 3
     kTensorTail = 4,  // payload: coordinate 4, mask and im2col arguments, flags (below), first touch
     // 16 bytes of the kernel parameters among which a tensor map lies, or of its page, or of the map. Low key bits:
-    // their address.
-    // block: 1 when the slot is a map that was loaded through.
+    // their address. block: 1 when the slot is a map that was loaded through.
     kMap = 5,
     // A bulk copy. Low key bits: address. payload: bytes, mode, mask (0: none), first touch.
     kRange = 6,

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "log.h"
+#include "events.h"
 
 namespace tileprof {
 
 namespace {
 
-using u64 = unsigned long long;
+constexpr int kBatchMemOpNode = 12;  // CUgraphNodeType, whose name older versions of cuda.h lack
 
 #define TILEPROF_BOTH(name) SANITIZER_CBID_DRIVER_API_##name, SANITIZER_CBID_DRIVER_API_##name##_ptsz
 const std::vector<Sanitizer_CallbackId> kWaits32 = {TILEPROF_BOTH(cuStreamWaitValue32),
@@ -39,8 +39,7 @@ bool is_one_of(uint32_t cbid, const std::vector<Sanitizer_CallbackId>& of) {
 }
 
 void say(Sanitizer_StreamHandle stream, CUdeviceptr address, int bytes, bool writes) {
-    log_.event("\"e\":\"value\",\"to\":%llu,\"bytes\":%d,\"writes\":%d,\"stream\":\"%p\",\"graph\":-1,\"t\":%llu",
-               static_cast<u64>(address), bytes, writes, static_cast<void*>(stream), static_cast<u64>(now_ns()));
+    events::value(address, bytes, writes, stream);
 }
 
 void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operation) {
@@ -56,8 +55,8 @@ void say(Sanitizer_StreamHandle stream, const CUstreamBatchMemOpParams& operatio
         case CU_STREAM_MEM_OP_BARRIER:
         case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
             return;
-        default:  // 12: as a graph's node of such operations
-            log_.event("\"e\":\"opaque\",\"node\":12,\"graph\":-1,\"stream\":\"%p\"", static_cast<void*>(stream));
+        default:
+            events::opaque(kBatchMemOpNode, -1, text_of(stream));
     }
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "events.h"
 #include "log.h"
 #include "recorder.h"
 
@@ -208,9 +209,9 @@ void watch(uint64_t standstill_ns) {
 }
 
 void end_process(const std::string& kernel, const char* why) {
-    std::string name = short_name(kernel.empty() && recorder.last != nullptr ? recorder.last->name : kernel);
-    log_.event("\"e\":\"hung\",\"kernel\":%s,\"t\":%llu", quoted(name.c_str()).c_str(),
-               static_cast<unsigned long long>(now_ns()));
+    std::string name =
+        short_name(kernel.empty() && recorder.launches.last() != nullptr ? recorder.launches.last()->name : kernel);
+    events::hung(name);
     log_.flush();
     fprintf(
         stderr,
