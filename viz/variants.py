@@ -1,7 +1,7 @@
 """What the what-if view moves through: schedulers on GPUs of other sizes and with other options, simulated beforehand.
 
 A *knob* is one option of a scheduler with the values that its slider has. A *variant* moves away from the recorded GPU
-and the scheduler's own options in one knob or in one size; combinations are for a served page.
+and the scheduler's own options in one knob, or in one or both sizes; other combinations are for a served page.
 """
 
 from __future__ import annotations
@@ -129,6 +129,14 @@ def _sliders(sms: int) -> Iterator[list[Variant]]:
             for knob in knobs(name)[rank : rank + 1]:
                 others = [value for value in knob.values if value != knob.default]
                 yield [Variant(name, knob.key, value, sms, 0, nothing) for value in others]
+    for name in names:  # last, where there is time: both sizes moved together
+        if name not in _IN_STUDY:
+            yield [
+                Variant(name, "", None, count, occupancy, nothing)
+                for occupancy in OCCUPANCIES
+                if occupancy
+                for count in counts
+            ]
 
 
 def _run(simulator: Simulator, wanted: Variant) -> Variant | None:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from measuring import header, table
 
-from tileprof.runtime.cases import cases
 from tileprof.runtime.choose import choose
-from tileprof.runtime.summary import by_chain, gain, mean
+from tileprof.runtime.measuring.cases import cases
+from tileprof.runtime.measuring.summary import by_chain, gain, mean
+from tileprof.runtime.persistent.cost import clusters_on
 
 RESULTS = Path(__file__).parents[1] / "gpu" / "results" / "runtime.json"
-H200 = (9, 0), 132
-"""Compute capability and SMs."""
+H200 = (9, 0), clusters_on(132)
+"""Compute capability, and the clusters that 132 SMs hold."""
 
 
 def outcomes():

@@ -14,7 +14,7 @@ Nothing needs to be installed: tileprof is put on the path from this checkout, a
         --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_17_x86_64 \
         --platform manylinux2014_x86_64 -d .whl NAME==VERSION
 
-for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measure_models.py
+for each of WHEELS in this file. Whole models have a budget of their own: ``python tests/gpu/measuring/measure_models.py
 OUT.json``.
 """
 
@@ -103,26 +103,26 @@ def script(name, *words, likely_s, limit_s, alone=False):
     return Step(name, (*python, *words), likely_s, limit_s, alone)
 
 
-SANITIZED = ("tests/gpu/sanitize_runtime.py",)
+SANITIZED = ("tests/gpu/runtime/sanitize_runtime.py",)
 
 STEPS = (
     script("doctor", "-m", "tileprof.cli", "doctor", likely_s=25, limit_s=120, alone=True),
-    suite("pytorch", "test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
-    suite("compiled", "test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
-    suite("nvtx", "test_gpu_nvtx.py", likely_s=60, limit_s=240),
-    suite("graphs", "test_gpu_graphs.py", likely_s=55, limit_s=180),
-    suite("spinning", "test_gpu_spinning.py", likely_s=80, limit_s=240),
-    suite("memory", "test_gpu_memory.py", "test_gpu_unusual.py", likely_s=60, limit_s=200),
-    suite("faults", "test_gpu_faults.py", likely_s=40, limit_s=150),
-    suite("company", "test_gpu_company.py", likely_s=60, limit_s=150),
-    suite("programs", "test_gpu_programs.py", likely_s=70, limit_s=180),
-    suite("regions", "test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
-    suite("products", "test_gpu_persistent.py", "test_gpu_im2col.py", likely_s=50, limit_s=180),
-    suite("known", "test_gpu_known_accesses.py", likely_s=40, limit_s=150),
-    suite("exits", "test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
-    script("source", "tests/gpu/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
-    suite("several", "test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
-    suite("mps", "test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
+    suite("pytorch", "recorder/test_gpu_pytorch.py", likely_s=120, limit_s=300, select="not compiled and not graph"),
+    suite("compiled", "recorder/test_gpu_pytorch.py", likely_s=90, limit_s=240, select="compiled or graph"),
+    suite("nvtx", "recorder/test_gpu_nvtx.py", likely_s=60, limit_s=240),
+    suite("graphs", "recorder/test_gpu_graphs.py", likely_s=55, limit_s=180),
+    suite("spinning", "recorder/test_gpu_spinning.py", likely_s=80, limit_s=240),
+    suite("memory", "recorder/test_gpu_memory.py", "recorder/test_gpu_unusual.py", likely_s=60, limit_s=200),
+    suite("faults", "recorder/test_gpu_faults.py", likely_s=40, limit_s=150),
+    suite("company", "recorder/test_gpu_company.py", likely_s=60, limit_s=150),
+    suite("programs", "recorder/test_gpu_programs.py", likely_s=70, limit_s=180),
+    suite("regions", "recorder/test_gpu_ranges.py", likely_s=50, limit_s=180, select="not own_speed"),
+    suite("products", "recorder/test_gpu_persistent.py", "recorder/test_gpu_im2col.py", likely_s=50, limit_s=180),
+    suite("known", "recorder/test_gpu_known_accesses.py", likely_s=40, limit_s=150),
+    suite("exits", "recorder/test_source_agrees_with_cuda_recorder.py", likely_s=15, limit_s=120),
+    script("source", "tests/gpu/recorder/test_source_known_bytes.py", "{out}/source.json", likely_s=20, limit_s=120),
+    suite("several", "recorder/test_gpu_several.py", likely_s=10, limit_s=500),  # needs two GPUs, and then 250 s
+    suite("mps", "recorder/test_gpu_mps.py", likely_s=60, limit_s=180, alone=True),
     script(
         "golden",
         "tests/golden/make.py",
@@ -134,28 +134,30 @@ STEPS = (
         limit_s=240,
         alone=True,
     ),
-    suite("ranges", "test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
-    script("overhead", "tests/gpu/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True),
-    suite("halo", "test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
+    suite("ranges", "recorder/test_gpu_ranges.py", likely_s=65, limit_s=180, select="own_speed", alone=True),
+    script(
+        "overhead", "tests/gpu/measuring/measure_overhead.py", "{out}/cuda.json", likely_s=180, limit_s=300, alone=True
+    ),
+    suite("halo", "cusync/test_cusync_halo_race.py", likely_s=60, limit_s=180, alone=True),
     suite(
         "runtime",
-        "test_runtime_synchronised.py",
-        "test_runtime_compiled.py",
-        "test_runtime_whole.py",
+        "runtime/test_runtime_synchronised.py",
+        "runtime/test_runtime_compiled.py",
+        "runtime/test_runtime_whole.py",
         likely_s=75,
         limit_s=300,
         alone=True,
     ),
     suite(
         "runtime_persistent",
-        "test_runtime_persistent.py",
-        "test_runtime_faults.py",
+        "runtime/test_runtime_persistent.py",
+        "runtime/test_runtime_faults.py",
         likely_s=70,
         limit_s=200,
         alone=True,
     ),
-    suite("runtime_networks", "test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
-    suite("runtime_sizes", "test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
+    suite("runtime_networks", "runtime/test_runtime_networks.py", likely_s=30, limit_s=120, alone=True),
+    suite("runtime_sizes", "runtime/test_runtime_field_sizes.py", likely_s=40, limit_s=150, alone=True),
     script("sanitizer", *SANITIZED, likely_s=90, limit_s=300, alone=True),
     script(
         "races", *SANITIZED, "racecheck", "--under", "cusync", "--replays", "1", likely_s=40, limit_s=150, alone=True
@@ -177,7 +179,7 @@ STEPS = (
     script(
         "runtime_measure",
         "-m",
-        "tileprof.runtime.measure",
+        "tileprof.runtime.measuring.measure",
         "{out}/runtime.json",
         "--missing",
         "--budget",

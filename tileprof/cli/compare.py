@@ -18,8 +18,8 @@ from tileprof.errors import UserError
 if TYPE_CHECKING:
     from tileprof.devices import Device
     from tileprof.policy.format import Policy
-    from tileprof.runtime.alone import StageTime
     from tileprof.runtime.chain import Chain
+    from tileprof.runtime.measuring.stage_times import StageTime
     from tileprof.trace import MemoryRecording
 
 PREDICTED: Final = ("graph", "pdl", "streams")
@@ -41,8 +41,8 @@ def compare(
     kernel takes the stages' tiles.
     """
     from tileprof.devices import of_driver  # noqa: PLC0415 - not needed for --help
-    from tileprof.runtime import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.alone import stage_times  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring import measure as on_gpu  # noqa: PLC0415 - imports PyTorch and Triton
+    from tileprof.runtime.measuring.stage_times import stage_times  # noqa: PLC0415 - likewise
 
     chain = _common_chain(policies)
     device = of_driver(on_gpu.measured_on()["device"])
@@ -82,9 +82,9 @@ def predict_persistent(policies: Sequence[Policy], device: Device) -> dict[str, 
     """Microseconds of the persistent kernel's rows, from its stages alone, measured here: the sum of these in stream
     order, their overlap under each policy.
     """
-    from tileprof.runtime.alone import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.gpu import GpuPipeline  # noqa: PLC0415 - imports PyTorch and Triton
-    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.stage_times import persistent_stage_us  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.lower import without_waits  # noqa: PLC0415 - likewise
     from tileprof.runtime.persistent.predict import predicted_us  # noqa: PLC0415 - likewise
 
@@ -103,7 +103,7 @@ def predict(chain: Chain, policies: Sequence[Policy], device: Device, times: Seq
     from tileprof.analysis import build_graph  # noqa: PLC0415 - heavy, and not needed for --help
     from tileprof.analysis.simulate import Simulator, scheduler  # noqa: PLC0415 - likewise
     from tileprof.policy.synthesis.prediction import Predictor  # noqa: PLC0415 - likewise
-    from tileprof.runtime.measure import row_name  # noqa: PLC0415 - likewise
+    from tileprof.runtime.measuring.measure import row_name  # noqa: PLC0415 - likewise
 
     graph = build_graph(expected_recording(chain, device, times))
     launches = range(len(chain.operators))

@@ -19,7 +19,7 @@ from tileprof.runtime.errors import WaitTimeoutError, gave_up
 from tileprof.runtime.kernels.launch import TIMEOUT_NS, Hooks, kernel_of
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline, room_for
 from tileprof.runtime.proof import first_wrong_stage, varies
-from tileprof.runtime.schedulers import INSTEAD, Scheduler, lanes, scheduler
+from tileprof.runtime.schedulers import FALLBACKS, Scheduler, lanes, scheduler
 from tileprof.runtime.sized import SizedPipeline
 from tileprof.runtime.stages.view import View
 from tileprof.runtime.sync.device import RECORD_WORDS, hold
@@ -66,6 +66,7 @@ class GpuPipeline:
         self._plain = Pipeline(policy)
         self.policy, self.chain = policy, self._plain.chain
         self.reason = "as asked"
+        self._plan: Plan | None = None
         if schedule == "auto":
             schedule, self.reason = self._chosen()
         self.scheduler = self._scheduler(schedule)
@@ -101,23 +102,25 @@ class GpuPipeline:
                 delay_ns=self._delay_ns,
                 timeout_ns=self._timeout_ns,
                 whole=self._whole,
+                plan=self._plan,
             )
         except UserError as error:
-            other = self._scheduler(INSTEAD[self.scheduler.name])
+            other = self._scheduler(FALLBACKS[self.scheduler.name])
             warnings.warn(f"{error}; the stages run under {other.name} instead", FellBackWarning, stacklevel=3)
             self.scheduler, self.reason = other, str(error)
             return None
 
     def _chosen(self) -> tuple[str, str]:
         from tileprof.runtime.choose import choose  # noqa: PLC0415 - only where it is asked for
+        from tileprof.runtime.persistent.launch import max_clusters  # noqa: PLC0415 - talks to the driver
 
-        major, minor = torch.cuda.get_device_capability(self.device)
-        sms = torch.cuda.get_device_properties(self.device).multi_processor_count
-        choice = choose(self.policy, self.chain, (major, minor), sms)
+        with torch.cuda.device(self.device):
+            choice = choose(self.policy, self.chain, torch.cuda.get_device_capability(self.device), max_clusters)
+        self._plan = choice.plan
         return choice.scheduler, choice.reason
 
     def _prepare_kernels(self, *, ahead: bool) -> None:
-        """A Triton kernel a stage, and the tables that they read."""
+        """One Triton kernel per stage, and the tables that they read."""
         self._kernels = [kernel_of(operator, ahead=ahead) for operator in self.chain.operators]
         tables = Tables.of(self.policy)
         self._hooks = [self._hooks_of(n, tables) for n in range(len(self.policy.stages))]
@@ -164,7 +167,7 @@ class GpuPipeline:
 
     def __call__(self, *tensors: Any, **named: Any) -> Any:
         given = self._plain._bound(tensors, named, self.device)  # noqa: SLF001 - the same guard for both
-        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001 - likewise
+        reason = self._plain._unfit(given) or self._unsuited(given) or self.refused  # noqa: SLF001
         if reason is None:
             self._look_back()
             self.launch(given)

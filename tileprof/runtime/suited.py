@@ -17,7 +17,7 @@ from tileprof.runtime.persistent.tiles import tilings
 
 @dataclass(frozen=True, slots=True)
 class Suited:
-    """Tiles ``[rows, columns]`` by stage, and modelled microseconds: one launch a stage, and all in one launch."""
+    """Tiles ``[rows, columns]`` by stage, and modelled microseconds: one launch per stage, and all in one launch."""
 
     names: tuple[str, ...]
     tiles: tuple[tuple[int, int], ...]
@@ -26,7 +26,7 @@ class Suited:
 
 
 def suited(policy: Policy, sms: int, *, thorough: bool = False) -> Suited | None:
-    """The best tiles of the model for the policy's stages on a device of so many SMs with compute capability 9.0.
+    """The best tiles of the model for the policy's stages on a device of ``sms`` SMs with compute capability 9.0.
 
     The policy needs stages with operators alone. ``thorough``: every number of blocks and height is planned with its
     waits, not the one that the cost model likes best. None where the persistent kernel does not take them.

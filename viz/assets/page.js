@@ -1,4 +1,4 @@
-// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 1d70eb412d9bfedc1af271e08687b8c79f630706d5a29a92a31421a5b851598a
+// Made from viz/scripts by `npm run bundle`; do not edit. Sources: 42d348241f57617d59c1adea61669631b9e0156775ca47fe94e98d841f668f14
 
 // viz/scripts/canvas.js
 var INK = {};
@@ -461,6 +461,77 @@ var launchPlace = (i) => [shortModule(i), shortOp(i) && shortKernel(i)].filter(B
 var loadBoxes = (launch) => boxOf[launch] < 0 ? Promise.resolve() : boxTables.load(boxOf[launch]);
 var loadGrid = (launch) => gridOf[launch] < 0 ? Promise.resolve() : grids.load(gridOf[launch]);
 
+// viz/scripts/glossary.js
+var ABOUT = {
+  stream: "one launch after the other, each with a launch gap",
+  graph: "the launches of each stream in one CUDA graph: shorter gaps",
+  pdl: "programmatic dependent launch: the next launch's tiles are on the SMs early and wait for the whole launch",
+  streams: "independent launches in several streams",
+  "acs-sw": "ACS in software: a window of launches, independent ones together",
+  "acs-hw": "ACS in hardware: a window of launches, independent ones together",
+  cusync: "cuSync: tiles wait for tiles through semaphores",
+  dataflow: "each tile is dispatched when the tiles it needs have ended",
+  list: "greedy, free launches: a tile is dispatched when its parents have ended",
+  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
+  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
+  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
+  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
+  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
+  "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter"
+};
+var WORDS = {
+  tightness: "edges of the pair over the edges of the smallest boxes around each tile's parents: 1 where the parents are boxes",
+  "start early": "share of the consumer's tiles whose producers all end before the producer launch does, in stream order",
+  "one wave": "the producer's tiles run side by side and end together: no consumer tile can start early, and what overlap gains is the launch gap and the slots that the wave leaves idle",
+  "gain each": "recorded time of two launches and the gap between them, less the bound on both; of one copy",
+  "gain in all": "the same for all copies of a repeated layer together",
+  exact: "every byte that a tile touches was observed or follows from the kernel",
+  inferred: "reasoned from other accesses, not observed",
+  conservative: "a superset: what the kernel really touches is unknown, so it depends on more than it needs",
+  wave: "as many tiles as the GPU holds at a time; the last wave of a launch is often partly empty",
+  slot: "room for one tile on an SM",
+  bound: "no schedule is faster, under the assumptions that tileprof report prints",
+  "list schedule": ABOUT.list,
+  "poll (poll_ns)": "time from a tile's post to the tile that polls for it",
+  "post (post_ns)": "time that a tile needs to post that it has ended, and to check its first semaphore",
+  inside: "where a tile waits for its parents: 0 all of them at its entry, 1 each where its bytes are needed, 2 the faster"
+};
+var SETS = {
+  accesses: ["exact", "inferred", "conservative"],
+  pairs: ["start early", "one wave", "gain each", "gain in all"],
+  pair: ["tightness", "start early", "one wave", "conservative"],
+  schedulers: ["bound", "slot", "wave", ...Object.keys(ABOUT)],
+  options: ["post (post_ns)", "poll (poll_ns)", "inside", "list schedule"]
+};
+var meaning = (word) => WORDS[word] ?? ABOUT[word];
+function info(set) {
+  const words = SETS[set];
+  const title = `${words[0]}: ${meaning(words[0])}`;
+  const button = make("button", [icon("M7 6.5v4M7 3.6v.2M7 1a6 6 0 1 0 .01 0z")], {
+    type: "button",
+    class: "info",
+    title,
+    "aria-label": `What these words mean: ${words.slice(0, 3).join(", ")}`
+  });
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    showWords("Words", wordList(words));
+  });
+  return button;
+}
+var allWords = () => wordList([...Object.keys(WORDS), ...Object.keys(ABOUT)]);
+var wordList = (words) => make(
+  "dl",
+  words.flatMap((word) => [make("dt", word), make("dd", meaning(word))]),
+  { class: "words" }
+);
+function showWords(title, content, dialog = document.getElementById("words")) {
+  const close = make("button", "Close", { type: "button" });
+  close.addEventListener("click", () => dialog.close());
+  dialog.replaceChildren(make("h2", title), content, close);
+  dialog.showModal();
+}
+
 // viz/scripts/sizes.js
 var whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
 var IN_SIZES = { stream: "stream_ns", graph: "graph_ns", list: "list_ns" };
@@ -482,9 +553,9 @@ function learnSize(s) {
   }
 }
 for (const s of doc.sizes) learnSize(s);
-var knobsOf = (name) => (Object.hasOwn(doc.knobs, name ?? "") ? doc.knobs[name] : []).map(([key, meaning, given, values]) => ({
+var knobsOf = (name) => (Object.hasOwn(doc.knobs, name ?? "") ? doc.knobs[name] : []).map(([key, meaning2, given, values]) => ({
   key,
-  meaning,
+  meaning: meaning2,
   given,
   values
 }));
@@ -577,7 +648,7 @@ function showSizes() {
     Object.assign(whatIf, { scheduler: names.includes("cusync") ? "cusync" : names[0], options: {} });
   const sliders = slidersNow().filter((s) => s.values.length > 1);
   if (!sliders.some((s) => s.key === whatIf.moved)) whatIf.moved = sliders[0]?.key ?? "";
-  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file one slider moves at a time; --serve combines them" : "too large a program for sliders in a file; --serve has them";
+  says.textContent = served.variant ? "tile times as recorded, whatever runs beside them" : sliders.length ? "in a file SMs and blocks move together, an option alone; --serve combines them all" : "too large a program for sliders in a file; --serve has them";
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
   if (box.dataset.kind !== kind) {
     box.dataset.kind = kind;
@@ -615,6 +686,7 @@ function schedulerChoice(names) {
   });
   const parts = [
     make("label", [document.createTextNode("scheduler "), choice]),
+    info("options"),
     make("span", ABOUT[whatIf.scheduler] ?? "", { class: "soft" })
   ];
   const back = make("button", "As recorded", {
@@ -632,8 +704,8 @@ function schedulerChoice(names) {
   return make("div", parts, { class: "line" });
 }
 function sliderOf(slider) {
-  const { key, label, meaning, values } = slider;
-  const title = meaning ? { title: meaning } : {};
+  const { key, label, meaning: meaning2, values } = slider;
+  const title = meaning2 ? { title: meaning2 } : {};
   const input = make("input", "", {
     type: "range",
     min: 0,
@@ -872,28 +944,12 @@ function findLaunches() {
 }
 
 // viz/scripts/gain.js
+var ROWS_BESIDE = 380;
 var PARTS = {
   work_ns: ["work", "tiles at work", "the tiles' time, were all slots always full"],
   wait_ns: ["wait", "tiles that wait", "slots held by tiles that wait or signal"],
   idle_ns: ["idle", "empty slots", "slots empty while some tile runs: partial waves, uneven tiles"],
   gap_ns: ["gap", "no tile runs", "gaps between launches"]
-};
-var ABOUT = {
-  stream: "one launch after the other, each with a launch gap",
-  graph: "the launches of each stream in one CUDA graph: shorter gaps",
-  pdl: "programmatic dependent launch: the next launch's tiles are on the SMs early and wait for the whole launch",
-  streams: "independent launches in several streams",
-  "acs-sw": "ACS in software: a window of launches, independent ones together",
-  "acs-hw": "ACS in hardware: a window of launches, independent ones together",
-  cusync: "cuSync: tiles wait for tiles through semaphores",
-  dataflow: "each tile is dispatched when the tiles it needs have ended",
-  list: "greedy, free launches: a tile is dispatched when its parents have ended",
-  persistent: "one kernel for the whole program, its tiles handed out on the GPU",
-  inline: "a persistent kernel whose workers run the tiles that they make ready themselves, or spawn them",
-  ccks: "CCKS: a persistent kernel whose tiles the CPU hands out",
-  blockmaestro: "BlockMaestro: kernels launched early, their blocks held back by a hardware scheduler",
-  wireframe: "Wireframe: a task graph in hardware with room for some of its nodes",
-  "dataflow-bloom": "dataflow, its dependencies kept in a Bloom filter"
 };
 function svgOf(tag, attributes) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -942,14 +998,17 @@ function showGain() {
   const listed = g.listed_ns ? ` · list schedule ${duration(g.listed_ns)}` : "";
   says.textContent = `bound ${duration(g.bound_ns)} (${g.binding})${listed} · recorded ${duration(g.recorded_ns)}`;
   const ran2 = doc.schedules.filter((s) => s.time_ns !== null);
-  const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
+  const { svg, longest: longest2 } = bracketPicture(g, ran2);
   const stream = g.stream_ns ?? ran2.find((s) => s.name === "stream")?.time_ns;
   const against = stream ?? g.recorded_ns;
   const base = stream ? `simulated stream order, ${duration(stream)}` : `the recorded ${duration(g.recorded_ns)}`;
   const caption = `% is against ${base}`;
   const chosen = ran2.find((s) => s.name === state.beside);
   box.replaceChildren(
-    make("div", [bracketPicture(g, ran2)], { id: "bracket" }),
+    make("div", [make("span", "all of them"), make("span", [svg]), make("span"), make("span")], {
+      class: "rows",
+      id: "bracket"
+    }),
     gainKey(),
     make("h3", "Where the recorded time goes (% of it)"),
     make("div", waterfall("recorded", g.recorded_ns, recordedSteps(g), g, longest2), { class: "rows", id: "waterfall" }),
@@ -960,7 +1019,12 @@ function showGain() {
         id: "waterfall-beside"
       })
     ] : [],
-    make("h3", doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline" : "Bounds"),
+    make("h3", [
+      document.createTextNode(
+        doc.schedules.length ? "Schedulers, simulated; choose one to see it in the timeline " : "Bounds "
+      ),
+      info("schedulers")
+    ]),
     make("p", caption, { class: "caption", id: "against" }),
     make(
       "div",
@@ -983,7 +1047,8 @@ function noGain() {
   return timed ? "This page was made without bounds." : "This trace holds no times, so no gain can be worked out.";
 }
 function bracketPicture(g, ran2) {
-  const [left, middle, width, line] = [8, 44, 720, 12];
+  const [left, middle, line] = [1, 44, 12];
+  const width = Math.max(document.getElementById("gains").clientWidth - ROWS_BESIDE, 240);
   const longest2 = Math.max(g.recorded_ns, ...ran2.map((s) => s.time_ns));
   const reached = g.listed_ns && !ran2.some((s) => s.name === "list") ? [...ran2, { name: "list", time_ns: g.listed_ns }] : [...ran2];
   const labels = bracketLabels(reached, longest2);
@@ -1032,7 +1097,7 @@ function bracketPicture(g, ran2) {
     );
     say(names.join(", "), x(ns) + 6, middle + 18 + line * row2, "start", "soft");
   }
-  return svg;
+  return { svg, longest: width / scale };
 }
 function bracketLabels(reached, longest2) {
   const labels = [];
@@ -1816,7 +1881,7 @@ function describePair() {
       )
     );
   parts.push(fact("edges", number(shownEdges(i))), fact("bytes", size(pairs.bytes[i])));
-  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])));
+  if (Number.isFinite(pairs.tightness[i])) parts.push(fact("tightness", short(pairs.tightness[i])), info("pair"));
   const children = Math.max(0, ...linkedParts().map((p) => links.children[p.link]));
   const free = matrix.consumers - children;
   if (free > 0) parts.push(fact("consumer tiles that wait for none", number(free)));
@@ -1895,12 +1960,13 @@ function orderChoice() {
 var MOST_RANKED = 100;
 var order = { column: "", down: true };
 function rankedEdges() {
-  const near = (edge) => state.launch === null || edge.a === nodeFor(state.launch) || edge.b === nodeFor(state.launch);
+  const { nodes, nodeOf } = drawing.flat;
+  const near = (edge) => state.launch === null || [edge.a, edge.b].includes(nodes[nodeOf[state.launch]]);
   const wanted2 = (edge) => !state.search || edge.pairs.some((i) => found.has(pairs.producer[i]) || found.has(pairs.consumer[i]));
   const direct = (e) => pairs.direct[e.pair];
   const inPolicy = (e) => overlayOf.size && e.pairs.some((i) => overlayOf.has(i)) ? 1 : 0;
   const inReport = (e) => Math.min(...e.pairs.map((i) => pairs.group?.[i] >= 0 ? pairs.group[i] : pairCount));
-  const edges = drawing.edges.filter((e) => near(e) && wanted2(e)).sort(
+  const edges = drawing.flat.edges.filter((e) => near(e) && wanted2(e)).sort(
     (p, q) => inPolicy(q) - inPolicy(p) || inReport(p) - inReport(q) || direct(q) - direct(p) || q.gain - p.gain || q.bytes - p.bytes
   );
   const value = SORTS[order.column];
@@ -1957,8 +2023,23 @@ function rankPairs() {
     make("thead", [make("tr", head.map(sortHead))]),
     make("tbody", rows.slice(0, MOST_RANKED).map(rankRow))
   ]);
+  table.querySelector("tbody tr").tabIndex = 0;
+  table.addEventListener("keydown", walkRows);
+  if (anyGain) table.querySelector("th:nth-child(4)").append(info("pairs"));
   const more = rows.length > MOST_RANKED ? [make("p", `and ${number(rows.length - MOST_RANKED)} more, in the graph`)] : [];
   list.replaceChildren(table, ...more);
+}
+function walkRows(event) {
+  const rows = [...document.querySelectorAll("#ranking tbody tr")];
+  const step = { ArrowDown: 1, ArrowUp: -1, Home: -rows.length, End: rows.length }[event.key];
+  const at = rows.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+  rows[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+  event.preventDefault();
+  event.stopPropagation();
 }
 var HEAD_TITLES = {
   "start early": "Share of the consumer's tiles whose producers all end before the producer launch does, in stream order: they could start early",
@@ -1989,7 +2070,7 @@ function noPairs() {
 }
 function rankRow(edge) {
   const i = edge.pairs.find((p) => overlayOf.has(p)) ?? edge.pair;
-  const launch = (l) => make("td", [make("span", launchName(l)), make("span", launchPlace(l), { class: "module" })], {
+  const launch = (l, ...more) => make("td", [make("span", launchName(l)), ...more, make("span", launchPlace(l), { class: "module" })], {
     title: text(launches.kernel, l)
   });
   const facts = anyGain ? [
@@ -2004,7 +2085,7 @@ function rankRow(edge) {
     "tr",
     [
       make("td", [patternMark(name), document.createTextNode(name.replaceAll("_", " ")), ...verdict2]),
-      launch(pairs.producer[i]),
+      launch(pairs.producer[i], make("span", `→ ${launchName(pairs.consumer[i])}`, { class: "narrow" })),
       launch(pairs.consumer[i]),
       ...numbers.map(
         (n, k) => make("td", n, {
@@ -2014,7 +2095,7 @@ function rankRow(edge) {
         })
       )
     ],
-    { tabindex: "0" }
+    { tabindex: "-1" }
   );
   const choose2 = () => select({ pair: [pairs.producer[i], pairs.consumer[i]] });
   row2.addEventListener("click", choose2);
@@ -3321,6 +3402,55 @@ function trace(points, more = [], bows = []) {
 }
 var bezier = (t, p, q, r, s) => (1 - t) ** 3 * p + 3 * (1 - t) ** 2 * t * q + 3 * (1 - t) * t * t * r + t ** 3 * s;
 
+// viz/scripts/minimap.js
+var MARGIN = 8;
+var MOST = { width: 150, height: 170, share: 0.42 };
+function mapOf(view, drawing2) {
+  if (!drawing2?.nodes.length || !view.width) return null;
+  const { x, y, kx } = view.view;
+  const all = x >= -1 && y >= -1 && x + drawing2.width * kx <= view.width + 1 && y + drawing2.height * kx <= view.height + 1;
+  if (all) return null;
+  const wide = Math.min(MOST.width, view.width * MOST.share);
+  const high = Math.min(MOST.height, view.height * MOST.share);
+  const k = Math.min(wide / drawing2.width, high / drawing2.height);
+  const [w, h] = [Math.max(drawing2.width * k, 24), Math.max(drawing2.height * k, 24)];
+  return { x: view.width - w - MARGIN, y: view.height - h - MARGIN, w, h, k };
+}
+function drawMap(c, view, drawing2) {
+  const map = mapOf(view, drawing2);
+  if (!map) return;
+  c.save();
+  c.beginPath();
+  c.rect(map.x, map.y, map.w, map.h);
+  c.fillStyle = INK.page;
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1;
+  c.fill();
+  c.stroke();
+  c.clip();
+  c.fillStyle = INK.box;
+  for (const b of drawing2.boxes) c.fillRect(map.x + b.ax * map.k, map.y + b.ay * map.k, b.w * map.k, b.h * map.k);
+  c.fillStyle = INK.excess;
+  for (const n of drawing2.nodes) {
+    c.fillRect(map.x + n.ax * map.k, map.y + n.ay * map.k, Math.max(n.w * map.k, 1), Math.max(n.h * map.k, 1));
+  }
+  const { x, y, kx } = view.view;
+  const k = map.k / kx;
+  c.strokeStyle = INK.focus;
+  c.lineWidth = 1.5;
+  c.strokeRect(map.x - x * k, map.y - y * k, view.width * k, view.height * k);
+  c.restore();
+}
+function moveByMapOf(view, drawing2, sx, sy) {
+  const map = mapOf(view, drawing2);
+  if (!map || sx < map.x || sy < map.y || sx > map.x + map.w || sy > map.y + map.h) return false;
+  const { kx } = view.view;
+  view.view.x = view.width / 2 - (sx - map.x) / map.k * kx;
+  view.view.y = view.height / 2 - (sy - map.y) / map.k * kx;
+  view.moved();
+  return true;
+}
+
 // viz/scripts/ranges.js
 var MOST_RANGES = 5e4;
 var MOST_CELLS = 512;
@@ -3776,19 +3906,22 @@ var drawing;
 var hovered = null;
 var longest = 1;
 for (let i = 0; i < launchCount; i++) longest = Math.max(longest, launches.duration_ns[i]);
-var LEGIBLE = 0.85;
+var LEAST_SCALE = 0.5;
+var TEXT = 11;
+var font = (weight, size2) => `${weight} ${Math.max(size2, TEXT / graphView.view.kx)}px ${FONT}`;
 var graphView = new Surface(document.querySelector("#graph canvas"), {
   axes: "both",
   draw: drawGraph,
   hover: hoverGraph,
   click: clickGraph,
-  limits: [0.01, 4]
+  take: moveByMap,
+  limits: [LEAST_SCALE, 4]
 });
 graphView.fit = () => {
   if (!drawing?.nodes.length) return;
   const { width, height } = graphView;
-  const whole = Math.min(width / drawing.width, height / drawing.height);
-  const k = Math.min(Math.max(whole, LEGIBLE), 1.1);
+  if (Math.abs(width - drawing.laidFor) > 40) layOutFor(width);
+  const k = scaleNow(width, height);
   const first = drawing.nodes.reduce((a, b) => b.ay < a.ay ? b : a);
   const spare = width - drawing.width * k;
   const x = spare >= 0 ? spare / 2 : Math.min(Math.max(width / 2 - (first.ax + first.w / 2) * k, spare), 0);
@@ -3799,14 +3932,34 @@ graphView.fit = () => {
 graphView.extent = () => [drawing.width, drawing.height];
 function rebuildGraph() {
   drawing = buildDrawing();
-  layOut(drawing);
+  layOutFor(graphView.width);
+  drawing.flat = drawing.nodes.some((node) => node.module) ? buildDrawing(true) : drawing;
   sayGraph();
   graphView.redraw();
 }
+function layOutFor(width) {
+  const lay = (wide) => {
+    for (const node of drawing.nodes) node.w = wide;
+    layOut(drawing);
+  };
+  lay(NODE.least);
+  drawing.laidFor = width;
+  const rows = /* @__PURE__ */ new Map();
+  for (const node of drawing.nodes) rows.set(node.ay, (rows.get(node.ay) ?? 0) + 1);
+  const [room, base] = [width / scaleNow(width, graphView.height), drawing.width];
+  const spare = (room - base) / Math.max(1, ...rows.values());
+  if (spare <= 10) return;
+  lay(Math.min(NODE.least + spare, NODE.most));
+  const grown = drawing.width - base;
+  if (drawing.width > room) lay(NODE.least + (drawing.nodes[0].w - NODE.least) * (room - base) / grown);
+}
+var scaleNow = (width, height) => Math.min(Math.max(Math.min(width / drawing.width, height / drawing.height), LEAST_SCALE), 1.1);
 function sayGraph() {
   const folded = drawing.boxes.some((b) => !b.open);
   const hidden = pairs.reuse_only.reduce((n, r) => n + (r && !showReuse ? 1 : 0), 0);
   const says = [plural(launchCount, "launch", "launches"), plural(pairCount - hidden, "pair")];
+  const modules = drawing.nodes.filter((node) => node.module).length;
+  if (modules) says.push(`${plural(modules, "module")} folded: a click opens one`);
   if (folded) says.push("repeated layers folded");
   if (hidden) says.push(`${number(hidden)} from memory reuse hidden`);
   document.getElementById("graph-says").textContent = says.join(" · ");
@@ -3815,12 +3968,14 @@ function showNode(launch) {
   graphView.resize();
   const node = nodeFor(launch);
   const { view, width, height } = graphView;
-  if (view.kx < 0.35) view.kx = view.ky = LEGIBLE;
   const [x, y] = graphView.toScreen(node.ax + node.w / 2, node.ay + node.h / 2);
   if (x > 60 && x < width - 60 && y > 40 && y < height - 40) return;
   view.x += width / 2 - x;
   view.y += height / 2 - y;
   graphView.moved();
+}
+function moveByMap(x, y) {
+  return moveByMapOf(graphView, drawing, x, y);
 }
 function drawGraph(c) {
   if (!launchCount) return sayCentre(c, graphView, "This trace holds no launches.");
@@ -3840,6 +3995,7 @@ function drawGraph(c) {
   for (const node of drawing.nodes) if (seen(node.ax, node.ay, node.w, node.h)) drawNode(c, node);
   for (const box of drawing.boxes) if (seen(box.ax, box.ay, box.w, GAP.head)) drawBoxName(c, box);
   c.restore();
+  drawMap(c, graphView, drawing);
 }
 function sayCentre(c, view, words) {
   c.font = `13px ${FONT}`;
@@ -3861,13 +4017,12 @@ function drawBox(c, box) {
   for (let k = box.open ? 0 : 2; k >= 0; k--) card(k * 4);
 }
 function drawBoxName(c, box) {
-  if (graphView.view.kx < 0.25) return;
   c.textBaseline = "middle";
   c.textAlign = "left";
-  c.font = `600 13px ${FONT}`;
+  c.font = font(600, 13);
   c.fillStyle = hovered === box ? INK.focus : INK.ink;
-  const count = box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
-  const name = commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches");
+  const count = box.module ? "  ▾ fold" : box.open ? ` ${box.copy + 1} of ${box.count}  ▾ fold` : ` ×${box.count}  ▸ open`;
+  const name = box.module ?? (commonModule(box.begin, box.begin + box.period) || plural(box.period, "launch", "launches"));
   const countWidth = c.measureText(count).width;
   const head = fitted(c, name, box.w - 24 - countWidth);
   const width = c.measureText(head + count).width;
@@ -3917,11 +4072,21 @@ function nodeFrame(node) {
   if (state.launch !== null && nodeFor(state.launch) === node) return [INK.focus, 2.6];
   return [hovered === node ? INK.soft : INK.line, 1.3];
 }
+function drawStack(c, { ax: x, ay: y, w, h }) {
+  c.beginPath();
+  c.roundRect(x + 4, y - 4, w, h, 7);
+  c.fillStyle = INK.box;
+  c.fill();
+  c.strokeStyle = INK.line;
+  c.lineWidth = 1.3;
+  c.stroke();
+}
 function drawNode(c, node) {
   const i = node.launch;
   const { ax: x, ay: y, w, h } = node;
   const [frame, thick] = nodeFrame(node);
   c.globalAlpha = state.search && !isFound(node) && thick < 2 ? 0.4 : 1;
+  if (node.module) drawStack(c, node);
   c.beginPath();
   c.roundRect(x, y, w, h, 7);
   c.fillStyle = state.search && isFound(node) ? INK.found : INK.node;
@@ -3932,21 +4097,27 @@ function drawNode(c, node) {
   c.stroke();
   c.setLineDash([]);
   c.fillStyle = INK.focus;
-  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * (launches.duration_ns[i] / longest), 1), 2.5);
-  if (graphView.view.kx > 0.28) {
-    c.textBaseline = "alphabetic";
-    c.textAlign = "right";
-    c.font = `11px ${FONT}`;
-    c.fillStyle = INK.soft;
-    const time = duration(launches.duration_ns[i]);
-    c.fillText(time, x + w - 9, y + 18);
-    const room = w - 26 - c.measureText(time).width;
-    c.textAlign = "left";
-    c.fillText(fitted(c, launchPlace(i), w - 18), x + 9, y + 34);
-    c.font = `600 12px ${FONT}`;
-    c.fillStyle = INK.ink;
-    c.fillText(fitted(c, launchName(i), room), x + 9, y + 18);
-  }
+  const took = node.duration_ns ?? launches.duration_ns[i];
+  c.fillRect(x + 8, y + h - 5, Math.max((w - 16) * Math.min(took / longest, 1), 1), 2.5);
+  const both = graphView.view.kx > 0.85;
+  c.textBaseline = both ? "alphabetic" : "middle";
+  const line = y + (both ? 18 : h / 2 - 1);
+  c.textAlign = "right";
+  c.font = font(400, 11);
+  c.fillStyle = INK.soft;
+  const time = duration(took);
+  const timeWide = c.measureText(time).width;
+  const name = node.module ? `▸ ${node.module}` : launchName(i);
+  c.font = font(600, 12);
+  const told = both || c.measureText(name).width < w - 26 - timeWide;
+  c.font = font(400, 11);
+  if (told) c.fillText(time, x + w - 9, line);
+  c.textAlign = "left";
+  const place2 = node.module ? `${plural(node.period, "launch", "launches")}, opened by a click` : launchPlace(i);
+  if (both) c.fillText(fitted(c, place2, w - 18), x + 9, y + 34);
+  c.font = font(600, 12);
+  c.fillStyle = INK.ink;
+  c.fillText(fitted(c, name, told ? w - 26 - timeWide : w - 18), x + 9, line);
   c.globalAlpha = 1;
 }
 function isFound(node) {
@@ -3984,10 +4155,17 @@ function hoverGraph(x, y) {
     graphView.redraw();
   }
   if (!now) return null;
+  if (now.boxed && now.module) return [`Fold ${now.module}`, plural(now.period, "launch", "launches")];
   if (now.boxed)
     return [
       now.open ? "Fold all copies into one" : `Open all ${now.count} copies`,
       `${now.period} launches in each copy`
+    ];
+  if (now.module)
+    return [
+      now.module,
+      `${plural(now.period, "launch", "launches")} · ${duration(now.duration_ns)}`,
+      "a click opens it"
     ];
   return "launch" in now ? launchLines(now.launch, now.count) : edgeLines(now);
 }
@@ -4026,7 +4204,7 @@ function hazardWords(i) {
 function clickGraph(x, y) {
   const hit = hitGraph(x, y);
   if (!hit) return select({});
-  if (hit.boxed) return toggleGroup(hit);
+  if (hit.boxed || hit.module) return toggleGroup(hit);
   if ("launch" in hit) return select({ launch: hit.launch });
   const i = hit.pairs.find((p) => overlayOf.has(p)) ?? hit.pair;
   select({ pair: [pairs.producer[i], pairs.consumer[i]] });
@@ -4035,9 +4213,10 @@ function toggleGroup(box) {
   const before = graphView.toScreen(box.ax, box.ay);
   if (state.open.has(box.group)) state.open.delete(box.group);
   else state.open.add(box.group);
-  if (box.open) state.copies[box.group] = box.copy;
+  if (box.open && !box.module) state.copies[box.group] = box.copy;
   changed();
-  const again = drawing.boxes.find((b) => b.group === box.group && b.copy === box.copy) ?? drawing.root;
+  const drawn = [...drawing.boxes, ...drawing.nodes].filter((b) => b.group === box.group);
+  const again = drawn.find((b) => b.copy === box.copy) ?? drawn[0] ?? drawing.root;
   const after = graphView.toScreen(again.ax, again.ay);
   graphView.pan(before[0] - after[0], before[1] - after[1]);
 }
@@ -4142,7 +4321,7 @@ function describeLaunch() {
 }
 
 // viz/scripts/fold.js
-var NODE = { width: 196, height: 46 };
+var NODE = { width: 196, least: 196, most: 330, height: 46 };
 function reveal(launch, items = doc.fold, base = 0, path = "") {
   items.forEach((item, k) => {
     const from = base + item.start;
@@ -4152,8 +4331,9 @@ function reveal(launch, items = doc.fold, base = 0, path = "") {
     reveal(launch, item.items, from + copy * item.period, `${path + k}.`);
   });
 }
-function buildDrawing() {
+function buildDrawing(unfolded = false) {
   const drawing2 = {
+    unfolded,
     root: { children: [], boxed: true },
     nodes: [],
     boxes: [],
@@ -4185,6 +4365,10 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
       return;
     }
     const id = path + k;
+    if ("module" in item && !drawing2.unfolded && !state.open.has(id)) {
+      addModule(drawing2, { item, id, parent, closed }, stands, shown);
+      return;
+    }
     const at = (stand, copy2) => stand.at + item.start + copy2 * item.period;
     const add = (copy2, open, inner, innerShown) => {
       const box = {
@@ -4196,13 +4380,14 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
         open,
         count: item.count,
         period: item.period,
-        begin: at(stands[shown], copy2)
+        begin: at(stands[shown], copy2),
+        module: item.module
       };
       drawing2.boxes.push(box);
       parent.children.push(box);
       fill(drawing2, box, item.items, inner, innerShown, `${id}.`, open ? closed : [...closed, box]);
     };
-    if (state.open.has(id)) {
+    if (state.open.has(id) || "module" in item) {
       for (let c = 0; c < item.count; c++)
         add(
           c,
@@ -4219,6 +4404,30 @@ function fill(drawing2, parent, items, stands, shown, path, closed) {
     add(copy, false, all, shown * item.count + copy);
   });
 }
+function addModule(drawing2, { item, id, parent, closed }, stands, shown) {
+  const launch = stands[shown].at + item.start;
+  const node = {
+    launch,
+    parent,
+    index: drawing2.nodes.length,
+    closed,
+    w: NODE.width,
+    h: NODE.height,
+    count: stands.length,
+    module: item.module,
+    group: id,
+    period: item.period,
+    duration_ns: launches.duration_ns.slice(launch, launch + item.period).reduce((sum, ns) => sum + ns, 0)
+  };
+  drawing2.nodes.push(node);
+  parent.children.push(node);
+  for (const { at, copies } of stands) {
+    for (let i = at + item.start; i < at + item.start + item.period; i++) {
+      drawing2.nodeOf[i] = node.index;
+      drawing2.copyOf[i] = copies;
+    }
+  }
+}
 var shownLink = (link) => showReuse || !links.reuse[link];
 var shownLinks = (from, to) => (linksOf.get(`${from},${to}`) ?? []).filter(shownLink);
 var shownEdges = (i) => showReuse ? pairs.edges[i] : pairs.raw[i] || pairs.war[i] + pairs.waw[i];
@@ -4233,6 +4442,7 @@ function mergePairs({ nodes, nodeOf, copyOf }) {
     for (let k = 0; k < a.closed.length && a.closed[k] === b.closed[k] && !around; k++) {
       if (copyOf[from][k] !== copyOf[to][k]) around = a.closed[k];
     }
+    if (a === b && !around) continue;
     const key = `${a.index},${b.index},${around ? 1 : 0}`;
     if (!edges.has(key)) edges.set(key, { a, b, around, pairs: [], bytes: 0, gain: 0, pair: i });
     const edge = edges.get(key);
@@ -4364,6 +4574,7 @@ function showSummary() {
     if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses)
     facts.push(fact("accesses", "exact"));
+  if (s.accesses) facts.push(info("accesses"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
@@ -4425,12 +4636,6 @@ function showNotes(s) {
       )
     )
   );
-}
-function showWords(title, content, dialog = document.getElementById("words")) {
-  const close = make("button", "Close", { type: "button" });
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", title), content, close);
-  dialog.showModal();
 }
 function addButtons() {
   for (const [name, view] of Object.entries(panels)) {
@@ -4522,14 +4727,11 @@ var KEYS = [
   ["wheel, drag", "zoom and move; with Shift the wheel zooms the timeline's lanes; double click shows all"]
 ];
 function showKeys() {
-  showWords(
-    "Keys",
-    make(
-      "dl",
-      KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])
-    ),
-    document.getElementById("keys")
+  const keys = make(
+    "dl",
+    KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)])
   );
+  showWords("Keys", make("div", [keys, make("h2", "Words"), allWords()]), document.getElementById("keys"));
 }
 function stepBack() {
   if (document.querySelector("main").dataset.only) return delete document.querySelector("main").dataset.only;
@@ -4630,7 +4832,7 @@ var ACTIONS = {
   "=": () => panels[active]?.zoom(1.3),
   "-": () => panels[active]?.zoom(1 / 1.3),
   0: () => panels[active]?.fit(),
-  f: () => showOnly(active),
+  f: () => showOnly(active in TABS ? state.tab : active),
   t: toggleTheme,
   h: toggleAdvice,
   w: () => panels[active]?.zoom(1.3),
@@ -4650,7 +4852,8 @@ var ACTIONS = {
   ",": () => stepTime(-1),
   ".": () => stepTime(1),
   o: () => {
-    const box = state.launch !== null && nodeFor(state.launch).parent;
+    const node = state.launch !== null && nodeFor(state.launch);
+    const box = node?.module ? node : node?.parent;
     if (box?.group) toggleGroup(box);
   }
 };
@@ -4724,7 +4927,7 @@ function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = kept("theme");
   setTheme(chosen === "dark" || chosen === "light" ? chosen : dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => kept("theme") ?? setTheme(dark.matches ? "dark" : "light"));
   showSummary();
   showAdvice();
   buildLegend();
@@ -4778,6 +4981,7 @@ window.tileprof = {
   flow: laneFlow,
   drawing: () => drawing,
   picture,
+  map: () => mapOf(graphView, drawing),
   nodeFor
 };
 export {

@@ -20,6 +20,7 @@ import {
 } from "./data.js";
 import { reveal } from "./fold.js";
 import { chooseBeside, showGain } from "./gain.js";
+import { allWords, info, showWords } from "./glossary.js";
 import {
   buildLegend,
   describeLaunch,
@@ -34,6 +35,7 @@ import {
 } from "./graph.js";
 import { laneFlow, lanesView, setTime, showLanes, simulatedRow, startOf, stepTime, TENTH_NS } from "./lanes.js";
 import { describePair, matrix, matrixView, showMatrix } from "./matrix.js";
+import { mapOf } from "./minimap.js";
 import { showKernelLegend } from "./overview.js";
 import { rankPairs } from "./ranking.js";
 import { serve } from "./served.js";
@@ -72,6 +74,7 @@ function showSummary() {
     if (s.coverage[name]) facts.push(fact(name, number(s.coverage[name]), name === "conservative"));
   if (!s.coverage.inferred && !s.coverage.conservative && s.launches && s.accesses)
     facts.push(fact("accesses", "exact"));
+  if (s.accesses) facts.push(info("accesses"));
   if (doc.policy) facts.push(verdict(doc.policy));
   document.getElementById("facts").replaceChildren(...facts);
   showNotes(s);
@@ -140,13 +143,6 @@ function showNotes(s) {
       ),
     ),
   );
-}
-
-function showWords(title, content, dialog = document.getElementById("words")) {
-  const close = make("button", "Close", { type: "button" });
-  close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", title), content, close);
-  dialog.showModal();
 }
 
 function addButtons() {
@@ -248,14 +244,11 @@ const KEYS = [
 ];
 
 function showKeys() {
-  showWords(
-    "Keys",
-    make(
-      "dl",
-      KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
-    ),
-    document.getElementById("keys"),
+  const keys = make(
+    "dl",
+    KEYS.flatMap(([k, v]) => [make("dt", k), make("dd", v)]),
   );
+  showWords("Keys", make("div", [keys, make("h2", "Words"), allWords()]), document.getElementById("keys"));
 }
 
 // Esc undoes one thing at a time, the last made first.
@@ -376,7 +369,7 @@ const ACTIONS = {
   "=": () => panels[active]?.zoom(1.3),
   "-": () => panels[active]?.zoom(1 / 1.3),
   0: () => panels[active]?.fit(),
-  f: () => showOnly(active),
+  f: () => showOnly(active in TABS ? state.tab : active),
   t: toggleTheme,
   h: toggleAdvice,
   w: () => panels[active]?.zoom(1.3),
@@ -396,7 +389,8 @@ const ACTIONS = {
   ",": () => stepTime(-1),
   ".": () => stepTime(1),
   o: () => {
-    const box = state.launch !== null && nodeFor(state.launch).parent;
+    const node = state.launch !== null && nodeFor(state.launch);
+    const box = node?.module ? node : node?.parent;
     if (box?.group) toggleGroup(box);
   },
 };
@@ -478,7 +472,7 @@ function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = kept("theme");
   setTheme(chosen === "dark" || chosen === "light" ? chosen : dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => setTheme(dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => kept("theme") ?? setTheme(dark.matches ? "dark" : "light"));
   showSummary();
   showAdvice();
   buildLegend();
@@ -534,5 +528,6 @@ window.tileprof = {
   flow: laneFlow,
   drawing: () => drawing,
   picture,
+  map: () => mapOf(graphView, drawing),
   nodeFor,
 };

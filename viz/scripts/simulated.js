@@ -2,7 +2,7 @@
 
 import { INK, make } from "./canvas.js";
 import { deviceSlots, doc, hasLanes, keeper, launchCount, launches, tileBase } from "./data.js";
-import { ABOUT } from "./gain.js";
+import { ABOUT } from "./glossary.js";
 import { aggregation, kernelColour, lanesView, launchColour, rowCount, startOf } from "./lanes.js";
 import { state } from "./state.js";
 import { tilesView } from "./tiles.js";

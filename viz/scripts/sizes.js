@@ -3,7 +3,8 @@
 
 import { INK, make, niceStep } from "./canvas.js";
 import { doc, duration, launchCount, number, plural, served, short, tickTime, timed } from "./data.js";
-import { ABOUT, signedShare, stackedBar, svgOf } from "./gain.js";
+import { signedShare, stackedBar, svgOf } from "./gain.js";
+import { ABOUT, info } from "./glossary.js";
 import { state, writeHash } from "./state.js";
 
 export const whatIf = { scheduler: "", options: {}, sms: doc.summary.sms, occupancy: 0, moved: "sms", problem: "" };
@@ -153,7 +154,7 @@ export function showSizes() {
   says.textContent = served.variant
     ? "tile times as recorded, whatever runs beside them"
     : sliders.length
-      ? "in a file one slider moves at a time; --serve combines them"
+      ? "in a file SMs and blocks move together, an option alone; --serve combines them all"
       : "too large a program for sliders in a file; --serve has them";
   // A slider that is being dragged must stay the element that it is.
   const kind = [whatIf.scheduler, ...sliders.map((s) => s.key)].join();
@@ -194,6 +195,7 @@ function schedulerChoice(names) {
   });
   const parts = [
     make("label", [document.createTextNode("scheduler "), choice]),
+    info("options"),
     make("span", ABOUT[whatIf.scheduler] ?? "", { class: "soft" }),
   ];
   const back = make("button", "As recorded", {

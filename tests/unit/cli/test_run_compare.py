@@ -17,9 +17,9 @@ from tileprof.cli import compared
 from tileprof.cli.run import VERB
 from tileprof.devices import get, of_driver
 from tileprof.errors import UserError
-from tileprof.runtime.alone import StageTime
-from tileprof.runtime.cases import Case
-from tileprof.runtime.measure import convolution_pair, gelu_mlp
+from tileprof.runtime.measuring.cases import Case
+from tileprof.runtime.measuring.measure import convolution_pair, gelu_mlp
+from tileprof.runtime.measuring.stage_times import StageTime
 from tileprof.trace import validate
 
 H200 = get("H200")

@@ -53,7 +53,7 @@ def scale(x, y, sync, BLOCK: tl.constexpr):  # noqa: N803 - as kernels spell it
 
 
 def of_a_user() -> str:
-    """PTX of a kernel that is nobody's operator."""
+    """PTX of a kernel that belongs to no operator."""
     source = ASTSource(
         scale, {"x": "*fp16", "y": "*fp16", "sync": "*i64", "BLOCK": "constexpr"}, constexprs={(3,): 2048},
         attrs={(n,): [["tt.divisibility", 16]] for n in range(3)},

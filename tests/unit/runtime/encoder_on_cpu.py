@@ -43,7 +43,7 @@ class HostLauncher:
 
         def start(_self: object, blocks: int, _threads: int, _stream: int, arguments: HostArguments, **_: bool) -> None:
             schedule = Schedule.of(self.seed, blocks, self.plan.cluster)
-            schedule.drain_odds = schedule.drain_odds or 16  # stores that nobody orders arrive in the end
+            schedule.drain_odds = schedule.drain_odds or 16  # stores without an order arrive in the end
             said = run(
                 ctypes.c_void_p(arguments.pointers[0]),
                 blocks,

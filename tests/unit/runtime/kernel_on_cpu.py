@@ -52,7 +52,7 @@ class Schedule(ctypes.Structure):
 
     @classmethod
     def of(cls, seed: int, blocks: int, split: int) -> Schedule:
-        """Another for each seed: every order and every moment of what is asynchronous, with nobody, a role, a block or
+        """Another for each seed: every order and every moment of what is asynchronous, with no part, a role, a block or
         a cluster late. Seed 0 is calm.
         """
         if seed == 0:
@@ -100,7 +100,7 @@ class HostArguments(Arguments):
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
+    stages = without_products(header(plan, Options(dealer=dealer)))
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
@@ -127,6 +127,11 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
         _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
 
     return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
+
+
+def without_products(header: str) -> str:
+    """A header without wgmma, which the machine has in its own words."""
+    return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
 
 
 def compile_machine(folder: Path) -> None:
@@ -187,7 +192,7 @@ class HostKernel:
         ctypes.CDLL(str(self.library)).run_beside(ctypes.cast(step, ctypes.c_void_p), ctypes.c_void_p(given))
 
     def begin_after(self, runs: int) -> None:
-        """Semaphores and counts as so many runs leave them."""
+        """Semaphores and counts as ``runs`` runs leave them."""
         self.begin_anew()
         posts = np.zeros(max(1, self.plan.semaphores), np.int64)
         posts[self.plan.waits[:, 2]] = self.plan.waits[:, 4]
@@ -231,7 +236,7 @@ class HostKernel:
             return self._launcher._arguments(self._bound, self._shared)
 
     def run(self, seed: int) -> str | None:
-        """Poison what stages write, and run. Returns the fault that the machine saw, or a wait that gave up; else None."""
+        """Poison what stages write, and run. Returns what the machine found, or a wait that gave up; else None."""
         for bound in self._bound:
             bound["out"].fill_(float("nan"))
         at = self.plan.semaphore_bytes // 4

@@ -75,7 +75,7 @@ class Machine:
         self.k = {b: self._part(self.first[b], b[1])[0] for b in blocks}
         self.eating = dict(self.first)  # task that the consumer is at
         self.partials: set[tuple[int, int, int]] = set()
-        self.awaiting = dict(self.first)  # task of which so many k-blocks may be loaded, and all before it
+        self.awaiting = dict(self.first)  # task and k-blocks of it that may be loaded, and all before it
         self.awaited = dict(self.k)
         self.posting = dict(self.first)  # task that will be posted next
         self.outcome = Outcome()
@@ -235,5 +235,5 @@ def at_random(seed: int) -> Callable[[list[Actor]], Actor]:
 
 
 def held_back(clusters: set[int]) -> Callable[[list[Actor]], Actor]:
-    """Consumers of some clusters step when nobody else can; all others step first."""
+    """Consumers of some clusters step when no other thread can; all others step first."""
     return lambda ready: min(ready, key=lambda a: (a[2] == "eat" and a[0] in clusters, a[2] == "eat", a))

@@ -82,7 +82,7 @@ FAULTS = {
         " || (ranges[i].writes && read.may_touch(ranges[i]))",
         "",
     ),
-    "bits are set that nobody looks for": (
+    "bits are set at the wrong places": (
         64,
         "const u32 at = bit(first, second, hash);\n                or_word",
         "const u32 at = bit(first, second, hash + 7);\n                or_word",

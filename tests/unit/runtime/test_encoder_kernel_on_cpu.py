@@ -83,8 +83,8 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: list[torch.Tensor], runs: int) -> bool:
-    """Whether any of so many orders is found out: by the machine, a wait that gives up, or a wrong result. Every third
-    run has other activations.
+    """Whether a fault shows in any of ``runs`` orders: by the machine, a wait that gives up, or a wrong result. Every
+    third run has other activations.
     """
     for seed in range(runs):
         sign = seed // 3 % 2
@@ -95,7 +95,7 @@ def differs(launcher: HostLauncher, given: dict[str, torch.Tensor], expected: li
 
 
 FAULTS: dict[str, tuple[str, str, str]] = {
-    "nobody looks whether data are there": (
+    "readers do not check that data are there": (
         "tables.cuh",
         "v.x == ABSENT || v.y == ABSENT || v.z == ABSENT || v.w == ABSENT",
         "false",
@@ -113,7 +113,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {
     "weights are not awaited": ("product.cuh", "wait_cta(shared + WEIGHTS_FULL + 8 * slot, place / SLOTS & 1);", ""),
     "sums over activations that are still read": (
         "product.cuh",
-        "meet_consumers();  // nobody reads activations any more",
+        "meet_consumers();  // no warp reads activations any more",
         "",
     ),
     "keys over keys that are still read": ("attention.cuh", "if (from > 0) meet_consumers();", ""),

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tileprof.errors import UserError
 from tileprof.runtime.errors import WaitTimeoutError
 from tileprof.runtime.gpu import GpuPipeline
-from tileprof.runtime.measure import gelu_mlp
+from tileprof.runtime.measuring.measure import gelu_mlp
 from tileprof.runtime.pipeline import FellBackWarning, Pipeline
 
 CHAIN = gelu_mlp(70, (64, 48), (64, 96), 192, 320)
@@ -107,7 +107,7 @@ def test_a_wait_that_gave_up_after_the_proof_is_reported_by_the_next_call_and_th
     given = pipeline.example()
     kept = pipeline(**given).clone()
     pipeline._record.copy_(torch.tensor([1, 1, 3, 0, 2, 4, 0, 0], dtype=torch.int32))
-    pipeline(**given)  # this one's results are wrong; nobody waits for it
+    pipeline(**given)  # this run's results are wrong, and nothing waits for it
     with pytest.raises(WaitTimeoutError, match=r"stage 1 \(down\), tile 3"):
         pipeline(**given)
     assert torch.equal(pipeline(**given), kept)

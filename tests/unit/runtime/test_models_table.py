@@ -1,4 +1,4 @@
-"""The table that `tests/gpu/measure_models.py` makes of its rows; the page about whole models holds that table."""
+"""The table that `measure_models.py` makes of its rows, and the page about whole models, which holds that table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[3]
-sys.path.append(str(ROOT / "tests" / "gpu"))
+sys.path.append(str(ROOT / "tests/gpu/measuring"))
 
 from measure_models import merge, names, sentence, table, what_ran  # noqa: E402 - found there
 

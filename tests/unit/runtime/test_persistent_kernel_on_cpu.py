@@ -24,8 +24,8 @@ from test_persistent_plan import planned, policy_of
 from tileprof.errors import UserError
 from tileprof.policy.format import Policy
 from tileprof.policy.format.expression import parse
-from tileprof.runtime.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.chain import Chain
+from tileprof.runtime.measuring.cases import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent import source
 from tileprof.runtime.persistent.lower import plan_of
 from tileprof.runtime.persistent.plan import Plan

@@ -1,4 +1,4 @@
-"""Plans of the persistent kernel never load what nobody has written, never get stuck, and say what the policy says."""
+"""Plans of the persistent kernel never load what is not written yet, never get stuck, and hold the waits of the policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from persistent_machine import Machine, at_random, held_back
 from tileprof.errors import UserError
 from tileprof.policy.format import Edge, Policy, Semaphores, Stage, WaitTable
 from tileprof.runtime.chain import Chain
-from tileprof.runtime.measure import convolution_pair, gated_mlp, gelu_mlp
+from tileprof.runtime.measuring.measure import convolution_pair, gated_mlp, gelu_mlp
 from tileprof.runtime.persistent.cost import chain_us, clusters_on
 from tileprof.runtime.persistent.lower import plan_of, plans_by_stage
 from tileprof.runtime.persistent.plan import SPLITS, Box, Halo, Plan

@@ -8,14 +8,14 @@ import time
 import pytest
 import torch
 
-from tileprof.runtime import rivals
+from tileprof.runtime.measuring import baselines as rivals
 from tileprof.runtime.pipeline import Pipeline
 from tileprof.runtime.stages.attention import Attention
 from tileprof.runtime.stages.view import View
 
 pytest.importorskip("triton")
 
-from tileprof.runtime.cases import gated_mlp
+from tileprof.runtime.measuring.cases import gated_mlp
 
 CHAIN = gated_mlp(16, (16, 16), (16, 32), 64, 48)
 

@@ -19,7 +19,7 @@ from tileprof.runtime.programs.whole_policy import WholePlan
 
 KINDS = ("drop", "drop", "shift", "lower", "raise", "edge", "alias", "order")
 """A wait dropped; one that names another tile's semaphore; a value lowered, or raised beyond reach; an edge dropped; a
-tile that posts another semaphore; tiles taken in another order, which harms nobody.
+tile that posts another semaphore; tiles taken in another order, which is harmless.
 """
 
 

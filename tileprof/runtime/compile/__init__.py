@@ -23,9 +23,9 @@ tiles for it, where the GPU and the chain are ones
 ``policies``   for chains: policy files to prefer where the stages are the chain's; other chains get one that is made
 from what their tiles touch. ``frozen``     ``True``: copies of weights may take more than 512 MB (default: ``False``).
 Some kernels keep weights in another form: batch norm folded into convolutions, the two weights
-               of a gate side by side (LLaMA-7B: 180 MB a layer). Each call looks whether a weight is another tensor or
-               was changed by an operation of PyTorch, and then the copy is made again. Writes through ``.data``, or by
-               kernels that PyTorch knows nothing of, are not seen, and a captured graph keeps the copies that it was
+               of a gate side by side (LLaMA-7B: 180 MB per layer). Each call looks whether a weight is another tensor
+               or was changed by an operation of PyTorch, and then the copy is made again. Writes through ``.data``, or
+               by kernels that PyTorch knows nothing of, are not seen, and a captured graph keeps the copies that it was
                captured with.
 
 ``remeasure``  ``True``: a race, whatever an earlier process has measured (`verdicts`). Default: ``False``.

@@ -90,7 +90,7 @@ def source(node: Any, through: frozenset[Any] = RESHAPES) -> Any:
 
 
 def item(node: Any, index: int) -> fx.Node | None:
-    """The node that takes item ``index`` of an operation with several results; None if nobody does, or several nodes
+    """The node that takes item ``index`` of an operation with several results; None if no node or several nodes
     do.
     """
     found = [u for u in users(node) if calls(u, operator.getitem) and u.args[1] == index]
@@ -191,7 +191,7 @@ _MASK_AT: Final = {
     "_scaled_dot_product_efficient_attention": 3,
     "_scaled_dot_product_cudnn_attention": 3,
 }
-"""Where the mask stands among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11
+"""The position of the mask among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11
 and 2.13).
 """
 

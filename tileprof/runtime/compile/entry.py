@@ -21,7 +21,6 @@ from tileprof.runtime.compile.masks import write_out_masks
 from tileprof.runtime.compile.options import Options
 from tileprof.runtime.compile.outer_products import outer_products_as_multiplications
 from tileprof.runtime.compile.partition import proposed
-from tileprof.runtime.compile.patches import patches_as_products
 from tileprof.runtime.compile.program import Program, Race
 from tileprof.runtime.compile.region import Region
 from tileprof.runtime.compile.report import Report, announce
@@ -109,7 +108,6 @@ def _program(
     compiler = rest_by_inductor if device.type == "cuda" else rest_by_pytorch
     assert graph.module is not None
     held = {n for region in regions for n in (*region.nodes, *region.inputs, *region.unread)}
-    patches_as_products(graph.module.graph, held)
     outer_products_as_multiplications(graph.module.graph, held)
     selections = _selections(regions) if options.use == "measured" else [regions]
     if race.known is not None:

@@ -53,7 +53,7 @@ class Lane:
                 runners[key] = ready or (twin() if twin is not None else region.build(device))
             except (UserError, RuntimeError, OSError) as error:
                 raise RegionError(f"{region.name}: {_first_line(error)}") from error
-            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001 - likewise
+            if twin is not None and like is not None and key in like._folded:  # noqa: SLF001
                 folded[key] = like._folded[key]  # noqa: SLF001 - a twin may share copies of weights: they are as old
         made = cls(regions, runners)
         made._folded.update(folded)

@@ -1,7 +1,7 @@
 """Masks of attention that PyTorch's fused kernels for GPUs take: those whose last dimension lies contiguously.
 
 Where a mask is broadcast along the keys (transformers builds one for BERT that keeps everything), PyTorch decomposes
-attention into products in float32, which no finder knows and nobody would want (`check_last_dim_stride_equals_1_dense`
+attention into products in float32, which no finder matches and which is slower (`check_last_dim_stride_equals_1_dense`
 in PyTorch's `sdp_utils_cpp.h`). In the graph that our program is made of such masks are written out.
 """
 

@@ -86,7 +86,7 @@ def _region(found: Found, plan: _Plan, made: dict[tuple[Chain, str, torch.device
 
 
 def _between(found: Found) -> tuple[fx.Node, ...]:
-    """The products, what stands between them, and transposed weights that nobody else reads."""
+    """The products, what stands between them, and transposed weights without another reader."""
     needed: set[fx.Node] = set()
     waiting = [found.last]
     while waiting:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from tileprof.runtime.timing import captured
+from tileprof.runtime.measuring.timing import captured
 
 TOLERANCE: Final = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Largest norm of the difference over the norm of the other result that passes for rounding. Inductor computes float32

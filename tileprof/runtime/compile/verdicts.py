@@ -77,7 +77,7 @@ def keep(key: str | None, verdict: Verdict) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        Path(file.name).replace(path)  # whole or not at all, whoever else writes
+        Path(file.name).replace(path)  # whole or not at all, even if another process writes
     except OSError as error:
         LOG.info("the verdict is not kept for later processes: %s", error)
 

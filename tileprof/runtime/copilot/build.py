@@ -1,4 +1,4 @@
-"""Compiling a co-pilot for a plan, once a machine, into a cache: its tables and choices are constants of the program.
+"""Compiling a co-pilot for a plan, once per machine, into a cache: its tables and choices are constants of the program.
 
 ~/.cache/tileprof/copilot/<key>/pilot.so, graph.h
 """

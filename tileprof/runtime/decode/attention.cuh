@@ -312,7 +312,7 @@ __device__ __forceinline__ void attend(Block& block, const Layer& layer) {
         consumers_meet();
         stamp(block, STAGE_ATTENTION, 3);
     }
-    // A later launch may have more chunks than this one: what the last had of the other set goes, whoever wrote it.
+    // A later launch may have more chunks than this one: what the last launch had in the other set is cleared.
     constexpr int WORDS = SHARERS * PARTIAL;
     for (int part = blockIdx.x; part < BATCH * KV_HEADS * MOST_CHUNKS; part += BLOCKS) {
         if (block.chunks > 1 && part % MOST_CHUNKS < block.chunks) continue;

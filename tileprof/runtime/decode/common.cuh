@@ -22,7 +22,7 @@ constexpr int SHARERS = HEADS / KV_HEADS;  // heads of queries to one of keys
 constexpr int QUERY = HEADS * HEAD_DIM, KEY = KV_HEADS * HEAD_DIM, QKV = QUERY + 2 * KEY;
 constexpr int MOST_CHUNKS = BLOCKS / (BATCH * KV_HEADS) > 1 ? BLOCKS / (BATCH * KV_HEADS) : 1;
 constexpr int SMALLEST_CHUNK = 32, CHUNK_STEP = 16;  // positions
-constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // keys, then values of so many positions in a slot
+constexpr int SLOT_POSITIONS = GROUP * PIECE / (2 * HEAD_DIM);  // positions whose keys, then values, a slot holds
 constexpr int PARTIAL = HEAD_DIM + 2;  // words of a head's part: sums, largest score, sum of weights
 
 // Words that one stage hands to the next, by layer: see Handed.

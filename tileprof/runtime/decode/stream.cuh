@@ -52,8 +52,8 @@ struct Stream {
         }
     }
 
-    // The keys and values of the block's chunks. The row of the new token may be read while it is written: nobody uses
-    // it.
+    // The keys and values of the block's chunks. The row of the new token may be read while it is written: it is not
+    // used.
     __device__ void caches(const Layer& layer) {
         for (int task = blockIdx.x; task < BATCH * KV_HEADS * block.chunks; task += BLOCKS) {
             const Chunk chunk(block, task);

@@ -159,7 +159,7 @@ __device__ __forceinline__ void attention(const Arguments& arguments, u32 shared
             }
         if (queries_from.other != 0) complete(arguments, record, query_halves, gave_up, query_at);
         if (keys_from.other != 0) complete(arguments, record, loaded, gave_up, key_at);
-        if (from > 0) meet_consumers();  // nobody reads the keys before these
+        if (from > 0) meet_consumers();  // no warp reads the keys before these
         if (from == 0) store_shared_u32x4(shared + QUERIES_AT + mine * HEAD_PITCH + 16 * eight, query_halves[0]);
 #pragma unroll
         for (int j = 0; j < 4; ++j)

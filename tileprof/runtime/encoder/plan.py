@@ -103,7 +103,7 @@ class Plan:
 
 
 def plan_of(program: Program, blocks: int, cluster: int, width: int | None = None, splits: int | None = None) -> Plan:
-    """Tiles for so many blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if
+    """Tiles for ``blocks`` blocks in clusters of ``cluster``; ``width`` and ``splits``, of products that may be cut, if
     not the best by `_cost`.
 
     Raises `UserError` where the kernel cannot take the program.
@@ -222,8 +222,8 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
 
 
 def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
-    """Of each matrix that is normalised, how, and the name of the result. Raises `UserError` where it is normalised in
-    two ways.
+    """The norm of each matrix that is normalised, and the name of the result. Raises `UserError` where it is normalised
+    in two ways.
     """
     found: dict[str, tuple[Norm, str]] = {}
     for product in program.products():
@@ -371,5 +371,5 @@ def faults(plan: Plan) -> list[str]:
 
 
 def without_task(plan: Plan, number: int) -> Plan:
-    """The plan with a task that nobody takes; for tests."""
+    """The plan with a task that no block takes; for tests."""
     return replace(plan, blocks=tuple(tuple(task for task in block if task != number) for block in plan.blocks))

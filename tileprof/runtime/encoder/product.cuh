@@ -118,7 +118,7 @@ __device__ __forceinline__ void product(const Arguments& arguments, u32 shared, 
         chunk += chunks;
     }
     stamp(arguments, number, 2);
-    meet_consumers();  // nobody reads activations any more
+    meet_consumers();  // no warp reads activations any more
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll

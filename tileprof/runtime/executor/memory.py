@@ -8,7 +8,7 @@ In stage order
 * an atomic update needs the last write and the reads since it; updates commute;
 * a write needs the updates since the last write, or that write where there are none, and the reads since it.
 
-A tile that reads and writes a cell is represented by its write. Memory of a stage that nobody has written yet is
+A tile that reads and writes a cell is represented by its write. Memory of a stage that no tile has written yet is
 poison: a tile that finds a slot it needs incomplete has read poison (RAW), or destroyed what another tile still needs
 (WAR) or will overwrite again (WAW). Every violation is found when it happens, whatever the values are.
 """
@@ -79,7 +79,7 @@ class Memory:
 
     @classmethod
     def build(cls, tiles: Sequence[int], stages: Sequence[Touches]) -> Memory:
-        """Memory for stages in order, of so many ``tiles`` each."""
+        """Memory for stages in order, with ``tiles`` tiles each."""
         base = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(tiles, np.int64))])
         cells = Cells.of(stages)
         builder = _Builder(len(cells.low))

@@ -46,7 +46,7 @@ def pointwise_kernel(
     DELAY_NS: tl.constexpr,
     TIMEOUT_NS: tl.constexpr,
 ):
-    """``out = function(x)`` or ``function(x, y)``, a tile a block; a copy moves bits and computes nothing."""
+    """``out = function(x)`` or ``function(x, y)``, one tile per block; a copy moves bits and computes nothing."""
     tile = begin(order, seed, flags, STAGE, ORDERED, STARTED, TRIGGER, DELAY_NS)
     down: tl.constexpr = (ROWS + TILE_ROWS - 1) // TILE_ROWS
     across: tl.constexpr = (COLUMNS + TILE_COLUMNS - 1) // TILE_COLUMNS

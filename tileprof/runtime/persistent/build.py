@@ -1,4 +1,4 @@
-"""Compiling the persistent kernel for a plan, once a machine, into a cache.
+"""Compiling the persistent kernel for a plan, once per machine, into a cache.
 
     ~/.cache/tileprof/persistent/<key>/persistent.cubin
                                        stages.h          what was compiled in
@@ -57,7 +57,7 @@ def nvcc() -> Path:
 
 @cache
 def version(compiler: Path) -> str:
-    """What the compiler says of its version."""
+    """The compiler's version text."""
     return _run([str(compiler), "--version"])
 
 

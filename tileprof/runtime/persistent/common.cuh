@@ -6,15 +6,15 @@
 
 constexpr int CONSUMERS = 256;
 constexpr int CONSUMER_WARPS = CONSUMERS / 32;
-constexpr int FLAG_WORDS = 32;  // semaphores stand one a cache line
+constexpr int FLAG_WORDS = 32;  // one semaphore per cache line
 constexpr int SLOT_COLUMNS = 64;  // of k
 constexpr int POST_SLOTS = 4;  // tasks whose posts may be behind those that are multiplied
 constexpr int MOST_AHEAD = 2;  // tasks that are awaited before those that are loaded
 constexpr int HALVES = PAIRED ? 2 : 1;  // of the rows
 constexpr int PARTS = SPLIT / HALVES;  // of k
 constexpr bool HANDED = PAIRED && PARTS == 1;  // tiles end as in handover.cuh
-// Who says which cluster takes which task: the plan's lists; a queue in global memory that whoever completes a task
-// fills; a thread of the CPU.
+// Which cluster takes which task comes from the plan's lists, from a queue in global memory that blocks fill as they
+// complete tasks, or from a thread of the CPU.
 enum { LISTS, QUEUE, PILOT };
 constexpr bool DEALT = DEALER != LISTS;  // when the kernel runs
 constexpr int DEALT_SLOTS = 4;  // tasks that a block's roles may stand apart
@@ -96,6 +96,8 @@ struct alignas(16) Head {
 };
 static_assert(sizeof(Head) == 48);
 
+// Polls until done() is true. A wait of this kernel's own rings that lasts STUCK_NS is a fault of the kernel, not of
+// the policy: it ends the kernel by a trap, since the record holds waits for semaphores only.
 template <class Try>
 __device__ __forceinline__ void until(Try&& done) {
     u64 start = 0;
@@ -114,7 +116,7 @@ __device__ __forceinline__ void wait_cluster(u32 barrier, u32 parity) {
     until([=] { return mbarrier_try_wait_acquire_cluster(barrier, parity); });
 }
 
-// A barrier at which the threads of so many blocks arrive.
+// A barrier at which the threads of BLOCKS blocks arrive.
 template <int BLOCKS>
 __device__ __forceinline__ void wait_blocks(u32 barrier, u32 parity) {
     if constexpr (BLOCKS == 1)
@@ -261,7 +263,7 @@ __device__ __forceinline__ int slot_end(int k, int end) {
     return next < end ? next : end;
 }
 
-// Rows of the product of a tile with so many rows of the result left, from its first on.
+// Rows of the product of a tile that has `left` rows of the result from its first on.
 template <class S>
 __device__ __forceinline__ int product_rows(int left) {
     if constexpr (S::SLOT_TAPS == 1) return left < S::BLOCK_ROWS ? left : S::BLOCK_ROWS;

@@ -27,17 +27,18 @@ from tileprof.runtime.stages.conv import Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 BYTES_PER_US: Final = 74_000.0
-"""What an SM takes from L2 while all do."""
+"""L2 to one SM while all SMs load."""
 
 DRAM_BYTES_PER_US: Final = 4_100_000.0
 FLOP_PER_US: Final = 5_760_000.0
-"""Of an SM in wgmma, at the clock that a long product leaves."""
+"""wgmma on one SM, at the clock that long products sustain."""
 
 BLOCK_US: Final = 0.21
-"""A k-block at least, however narrow: barriers of both rings and the latency of a product."""
+"""Least time per k-block, however narrow: barriers of both rings and the latency of a product."""
 
 SHARED_BYTES_PER_US: Final = 180_000.0
-"""Into and out of an SM's shared memory: 128 bytes a clock. It is what limits pairs whose tiles are less than 256 wide.
+"""Into and out of an SM's shared memory: 128 bytes per clock. It is what limits pairs whose tiles are less than 256
+wide.
 """
 
 CUT_US: Final = 2.5
@@ -48,7 +49,7 @@ HANDED_PER_US: Final = 30_000.0
 """Sums that a pair's block hands to the warps that store."""
 
 BEGIN_US: Final = 1.0
-"""Of a tile, before its first product."""
+"""Per tile, before its first product."""
 
 FINISH_US: Final = 0.65
 """Barriers and latencies between the last product of a tile and its post."""
@@ -56,10 +57,10 @@ FINISH_US: Final = 0.65
 MEET_US: Final = 0.45
 PASS_BYTES: Final = 32 * 1024
 SENT_BYTES_PER_US: Final = 16_000.0
-"""The same where sums of several blocks meet: so many bytes at a time, by whole warps of sixteen rows."""
+"""The same where several blocks add up their sums: `PASS_BYTES` at a time, by whole warps of sixteen rows."""
 
 SENT_OF_TAPS_BYTES_PER_US: Final = 23_700.0
-"""Of convolutions, as they were last measured."""
+"""The same in convolutions, as last measured."""
 
 STORED_BYTES_PER_US: Final = 100_000.0
 """Results of a tile to memory."""
@@ -68,7 +69,7 @@ LAG_US: Final = 1.45
 """From the last load of a stage to its last product."""
 
 LAUNCH_US: Final = 1.0
-"""Of a launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
+"""Per launch, beside the gap before it: barriers are set up, tensor maps fetched, rings filled for the first time."""
 
 GRAPH_GAP_US: Final = 0.8
 """Between dependent launches of a CUDA graph on sm_90; `tileprof.devices` has it by device."""
@@ -77,7 +78,7 @@ SIGNAL_US: Final = 0.7
 """From the last store of a tile to a block that polls for it: fences, an atomic and a load in L2."""
 
 RING_BYTES: Final = 100 * 1024
-"""Of weights, that a loader fetches ahead of its activations."""
+"""Weights that a loader fetches ahead of its activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,10 @@ class _Pace:
 
 _SHARED: Final = _Pace()
 _STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
-"""Of weights that several rows of tiles find in L2, and of those that come from memory for few rows."""
+"""The pace where several rows of tiles find weights in L2, and where weights come from memory for few rows."""
 
 _ABREAST: Final = replace(_STREAMED, block_us=0.38, dram_bytes_per_us=4_300_000.0)
-"""By blocks that stand abreast: nobody's loads stop where sums meet. They take all of k, so that their loop shows where
+"""Blocks abreast: no loads stop while sums are added up. Each block takes all of k, so that its loop costs time where
 tiles are narrow. Eleven times are within 6%.
 """
 
@@ -111,25 +112,25 @@ _TAPS: Final = _Pace(0.67, 0.25, 97_000.0, 6_200_000.0)
 _HALO: Final = replace(_TAPS, block_us=BLOCK_US)
 
 MOST_STREAMED_ROWS: Final = 128
-"""As many as a tile has."""
+"""Rows of a tile at most."""
 
 _STREAMING: Final = 120
-"""Blocks that it takes to draw all of the memory's bandwidth."""
+"""Blocks that saturate the memory's bandwidth."""
 
-_SHARPNESS: Final = 6
-"""Of the maximum of a tile's limits: those that are near each other are both felt."""
+_LIMIT_NORM: Final = 6
+"""Exponent of the norm that combines a tile's limits: a smooth maximum, to which limits of similar size both add."""
 
 _LEFT_OVER: Final = 12
 """SMs that clusters of four and more cannot use, for the odd sizes of a GPC: 30 of four and 15 of eight fit an H200."""
 
 
 def clusters_on(sms: int) -> Callable[[int], int]:
-    """How many clusters of a size about fit a GPU that is not here to be asked."""
+    """Estimates how many clusters of a number of blocks a GPU with ``sms`` SMs holds at a time."""
     return lambda split: max(1, (sms if split <= 2 else sms - _LEFT_OVER) // split)
 
 
 def finish_us(stage: StagePlan, split: int) -> float:
-    """From the last product of a tile to its post."""
+    """Microseconds from the last product of a tile to its post."""
     sums = _height(stage) * stage.columns
     if stage.pair:
         return HANDED_US + sums / HANDED_PER_US
@@ -150,7 +151,7 @@ def tile_us(stage: StagePlan, split: int, under_way: int = 0) -> float:
 
 
 def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -> float:
-    """A tile for which so many weight rows are loaded."""
+    """A tile that loads ``columns`` weight rows."""
     mine, pace = -(-stage.longest // stage.parts(split)), _pace(stage, split)
     load = mine * 2 * K_BLOCK * (_loaded_rows(stage, split) + columns) / pace.bytes_per_us
     multiply = mine * 2 * K_BLOCK * stage.rows * stage.columns / pace.flop_per_us + finish_us(stage, split)
@@ -161,7 +162,7 @@ def _tile_us(stage: StagePlan, split: int, columns: float, under_way: int = 0) -
     if under_way > 1:  # one is being multiplied
         block = max(block, pace.latency_us / (under_way - 1))
     limits = load, multiply, mine * (shared_us(stage) if _tall(stage) else block)
-    return pace.begin_us + float(sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS))
+    return pace.begin_us + float(sum(limit**_LIMIT_NORM for limit in limits) ** (1 / _LIMIT_NORM))
 
 
 def shared_us(stage: StagePlan) -> float:
@@ -265,7 +266,7 @@ def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
 
 
 def _rows(stage: StagePlan) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in stage.operator.out.shape[:-1]:
         total *= size
@@ -278,7 +279,7 @@ def _tall(stage: StagePlan) -> bool:
 
 
 def _loaded_rows(stage: StagePlan, split: int) -> float:
-    """Of activations, for a k-block."""
+    """Rows of activations that are loaded per k-block."""
     halo = stage.halo(split)
     return halo.pixels / halo.taps if halo else _height(stage)
 

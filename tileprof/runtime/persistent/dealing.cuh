@@ -1,7 +1,7 @@
 // Tasks that are dealt while the kernel runs.
 //
 // QUEUE: a queue in global memory, of tickets. A cluster draws the next ticket and waits until a task stands in that
-// place. Whoever brings the last semaphore that a task waits for to its value puts it in. Nothing is emptied between
+// place. The block that completes the last semaphore of a task puts it in. Nothing is emptied between
 // runs: counts go on, and what stands in a place says of which run it is.
 //
 //     done -> semaphore + 1 -- value? -> each waiter's count + 1 -- all? -> place in the queue -> cluster that drew it

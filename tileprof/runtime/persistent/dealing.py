@@ -1,5 +1,5 @@
-"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that whoever completes a task
-adds to.
+"""Tasks that are dealt while the persistent kernel runs: which wait for which, as counts that the block that completes
+a task adds to.
 
 A task's semaphores each have a value that it waits for. An *event* is a semaphore at such a value; its *waiters* are
 counted when it comes, and a task may begin once it was counted as often as it *needs*. A queue on the GPU and a thread
@@ -92,7 +92,7 @@ class TaskGraph:
         return np.concatenate([part.reshape(-1) for part in self._parts().values()])
 
     def offsets(self) -> dict[str, int]:
-        """Where each array begins in `table`, by the names of dealing.cuh."""
+        """The offset of each array in `table`, by the names of dealing.cuh."""
         sizes = [part.size for part in self._parts().values()]
         return dict(zip(self._parts(), np.cumsum([0, *sizes]).tolist(), strict=False))
 

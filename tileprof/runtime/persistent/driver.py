@@ -75,7 +75,7 @@ class Function:
         _call("cuLaunchKernelEx", ctypes.byref(config), self._handle, arguments.pointers, None)
 
     def clusters(self, blocks: int, threads: int) -> int:
-        """Clusters of so many blocks that the device holds at a time."""
+        """Clusters of ``blocks`` blocks that the device holds at a time."""
         attribute = _Attribute(_CLUSTER_DIMENSION, 0, (ctypes.c_uint * 16)(blocks, 1, 1))
         config = _Config(
             (ctypes.c_uint * 7)(blocks, 1, 1, threads, 1, 1, self._shared_bytes), None, ctypes.addressof(attribute), 1

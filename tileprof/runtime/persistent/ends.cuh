@@ -277,7 +277,7 @@ struct Sums {
         writing.advance();
     }
 
-    // All that this thread has of a tile of which nobody else has sums.
+    // All that this thread has of a tile of which no other thread has sums.
     template <class S>
     __device__ __forceinline__ void store_all(const float (&sums)[S::WIDTH / 2], const Task& task, int rows) const {
         if (!has_rows<S>()) return;
@@ -324,7 +324,8 @@ constexpr int ALONE_COLUMNS = 64;  // of a warp's buffer, whose 16 rows of 128 b
                                    // of row r lies at c ^ (r % 8)
 
 // A tile's end where every warp has the sums of its rows. It finishes them in its registers, and turns them round in a
-// buffer of its own, as many columns at a time as that holds, to store sixteen bytes a lane. No warp waits for another.
+// buffer of its own, as many columns at a time as that holds, to store sixteen bytes per lane. No warp waits for
+// another.
 struct Alone {
     const Arguments& arguments;
     u32 shared;

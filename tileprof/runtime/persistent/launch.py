@@ -21,7 +21,7 @@ from tileprof.runtime.stages.conv import NORM_ROLES, Conv2d
 from tileprof.runtime.stages.gemm import Gemm
 
 THREADS: Final = 384
-"""Of a block: one warpgroup of loaders, two that multiply."""
+"""Threads per block: one warpgroup of loaders, two that multiply."""
 
 MOST_POSTS: Final = 256
 """Semaphores that a task posts, by a warp: more are more than a finer wait can gain."""
@@ -43,7 +43,7 @@ CPU deals, its memory.
 class Launcher:
     """A plan's kernel, compiled and with its task lists on the device. Raises `UserError` where it cannot be.
 
-    ``delay_ns``: for tests, tasks sleep up to so long. ``timeout_ns``: a wait that lasts longer writes the record and
+    ``delay_ns``: for tests, tasks sleep up to this time. ``timeout_ns``: a wait that lasts longer writes the record and
     gives up. ``options``: how shared memory is used.
     ``whole``: blocks start once there is room for all.
     """
@@ -180,8 +180,7 @@ def _max_clusters(split: int, _device: int) -> int:
 
 @cache
 def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device. It is loaded once and stays, some 100 KB: a captured graph may be replayed when
-    every pipeline is gone, so that nobody can say when it may be unloaded; a process has as many as it has chains of
-    different shapes.
+    """The kernel on the current device, loaded once per process and cubin, about 100 KB. It is never unloaded: a
+    captured graph may replay it after every pipeline is gone.
     """
     return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -1,4 +1,4 @@
-"""From a policy to the task lists of clusters."""
+"""Lowers a policy to the task lists of clusters."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def without_waits(plan: Plan) -> Plan:
 
 
 def plans_by_stage(plan: Plan, clusters: int) -> list[Plan]:
-    """The same kernel and the same tiles, one launch a stage, without waits or posts. ``clusters``: how many fit the
+    """The same kernel and the same tiles, one launch per stage, without waits or posts. ``clusters``: how many fit the
     device.
     """
     begin = np.repeat(plan.task_ptr[:-1], np.diff(plan.task_ptr))

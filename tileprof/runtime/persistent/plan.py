@@ -1,8 +1,8 @@
-"""What the persistent kernel is told: which cluster takes which tiles in which order, what each of them awaits and what
-it posts.
+"""The plan of the persistent kernel: which cluster takes which tiles in which order, and what each tile awaits and
+posts.
 
 A cluster of ``split`` blocks shares a tile: block ``r`` sums k-blocks ``k_blocks*r//split`` to
-``k_blocks*(r+1)//split`` (of so many at a time as `StagePlan.share` says), of `K_BLOCK` elements each. Two blocks whose
+``k_blocks*(r+1)//split`` (`StagePlan.share` of them at a time), of `K_BLOCK` elements each. Two blocks whose
 tile has twice the rows that a block multiplies are a pair instead: each takes its half of the rows and all of k, and
 they share the weights. Or the blocks stand abreast in a stage: each takes some of a tile's columns and all of k, so
 that nothing is added up. Every block posts: values and posts here are ``split`` times those of the policy.
@@ -28,31 +28,31 @@ I32 = NDArray[np.int32]
 K_BLOCK: Final = 64
 """Elements of k that one slot of the rings holds: 128 bytes of halves, the width of TMA's widest swizzle."""
 
-_LEAST_CUT: Final = 32
-"""Blocks of k below which a cut costs more than it gains."""
+_MIN_K_BLOCKS_TO_CUT: Final = 32
+"""K-blocks of a stage below which dividing its tiles into two tasks costs more than it gains."""
 
-_WIDEST_CUT: Final = 192
-"""Weight rows of the tiles of a chain, above which adding sums up takes more registers than there are."""
+_MAX_COLUMNS_TO_CUT: Final = 192
+"""Weight rows per tile above which adding up the sums of two tasks takes more registers than there are."""
 
-_LATER: Final = 96
-"""Of k, one part in so many is moved from the early task to the late one."""
+_LATE_TASK_SHARE: Final = 96
+"""1/96 of the k-blocks moves from the early task to the late one, since the early sums take time to arrive."""
 
-_MOST_PIXELS: Final = 400
-"""Of a halo: 50 KB, of which two and three slots of the widest weights fit a block."""
+_MAX_HALO_PIXELS: Final = 400
+"""Pixels of a halo, 50 KB: two of them fit shared memory beside three slots of the widest weights."""
 
-_WIDE: Final = 192
-"""Columns of a tile of which one block of k keeps the tensor cores busy while the next is looked for; with fewer, rows
-of taps are multiplied at a time.
+_WIDE_TILE_COLUMNS: Final = 192
+"""Columns from which one k-block keeps the tensor cores busy until the next is found; narrower tiles multiply a row of
+taps at a time.
 """
 
 _RINGS_BYTES: Final = 207 * 1024, 194 * 1024, 162 * 1024
-"""What a block has for its rings: by itself, and where it adds up with others, by way of one buffer or of two."""
+"""Shared memory for the rings of a block: alone, and where sums pass through one buffer or two."""
 
 _BUFFER_BYTES: Final = 32 * 1024
-"""Of sums that a block is sent at a time."""
+"""Bytes of sums that a block receives at a time."""
 
-_BOX: Final = 256
-"""Elements along a side of a box of TMA."""
+_MAX_BOX_SIDE: Final = 256
+"""Elements along one side of a TMA box."""
 
 MOST_COLUMNS: Final = 256
 """Weight rows that a block multiplies: the widest wgmma, and the largest box of TMA."""
@@ -100,9 +100,9 @@ class Halo:
     """Input that a convolution's tile reads of `K_BLOCK` channels, loaded at once for ``taps``, all of them or those of
     a row: ``images`` of ``rows`` of ``columns`` pixels.
 
-    The product of a tap begins so many rows further into it. A row of the result is as long as one of the input then;
-    what stands between two rows of its ``out_columns`` pixels is not stored. A second image begins at row 64, with the
-    second warpgroup.
+    The product of a tap begins as many rows into it as the tap is pixels from the first. A row of the result is as long
+    as one of the input then; what stands between two rows of its ``out_columns`` pixels is not stored. A second image
+    begins at row 64, with the second warpgroup.
     """
 
     columns: int
@@ -122,7 +122,7 @@ class Halo:
             return None
         halo = cls(box.columns + s - 1, box.rows + r - 1, box.images, box.columns, box.rows, r * s)
         fits = halo.height <= rows if halo.images == 1 else halo.images == 2 and rows == 128 and halo.height <= 128
-        return halo if fits and halo.pixels <= _MOST_PIXELS and halo.columns <= _BOX else None
+        return halo if fits and halo.pixels <= _MAX_HALO_PIXELS and halo.columns <= _MAX_BOX_SIDE else None
 
     @property
     def of_a_row(self) -> Halo:
@@ -131,7 +131,7 @@ class Halo:
 
     @property
     def pixels(self) -> int:
-        """Loaded at once."""
+        """Pixels that are loaded at once."""
         return self.columns * self.rows * self.images
 
     @property
@@ -145,7 +145,7 @@ class Halo:
 class StagePlan:
     """What is compiled in for a stage. ``operator`` is a `Gemm` or `Conv2d`; everything else follows from it.
 
-    ``rows``: that a block multiplies, 64 or 128; a tile has at most so many, or, for a pair, twice as many.
+    ``rows``: that a block multiplies, 64 or 128; a tile has at most this number, or twice as many for a pair.
     ``columns``: weight rows that a tile multiplies, two for each of its columns with a gate. ``k_blocks``: blocks of
     `K_BLOCK` along k, the last one perhaps ragged; those of a convolution run over channels, for each of these over
     taps, and of channels there are then whole blocks. All stages of a plan have the same ``rows``.
@@ -176,7 +176,7 @@ class StagePlan:
 
     @property
     def least_columns(self) -> int:
-        """Of which `columns` are a multiple, as the warpgroups take them."""
+        """The divisor of `columns` that the warpgroups require."""
         return 32 if self.interleaved else 16 if self.rows == 64 or self.pair else 8
 
     @property
@@ -187,7 +187,7 @@ class StagePlan:
 
     @property
     def tasks(self) -> int:
-        """Of clusters, in all tiles."""
+        """Tasks of all tiles."""
         return self.operator.tiles * (2 if self.cut else 1)
 
     @property
@@ -197,8 +197,8 @@ class StagePlan:
 
     @property
     def partial_bytes(self) -> int:
-        """Of memory through which early tasks hand sums over: for each block of each tile a line to say so, then single
-        precision.
+        """Bytes through which early tasks hand over sums: per block of each tile one cache line for the flag, then
+        float32 sums.
         """
         return self.operator.tiles * 2 * (FLAG_BYTES + 4 * self.rows * self.columns) if self.cut else 0
 
@@ -218,7 +218,7 @@ class StagePlan:
             return None  # no row of taps for every block
         # Slots of weights beside these: of narrow tiles for three rows of taps, two of which are multiplied while one
         # comes.
-        slots = 3 if self.columns >= _WIDE else 3 * self.operator.weight.shape[2]
+        slots = 3 if self.columns >= _WIDE_TILE_COLUMNS else 3 * self.operator.weight.shape[2]
         for each, count in ((halo, 2), (halo.of_a_row, 3)):
             if 2 * K_BLOCK * (slots * self.columns + count * each.pixels) <= self._rings_bytes(split, each):
                 return each
@@ -239,18 +239,18 @@ def with_cuts(stages: Sequence[StagePlan], clusters: int) -> tuple[StagePlan, ..
     """The stages, k cut in two where the tiles of pairs would leave half of the clusters idle. The late task gets a
     little more: the early one's sums take time to arrive.
     """
-    if max(stage.columns for stage in stages) > _WIDEST_CUT:
+    if max(stage.columns for stage in stages) > _MAX_COLUMNS_TO_CUT:
         return tuple(replace(stage, cut=0) for stage in stages)
     return tuple(
-        replace(stage, cut=stage.k_blocks // 2 - stage.k_blocks // _LATER)
-        if stage.pair and 2 * stage.operator.tiles <= clusters and stage.k_blocks >= _LEAST_CUT
+        replace(stage, cut=stage.k_blocks // 2 - stage.k_blocks // _LATE_TASK_SHARE)
+        if stage.pair and 2 * stage.operator.tiles <= clusters and stage.k_blocks >= _MIN_K_BLOCKS_TO_CUT
         else replace(stage, cut=0)
         for stage in stages
     )
 
 
 def arranged(stages: Sequence[StagePlan], abreast: Sequence[bool], split: int) -> tuple[StagePlan, ...] | None:
-    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not take
+    """The stages of clusters of ``split`` blocks, which stand abreast in some; None where the kernel does not support
     that.
     """
     made = tuple(_with_abreast(stage, split if wide else 1) for stage, wide in zip(stages, abreast, strict=True))
@@ -274,12 +274,12 @@ def arrangements(stages: Sequence[StagePlan], split: int) -> Iterator[tuple[Stag
 
 
 def may_stand_abreast(operator: Gemm | Conv2d, rows: int) -> bool:
-    """Whether it may pay that blocks that multiply so many rows stand abreast: in products of one row of tiles."""
+    """Whether blocks abreast may pay: in products with a single row of tiles of ``rows`` rows."""
     return isinstance(operator, Gemm) and operator.out.shape[0] <= rows
 
 
 def taps_of(stage: StagePlan) -> int:
-    """Of a convolution; 1 of a product."""
+    """Taps of a convolution; 1 for a product."""
     return stage.operator.weight.shape[1] * stage.operator.weight.shape[2] if isinstance(stage.operator, Conv2d) else 1
 
 
@@ -308,12 +308,12 @@ class Plan:
 
     @property
     def semaphore_bytes(self) -> int:
-        """Of semaphores in device memory, a cache line each."""
+        """Bytes of the semaphores in device memory, one cache line each."""
         return max(1, self.semaphores) * FLAG_BYTES
 
     @property
     def flag_words(self) -> int:
-        """Of the semaphores, and of memory behind them, through which tasks hand over sums."""
+        """32-bit words of the semaphores and of the memory behind them, through which tasks hand over sums."""
         return (self.semaphore_bytes + sum(stage.partial_bytes for stage in self.stages)) // 4
 
     @property

@@ -27,17 +27,17 @@ _RESERVED_BYTES: Final = 2048
 
 _MOST_SLOTS: Final = 16
 _CHUNK_BYTES: Final = 32 * 16
-"""Of a warp's sums that another block finishes: sixteen rows of eight columns."""
+"""A warp's sums that another block finishes: sixteen rows of eight columns."""
 
 _MOST_BIAS_BYTES: Final = 4 * 1024
-"""Of shared memory, so that no tile's end waits for a bias from L2: whoever awaits a semaphore empties L1."""
+"""Biases in shared memory, so that the end of a tile does not wait for L2: a wait for a semaphore empties L1."""
 
 _ALONE_BYTES: Final = 8 * 16 * 2 * 64
-"""Where warps are alone: a buffer for each of the eight, of sixteen rows of 64 halves."""
+"""Buffers where no sums are exchanged: one per warp, of sixteen rows of 64 halves."""
 
 _HANDED_BUFFERS: Final = 4
 _HANDED_BYTES: Final = 64 * 2 * 64
-"""Of a pair's blocks: two for each warpgroup, of 64 rows of 64 halves."""
+"""Buffers in the blocks of a pair: two per warpgroup, of 64 rows of 64 halves."""
 
 _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
@@ -47,7 +47,7 @@ class Options:
     """How the shared memory of a block is used, and what tests ask for.
 
     Sums go to other blocks through ``buffers`` buffers of at most ``buffer_bytes`` each, or one where all of them fit,
-    so many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps most under way; the other memory
+    as many columns at a time as fit. ``a_slots``: activation slots, 0 for what keeps most under way; the other memory
     holds weights. ``under_way_bytes``: of weights that all blocks together ask memory for at a time, 0 for no limit;
     ``ahead_bytes``: while they are ahead of their activations. ``lag``: products under way behind the newest.
     ``programmatic``: blocks may start where those of the kernel in front have ended, and wait there. ``dealer``: who
@@ -90,7 +90,7 @@ class Layout:
         if paired(plan):
             buffers, buffer_bytes = _HANDED_BUFFERS, _HANDED_BYTES
         left = SHARED_BYTES - _RESERVED_BYTES - buffers * buffer_bytes - _bias_bytes(plan)
-        # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that nobody stores: behind the
+        # wgmma reads whole blocks of rows, of which those beyond a slot's are garbage that is not stored: behind the
         # last slot lies the other ring.
         spare = max(0, max(_reach(stage, plan) for stage in plan.stages) * _ROW_BYTES - a_bytes - 2 * b_bytes)
         taps = min(_slot_taps(stage, plan) for stage in plan.stages)
@@ -142,7 +142,7 @@ def _passes(stage: StagePlan, plan: Plan, options: Options) -> _Passes:
     segments = 4 if stage.interleaved else 2 if stage.operator.epilogue == GATE or stage.rows == 64 else 1
     segment, parts, mine = stage.columns // segments, parts_of(plan), _mine(stage, segments)
     warps = -(-_height(stage, plan) // 16) * (2 if stage.rows == 64 else 1)
-    if alone(plan) or stage.abreast > 1:  # nobody's sums go through a buffer
+    if alone(plan) or stage.abreast > 1:  # no sums go through a buffer
         return _Passes(segments, segment, segment, segment // 8, warps, _ALONE_BYTES if alone(plan) else 0)
     own, fitting = -(-segment // 8 // parts), []
     for groups in range(1, own + 1):
@@ -270,7 +270,7 @@ def _bias_of(stage: StagePlan) -> int:
 
 
 def _bias_bytes(plan: Plan) -> int:
-    """Of the biases of all stages in shared memory: all or none."""
+    """Bytes of the biases of all stages in shared memory: all or none."""
     total = sum(_bias_of(stage) for stage in plan.stages)
     return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 

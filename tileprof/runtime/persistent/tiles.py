@@ -1,4 +1,4 @@
-"""Which tiles, and how many blocks a tile, suit a chain of products or convolutions under the persistent scheduler, by
+"""Which tiles, and how many blocks per tile suit a chain of products or convolutions under the persistent scheduler, by
 the model of `cost`.
 """
 
@@ -27,13 +27,13 @@ from tileprof.runtime.stages.epilogues import GATE
 from tileprof.runtime.stages.gemm import Gemm
 
 _WORTH: Final = 1.03
-"""Twice as many blocks a cluster must gain so much: the model is no better, and barriers are the price."""
+"""Gain that doubling the blocks per cluster must promise: the model is no more precise, and barriers cost time."""
 
 _NEAR: Final = 1.25
 """Tilings of a stage that are looked at in the chain: those which alone are at most so much slower than the best."""
 
 _MOST_TILES: Final = 4_000
-"""Of a chain that is looked at tile by tile; with more, what is left of the last round of a stage is nothing."""
+"""Tiles of a chain that is modelled tile by tile; with more of them the last, partial round does not matter."""
 
 _NARROWEST: Final = 32
 """Columns of a convolution's tiles: narrower ones have not been measured."""
@@ -74,8 +74,8 @@ def tilings(chain: Chain, clusters: Callable[[int], int]) -> list[tuple[float, i
 
 
 def _worth_a_look(operators: Sequence[Tiled], split: int, height: int) -> bool:
-    """Whether tiles of up to so many rows are another choice than lower ones. Higher than a block multiplies are those
-    of pairs, for products.
+    """Whether tiles of up to ``height`` rows are another choice than lower ones. Higher than a block multiplies are
+    those of pairs, for products.
     """
     highest = max(_rows(o) for o in operators)
     if height > MOST_ROWS:
@@ -113,7 +113,7 @@ def _best(operators: Sequence[Tiled], height: int, split: int, clusters: int) ->
 
 
 def _tilings(operator: Tiled, height: int, abreast: int) -> Iterator[StagePlan]:
-    """The operator in tiles of up to so many rows that the kernel takes, by so many blocks abreast."""
+    """The operator in tiles of up to ``height`` rows that the kernel supports, with ``abreast`` blocks."""
     sides = 2 if operator.epilogue == GATE else 1
     heights = list(_heights(operator, height))
     widest = min(MOST_COLUMNS // sides, -(-operator.out.shape[-1] // 16) * 16)
@@ -138,7 +138,7 @@ def _heights(operator: Tiled, height: int) -> Iterator[int]:
 
 
 def _rows(operator: Tiled) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in operator.out.shape[:-1]:
         total *= size

@@ -108,7 +108,7 @@ __device__ __forceinline__ void keep_words(u16* row, const Words& words) {
 // Queries, keys and values of a task into shared memory; zeros where there are none. Rows of keys of this task's
 // queries go to the caller's cache too, once per head of keys.
 __device__ __forceinline__ void load_heads(const Block& block, const Layer& layer, int head, int first, int keys) {
-    constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // a row is loaded by so many threads
+    constexpr int ITEMS = 4 * PAIRED, STEP = CONSUMERS / ITEMS;  // threads that load a row
     const int key_head = head / SHARERS, item = block.thread % ITEMS, p = item / 4, q = item % 4;
     const u32 to = block.shared + 2 * (16 * p + 2 * q);
 #pragma unroll 1

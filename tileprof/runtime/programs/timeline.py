@@ -57,7 +57,7 @@ class Timeline:
 
     @property
     def span_ns(self) -> int:
-        """From the first begin to the last end."""
+        """Nanoseconds from the first begin to the last end."""
         return max(int(stage.end_ns.max()) for stage in self.stages)
 
 
@@ -200,7 +200,7 @@ def of_network(plan: NetworkPlan, times: Any, threads: int, shared_bytes: int) -
     stored, has posted; 0 where it has no such moment.
     """
     from tileprof.runtime.convnet.network import INPUT, Convolution  # noqa: PLC0415 - beside its use
-    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415 - likewise
+    from tileprof.runtime.convnet.plan import Tile, reads  # noqa: PLC0415
 
     times = np.asarray(times, np.int64)
     block_of = np.repeat(np.arange(plan.blocks), np.diff(plan.heads, axis=1)[:, 0])

@@ -35,8 +35,8 @@ become 0), seed attention    q [heads, m, d], k and v [groups, n, d], out as q  
 =================================================  ============================================================
 
 Grids: x over columns (channels), y over rows (pixels), z over batches or splits of k; with ``"rows_along": "x"`` x and
-y change places. `norm` and `softmax` have one tile a block of rows, along x, `attention` along y with heads along z,
-`elementwise` one a run of elements.
+y change places. `norm` and `softmax` have one tile per block of rows, along x, `attention` along y with heads along z,
+`elementwise` one per run of elements.
 
 What `softmax` drops follows from its ``seed`` and an element's place in x alone (`dropout`): the same in every run,
 order and tiling, on the CPU and on a GPU, and other elements than PyTorch's generator would choose. Two stages that are

@@ -6,7 +6,7 @@ one thread has seen holds for all. Nothing may move above the barrier: loads of 
 the program, and a test reads the PTX to see that they stayed there.
 
 Semaphores only grow. A run adds as many posts to a semaphore as tiles post it, so in run ``epoch`` the value ``v`` is
-reached at ``epoch * posts + v``. Each tile that waits counts its own runs in device memory, where nobody else writes:
+reached at ``epoch * posts + v``. Each tile that waits counts its own runs in device memory, where no other tile writes:
 no run has to be told which it is, no tile shares a counter, and a captured graph replays any number of times without a
 reset. (One counter that the last tile of a run advanced was tried first: the ticket that finds the last tile, one
 atomic a tile at one address, showed on the copy pair.) Comparisons are of differences, so that 2^31 posts wrap around
@@ -27,7 +27,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, globaltimer
 
 FLAG_WORDS = tl.constexpr(32)
-"""int32 words of a cache line: semaphores stand one a line."""
+"""int32 words of a cache line: one semaphore per line."""
 
 RECORD_WORDS = 8
 """Claimed, stage, tile, semaphore, seen, expected, 2 unused."""
@@ -58,7 +58,7 @@ def nanosleep(duration_ns):
 
 @triton.jit
 def claim_record(late, record, stage, tile, semaphore, seen, expected):
-    """Write the record, if this element is late and nobody has; threads decide alone, since warps may give up at
+    """Write the record, if this element is late and no thread has; threads decide alone, since warps may give up at
     different times.
     """
     tl.inline_asm_elementwise(

@@ -129,7 +129,7 @@ inline bool mbarrier_try_wait_acquire_cluster(u32 barrier, u32 parity) {
     return machine::barrier_wait(barrier, parity);
 }
 
-// Weights, which nobody else writes, are what is loaded in three dimensions.
+// Weights, which no thread writes, are what is loaded in three dimensions.
 inline void copy_tensor_3d_multicast(u32 to, const TensorMap* map, u32 barrier, s32 x, s32 y, s32 z,
                                      unsigned short blocks, u64) {
     machine::load_tensor(to, same_bits<machine::Map>(*map), barrier, {x, y, z, 0}, blocks, false);

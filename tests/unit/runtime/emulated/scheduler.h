@@ -1,4 +1,4 @@
-// Who runs next, when events happen, and what is said when nobody can go on.
+// Who runs next, when events happen, and the message when no thread can go on.
 #pragma once
 
 #include "asynchronous.h"
@@ -61,7 +61,7 @@ void run_warp(int place) {
 
 std::string stuck() {
     std::unordered_map<std::string, int> lines;
-    std::string all = "nobody can go on:";
+    std::string all = "no thread can go on:";
     for (u32 i = 0; i < fibers.size(); ++i) {
         const Fiber& fiber = fibers[i];
         if (fiber.done) continue;

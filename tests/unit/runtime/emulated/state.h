@@ -117,10 +117,10 @@ struct Options {
     u64 seed;
     int order;  // of warps: 0 at random, 1 in turn, 2 by priorities that change now and then
     int events;  // 0 at random, 1 at once, 2 when nothing else can be done
-    int event_odds;  // one in so many steps is an event's
-    int drain_odds;  // one in so many steps lets go of a held store; 0 none
+    int event_odds;  // 1 of event_odds steps is an event's
+    int drain_odds;  // 1 of drain_odds steps lets go of a held store; 0 none
     int starved_cluster, starved_block, starved_warp;  // which run when no others can; -1: any
-    int yield_odds;  // one in so many of the waits that could be passed lets others go first; 0 none
+    int yield_odds;  // 1 of yield_odds waits that could be passed lets others go first; 0 none
 };
 
 struct Poller {

@@ -5,7 +5,7 @@
 //     its own     items * time of a child's warp
 //
 // and launches where the child is expected to end first. Throughput and times are those of the last window of time in
-// which children ended; with no history it launches, at most so many child blocks as it is told (`untried`; the paper
+// which children ended; with no history it launches, at most `untried` child blocks ( the paper
 // says nothing of that, and on today's GPUs all parents have decided before the first child ends). The other rules are
 // what it is compared with. Needs device-side launches (nvcc -rdc=true) of CUDA 12 or newer.
 #pragma once

@@ -10,7 +10,7 @@ namespace tileprof::acs {
 
 enum class Mode { kLog, kStreams, kGraph, kCheck };
 
-// Read from the file that TILEPROF_ACS names: a name and a value a line.
+// Read from the file that TILEPROF_ACS names: one name and value per line.
 struct Options {
     Mode mode = Mode::kStreams;
     std::string table, folder;

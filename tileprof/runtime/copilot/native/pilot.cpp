@@ -201,7 +201,7 @@ Pilot* pilot_new(u64* link) { return new Pilot(link); }
 
 int pilot_step(Pilot* pilot) { return pilot->step(); }
 
-// Ends kernels that wait for it. Nobody may step any more.
+// Ends kernels that wait for it. No thread may step any more.
 void pilot_delete(Pilot* pilot) {
     store(pilot->link, 1);
     delete pilot;
