@@ -63,13 +63,13 @@ def _ladder(guidance: Guidance, width: int) -> Table:
         )
         for rung in guidance.ladder
     ]
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    wide = [max(map(len, each)) for each in zip(*rows, strict=True)]
     room = width - sum(wide[1:]) - 2 * len(wide)
     most = max(_SHORTEST_BAR, min(_BAR, room - wide[0]))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, width=min(wide[0], room - most))
-    for cells in wide[1:]:
-        table.add_column(justify="right", no_wrap=True, width=cells)
+    for column in wide[1:]:
+        table.add_column(justify="right", no_wrap=True, width=column)
     table.add_column(no_wrap=True, width=most)
     for cells, rung in zip(rows, guidance.ladder, strict=True):
         table.add_row(*map(Text, (*cells, "▇" * max(1, math.ceil(most * rung.time_ns / longest)))))
