@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tileprof.analysis.bounds.bounder import Bounder, Bounds
 from tileprof.analysis.bounds.durations import MEASURED, timed_rows
 from tileprof.analysis.bounds.listing import alone
-from tileprof.analysis.waves import pair_waves
+from tileprof.analysis.waves import PairWaves, pair_waves
 from tileprof.trace.schema import COVERAGES, NEVER
 
 if TYPE_CHECKING:
@@ -26,6 +26,14 @@ less is within the spread of measured block times."""
 
 OVERLAP_MARGIN = 0.02
 """Share of a pair's time that overlap must save to be worth naming: less is within the spread of any measurement."""
+
+MOST_ANSWERS: Final = 4096
+"""Pairs of different footprints, durations or relations that are bounded, a few milliseconds each: a program whose
+every step has another shape has as many as it has pairs. Those with the fewest launches in between come first.
+"""
+
+NOT_COMPUTED: Final = "not computed"
+"""The binding bound of the others."""
 
 _REACH = 8192
 """How many launches back a path between two launches is looked for: 8192 bits a launch, 100 MB for 1e5 launches."""
@@ -56,20 +64,24 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
     schedule saves beyond the gap between the launches, which needs no tile-level overlap; 0 below `OVERLAP_MARGIN`),
     ``stream_waves`` and ``overlapped_waves`` (see `PairWaves`), ``key`` (equal numbers mean equal answers).
 
-    A pair is computed once for all pairs of equal footprints, durations and relations.
+    A pair is computed once for all pairs of equal footprints, durations and relations, and at most `MOST_ANSWERS`
+    different ones are: ``binding`` of the others is `NOT_COMPUTED`, and they save nothing.
     """
     graph = bounder.graph
     pairs = graph.pairs.sort_values(["producer", "consumer"], ignore_index=True)
     producers, consumers = (pairs[c].to_numpy(np.int64) for c in ("producer", "consumer"))
     keys = _Keys(bounder)
-    answers: dict[Any, tuple[int, PairAnswer]] = {}
-    rows = []
-    for producer, consumer in zip(producers.tolist(), consumers.tolist(), strict=True):
-        key = keys.of(producer, consumer)
+    answers: dict[Any, PairAnswer] = {}
+    number: dict[Any, int] = {}
+    of_pair = [keys.of(*pair) for pair in zip(producers.tolist(), consumers.tolist(), strict=True)]
+    for key in of_pair:
+        number.setdefault(key, len(number))
+    for row in np.argsort(consumers - producers, kind="stable").tolist():
+        key, pair = of_pair[row], (int(producers[row]), int(consumers[row]))
         if key not in answers:
-            answers[key] = (len(answers), _answer(bounder, keys, producer, consumer))
-        rows.append(answers[key])
-    found = [a for _, a in rows]
+            answer = _answer if len(answers) < MOST_ANSWERS else _no_answer
+            answers[key] = answer(bounder, keys, *pair)
+    found = [answers[key] for key in of_pair]
     bounds = [a.bounds for a in found]
     recorded = np.array([b.recorded_ns for b in bounds], np.float64)
     bound = np.array([b.bound_ns for b in bounds], np.float64)
@@ -89,16 +101,26 @@ def pair_gains(bounder: Bounder) -> pd.DataFrame:
         lead_ns=np.array([a.lead_ns for a in found], np.float64),
         stream_waves=np.array([a.stream_waves for a in found], np.int64),
         overlapped_waves=np.array([a.overlapped_waves for a in found], np.float64),
-        key=np.array([number for number, _ in rows], np.int64),
+        key=np.array([number[key] for key in of_pair], np.int64),
     )
+
+
+def _no_answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
+    """Of a pair beyond `MOST_ANSWERS`: nothing is claimed to be saved."""
+    recorded = keys.recorded_ns(producer, consumer)
+    bounds = Bounds(recorded, {NOT_COMPUTED: recorded}, {}, 0, None, None, (NOT_COMPUTED,))
+    waves = _waves(bounder, keys, producer, consumer)
+    return PairAnswer(bounds, 0.0, 0.0, waves.stream, waves.overlapped)
+
+
+def _waves(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairWaves:
+    tiles, slots = keys.tiles, bounder.slots
+    return pair_waves((int(tiles[producer]), int(tiles[consumer])), (int(slots[producer]), int(slots[consumer])))
 
 
 def _answer(bounder: Bounder, keys: _Keys, producer: int, consumer: int) -> PairAnswer:
     early, lead_ns = keys.early(producer, consumer)
-    tiles = keys.tiles
-    waves = pair_waves(
-        (int(tiles[producer]), int(tiles[consumer])), (int(bounder.slots[producer]), int(bounder.slots[consumer]))
-    )
+    waves = _waves(bounder, keys, producer, consumer)
     return PairAnswer(
         bounder.of(keys.recorded_ns(producer, consumer), [producer, consumer]),
         early,

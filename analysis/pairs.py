@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ from tileprof.analysis.patterns import Pattern, classify
 
 if TYPE_CHECKING:
     from tileprof.analysis.graph import TileGraph
+
+MOST_MAPPED: Final = 4096
+"""Different relations for which an affine map is looked for, some milliseconds each; others are left without one."""
 
 
 def pair_frame(graph: TileGraph) -> pd.DataFrame:
@@ -80,5 +83,5 @@ def _classify(graph: TileGraph, key: _Key, alike: dict[tuple[bytes, int, int, bo
     same = (digest.digest(), producer, consumer, lasting)
     if same not in alike:
         footprints = graph.footprint(producer), graph.footprint(consumer)
-        alike[same] = classify(merged, *footprints, mapped=lasting)
+        alike[same] = classify(merged, *footprints, mapped=lasting and len(alike) < MOST_MAPPED)
     return alike[same]

@@ -84,7 +84,9 @@ class Touched(NamedTuple):
 
 
 def touched(trace: Recording, launch: int, granule: int) -> Touched:
-    """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers lie."""
+    """The granules of ``granule`` bytes that each tile of a launch touches, at the addresses at which its buffers
+    lie.
+    """
     footprint = trace.footprint(int(trace.launches["footprint"].iloc[launch]))
     buffer, offset = trace.operands_of(launch)
     base = trace.buffers["base"].to_numpy(np.int64)[buffer] + offset

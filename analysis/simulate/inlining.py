@@ -30,11 +30,12 @@ from tileprof.analysis.bounds.listing import _counters
 from tileprof.analysis.bounds.problem import Problem, Successors
 from tileprof.analysis.heaps import pop, pop_tile, push, push_tile
 
-RULE, SPAWN, INLINE = range(3)
+RULE, SPAWN, INLINE, PRINTED = range(4)
+"""PRINTED: the rule with all tiles of the queue ahead, those among them for which a worker is free."""
 
 
 class Inlining(NamedTuple):
-    """Times in nanoseconds. ``policy``: RULE, or all SPAWN or INLINE."""
+    """Times in nanoseconds. ``policy``: RULE, PRINTED, or all SPAWN or INLINE."""
 
     workers: int
     policy: int = RULE
@@ -60,8 +61,10 @@ def run(p: Problem, s: Successors, costs: Inlining) -> Ran:
     tiles = p.tiles
     parents, waits = _counters(p, s)
     z = _State(
-        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1, np.int32),
-        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32), np.diff(p.tile_base)),
+        np.zeros(6, np.int64), np.zeros(2), np.full(tiles, np.inf), np.full(tiles, np.inf), np.full(tiles, -1,
+        np.int32),
+        np.zeros(tiles, np.bool_), parents, waits, np.repeat(np.arange(len(p.launch), dtype=np.int32),
+        np.diff(p.tile_base)),
         np.empty(tiles + costs.workers + 1), np.empty(tiles + costs.workers + 1, np.int64), np.empty(tiles + 1),
         np.empty(tiles + 1, np.int64), np.empty(tiles + 1, np.int64), np.arange(costs.workers)[::-1].copy(),
         np.full(costs.workers, -1), np.full(costs.workers, -1), np.zeros(costs.workers), np.full(tiles, -1),
@@ -172,7 +175,8 @@ def _ends(p: Problem, s: Successors, o: Inlining, z: _State, now: float, tile: i
         found -= 1
         life = _life(p, z, child)
         spared = max(life - o.reload_ns, 0.0)
-        if o.policy == SPAWN or (o.policy == RULE and _expected(o, z, now, life) < z.listed_ns[worker] + spared):
+        by_rule = o.policy in (RULE, PRINTED)
+        if o.policy == SPAWN or (by_rule and _expected(o, z, now, life) < z.listed_ns[worker] + spared):
             z.n[_WAITING] += 1
             push(z.keys, z.items, z.n[_EVENTS], now + o.spawn_ns, len(z.begin) + child)
             z.n[_EVENTS] += 1
@@ -201,7 +205,7 @@ def _expected(o: Inlining, z: _State, now: float, life: float) -> float:
     each = life / o.workers  # one over the throughput
     if z.n[_ENDED] > 0:
         each = (z.ns[_BUSY] + (now - z.ns[_SINCE] if z.n[_RUNNING] > 0 else 0.0)) / z.n[_ENDED]
-    ahead = max(z.n[_WAITING] - z.n[_FREE], 0)
+    ahead = z.n[_WAITING] if o.policy == PRINTED else max(z.n[_WAITING] - z.n[_FREE], 0)
     expected: float = o.spawn_ns + o.fetch_ns + ahead * each + life
     return expected
 

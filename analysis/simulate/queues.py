@@ -86,6 +86,7 @@ def may_start(m: Mapping, plan: Plan, launch: int) -> bool:
         m.queues[q, _PARKED] = launch
         return False
     m.queues[q, _BUSY] += 1
+    m.n[_IDLE] = 0  # a launch shorter than a quantum has ended again when the quantum does
     return True
 
 
@@ -152,5 +153,7 @@ def swap(m: Mapping, plan: Plan, nothing_else: bool) -> int:
 
 @internal
 def goes_on(m: Mapping, plan: Plan) -> bool:
-    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing started."""
+    """Whether another quantum can change anything: not after all queues have been mapped in turn and nothing
+    started.
+    """
     return plan.queues.mapped > 0 and m.n[_IDLE] <= _count(m) and _incoming(m, plan) >= 0

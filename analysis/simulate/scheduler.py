@@ -53,7 +53,9 @@ class Program:
         return len(self.launches)
 
     def issued(self, issue_ns: float | None) -> list[float]:
-        """When a host thread that takes so long per launch (the device's figure unless given) has issued each launch."""
+        """When a host thread that takes so long per launch (the device's figure unless given) has issued each
+        launch.
+        """
         each = self.device.issue_ns() if issue_ns is None else issue_ns
         return [launch * each for launch in range(self.count)]
 
@@ -189,7 +191,9 @@ class Options:
             _check(f"{self.kind} {self.name}", f, getattr(self, f.name))
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of range."""
+        """Raises UserError for an unknown key (with a close match) and for values that are no numbers or out of
+        range.
+        """
         known = {f.name: f for f in fields(self)}
         changed: dict[str, Any] = {}
         for given, value in options.items():

@@ -15,8 +15,8 @@ from tileprof.analysis.bounds.durations import tile_durations
 from tileprof.analysis.bounds.machine import product
 from tileprof.analysis.bounds.problem import Links, problem, successors
 from tileprof.analysis.simulate.deadlock import deadlock
+from tileprof.analysis.simulate.duration_models import RECORDED, LifeModel
 from tileprof.analysis.simulate.engine import Outcome, Room, run
-from tileprof.analysis.simulate.lives import RECORDED, LifeModel
 from tileprof.analysis.simulate.plan import Plan
 from tileprof.analysis.simulate.scheduler import Chooses, Rewires, RunsAlone, Scheduler, program_of
 from tileprof.analysis.words import counted
@@ -71,7 +71,7 @@ class Schedule:
 
 class Simulator:
     """Runs schedulers on one graph and machine; tile durations follow from those of the trace by a model (see
-    `tileprof.analysis.simulate.lives`).
+    `tileprof.analysis.simulate.duration_models`).
 
     Raises UserError where a block is too large for a foreign machine, or a cluster for one so small.
     """

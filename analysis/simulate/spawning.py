@@ -15,6 +15,10 @@ time of all that ended. It is asked where the program as written would launch. W
 ended we do not know: see ``prior``.
 
 Left out: memory bandwidth (a tile lasts as long on a full GPU as alone), and children that launch.
+
+| rule | source | here | worth |
+|---|---|---|---|
+| throughput | windows of 1,024 cycles | all of time | +64.0, +80.4, 0% |
 """
 
 from __future__ import annotations
@@ -219,7 +223,8 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
     """The compiled simulation; ``threshold``: fewer items are never launched by THRESHOLD and SPAWN."""
     o, n = options, len(work.items)
     costs = _Costs(
-        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child), int(o.warp),
+        float(work.base_ns), float(work.child_ns), int(o.slots), int(o.resident), int(o.parent), int(o.child),
+        int(o.warp),
         float(o.launch_ns), float(o.another_ns), float(o.serve_ns), float(o.window_ns), int(o.queues), float(o.gap_ns),
         int(o.prior),
     )  # fmt: skip
@@ -235,10 +240,13 @@ def run(work: Spawns, options: Spawning, policy: int, threshold: int = 1) -> Ran
 
 @compiled
 def _run(
-    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int,
+    round_at: NDArray[np.int64], items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State,
+    policy: int,
     threshold: int,
 ) -> float:  # fmt: skip
-    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all rounds)."""
+    """Events: slot s falls free (s), grid g arrives (slots + g), the next round begins (slots + threads of all
+    rounds).
+    """
     c, n = z.c, len(items)
     now = 0.0
     while c[_CURRENT] + 1 < len(round_at):
@@ -344,7 +352,8 @@ def _start_child(z: _State, o: _Costs, item_ns: NDArray[np.float64], now: float)
 
 @internal
 def _parent_life(
-    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int, now: float,
+    items: NDArray[np.int64], item_ns: NDArray[np.float64], o: _Costs, z: _State, policy: int, threshold: int,
+    now: float,
     stop: int,
 ) -> float:  # fmt: skip
     """The threads of the next parent tile decide, warp by warp, and the longest warp is the tile's life."""

@@ -182,14 +182,19 @@ def begun(p: Problem, s: Successors, plan: Plan, room: Room, sharing: Sharing) -
     parts = tiles if sharing.clocks > 0 else 0
     events = 2 * tiles + 2 * launches + 2 + plan.deciding.servers
     return State(
-        n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents, waits,
+        n, np.full(tiles, np.inf), np.full(tiles, np.inf), np.zeros(tiles), np.full(tiles, -1, np.int32), parents,
+        waits,
         launch_of, first_key, launch_of_key, np.full(launches, np.inf), np.full(launches, np.inf), gates, count.copy(),
-        count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32), np.empty((running, widest), np.int32), np.arange(running),
+        count.copy(), np.zeros(launches), free, np.empty(4 * room.sms, np.int64), np.full(tiles, -1, np.int32),
+        np.empty((running, widest), np.int32), np.arange(running),
         np.empty(events), np.empty(events, np.int64),
         np.empty(tiles + 1, np.int64), opened, alone, np.zeros(tiles, np.int8), np.empty(tiles + 1, np.int64),
-        np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_), np.zeros(tiles),
-        np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64), np.zeros(launches, np.int64),
-        np.empty(launches + 1, np.int64), np.zeros(launches, np.bool_), np.zeros(launches, np.int8), np.empty(launches + 1, np.int64),
+        np.zeros(plan.deciding.servers), np.zeros(1), np.zeros(1), unmapped(plan), clocks, np.zeros(parts, np.bool_),
+        np.zeros(tiles),
+        np.zeros(parts), np.zeros(parts), np.zeros(launches, np.int64), np.empty(tiles + 1, np.int64),
+        np.zeros(launches, np.int64),
+        np.empty(launches + 1, np.int64), np.zeros(launches, np.bool_), np.zeros(launches, np.int8),
+        np.empty(launches + 1, np.int64),
         np.zeros(2),
     )  # fmt: skip
 

@@ -125,7 +125,8 @@ def _trigger(
     rows = (program.launches.iloc[i] for i in (producer, consumer))
     names = [f"{row['op'] or row['kernel']} {row['module']}".strip() for row in rows]
     return Trigger(
-        producer, consumer, len(pairs), (names[0], names[1]), bool(numbers), last, at_ns, float(ends.max(initial=0.0)), prologue,
+        producer, consumer, len(pairs), (names[0], names[1]), bool(numbers), last, at_ns,
+        float(ends.max(initial=0.0)), prologue,
         (prologue or 0.0) * mean_ns, (graph_ns - pdl_ns) * len(pairs),
     )  # fmt: skip
 

@@ -43,7 +43,9 @@ SPAWNS: dict[str, Callable[..., Spawns]] = {
 }
 
 __all__ = [
-    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "application", "bfs", "bfs_citation", "citation", "gated", "join",
-    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched", "squeezed", "sssp", "sssp_citation",
+    "APPLICATIONS", "BODIES", "SPAWNS", "Graph", "amr", "application", "bfs", "bfs_citation", "citation", "gated",
+    "join",
+    "join_gaussian", "kronecker", "mandelbrot", "power_law", "random_wired", "rigid_bodies", "rmat", "searched",
+    "squeezed", "sssp", "sssp_citation",
     "wavefront",
 ]  # fmt: skip

@@ -68,7 +68,9 @@ def fft(program: Program) -> None:
 
 
 def gaussian(program: Program) -> None:
-    """Rodinia's Gaussian elimination, 256 by 256: 255 times a kernel of one block and one of those left, 510 kernels."""
+    """Rodinia's Gaussian elimination, 256 by 256: 255 times a kernel of one block and one of those left, 510
+    kernels.
+    """
     matrix = program.buffer(256, "input")
     for k in range(255):
         side = -(-(256 - k) // 16)
@@ -134,12 +136,15 @@ def pathfinder(program: Program) -> None:
 
 APPLICATIONS: dict[str, Callable[[Program], None]] = {
     "3mm": three_mm, "alexnet": alexnet, "bicg": two_sweeps, "fdtd-2d": fdtd_2d, "fft": fft, "gaussian": gaussian,
-    "gram-schmidt": gram_schmidt, "hotspot": hotspot, "lud": lud, "mvt": two_sweeps, "needleman-wunsch": needleman_wunsch, "pathfinder": pathfinder,
+    "gram-schmidt": gram_schmidt, "hotspot": hotspot, "lud": lud, "mvt": two_sweeps,
+    "needleman-wunsch": needleman_wunsch, "pathfinder": pathfinder,
 }  # fmt: skip
 
 
 def application(path: str | PathLike[str], name: str, *, device: str = "V100", force: bool = False) -> Path:
-    """Write the trace of one of `APPLICATIONS`; there is nothing random in them. Raises UserError for an unknown name."""
+    """Write the trace of one of `APPLICATIONS`; there is nothing random in them. Raises UserError for an unknown
+    name.
+    """
     if name not in APPLICATIONS:
         raise UserError(f"there is no application {name!r}; there are {', '.join(APPLICATIONS)}")
     program = Program(path, get(device), name, force)

@@ -31,7 +31,8 @@ THRESHOLD = 32
 
 
 def spawns(
-    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS, base_ns: float = BASE_NS,
+    name: str, rounds: Sequence[NDArray[np.int64]], item_ns: float | NDArray[np.float64] = ITEM_NS,
+    base_ns: float = BASE_NS,
     child_ns: float = CHILD_NS, threshold: int = THRESHOLD,
 ) -> Spawns:  # fmt: skip
     """A workload from the items of every round's threads; ``item_ns`` of all, or of each thread."""

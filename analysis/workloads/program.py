@@ -64,8 +64,10 @@ class Program:
         took = int(ns) * -(-tiles // (self.device.sms * self.blocks_per_sm))
         self.writer.add_launch(
             Launch(
-                footprint=footprint, operands=tuple((b, 0) for b in operands), kernel=op or self.name, grid=(tiles, 1, 1),
-                block=(THREADS, 1, 1), duration_ns=took, timing="modelled", coverage="exact", blocks_per_sm=self.blocks_per_sm,
+                footprint=footprint, operands=tuple((b, 0) for b in operands), kernel=op or self.name, grid=(tiles, 1,
+                1),
+                block=(THREADS, 1, 1), duration_ns=took, timing="modelled", coverage="exact",
+                blocks_per_sm=self.blocks_per_sm,
                 op=op or self.name, registers=REGISTERS, begin_ns=self.begin_ns,
             )
         )  # fmt: skip

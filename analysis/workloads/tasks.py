@@ -25,7 +25,8 @@ BODIES = {"ant": (9, 8), "cheetah": (7, 6), "grasp": (20, 19), "humanoid": (11, 
 
 
 def wavefront(
-    path: str | PathLike[str], side: int = 32, *, tile_ns: float = 5000.0, spread: float = 0.5, seed: int = 0, device: str = "H200",
+    path: str | PathLike[str], side: int = 32, *, tile_ns: float = 5000.0, spread: float = 0.5, seed: int = 0,
+    device: str = "H200",
     force: bool = False,
 ) -> Path:  # fmt: skip
     """A square of cells, each after its upper and its left neighbour (Smith-Waterman, SOR, Wireframe's running
@@ -47,7 +48,8 @@ def wavefront(
 
 
 def random_wired(
-    path: str | PathLike[str], nodes: int = 32, *, stages: int = 3, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    path: str | PathLike[str], nodes: int = 32, *, stages: int = 3, tiles: tuple[int, int] = TILES,
+    tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
     """A network wired at random (Xie et al., "Exploring Randomly Wired Neural Networks for Image Recognition", 2019):
@@ -87,7 +89,8 @@ def _small_world(nodes: int, random: np.random.Generator) -> list[set[int]]:
 
 
 def searched(
-    path: str | PathLike[str], cells: int = 12, *, pairs: int = 5, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    path: str | PathLike[str], cells: int = 12, *, pairs: int = 5, tiles: tuple[int, int] = TILES,
+    tile_ns: float = 15_000.0,
     seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
     """A network of cells as architecture search finds them, after NASNet (Zoph et al., arXiv:1707.07012) and AmoebaNet:
@@ -132,7 +135,8 @@ def _separable(program: Program, source: int, launches: int, tiles: int, tile_ns
 
 
 def squeezed(
-    path: str | PathLike[str], modules: int = 8, *, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0, seed: int = 0,
+    path: str | PathLike[str], modules: int = 8, *, tiles: tuple[int, int] = TILES, tile_ns: float = 15_000.0,
+    seed: int = 0,
     device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
     """SqueezeNet (Iandola et al., arXiv:1602.07360): ``modules`` of a squeezing convolution, two expanding ones that
@@ -181,7 +185,8 @@ def gated(
 
 
 def rigid_bodies(
-    path: str | PathLike[str], environment: str = "ant", *, steps: int = 6, contacts: float = 0.5, tiles: tuple[int, int] = TILES,
+    path: str | PathLike[str], environment: str = "ant", *, steps: int = 6, contacts: float = 0.5, tiles: tuple[int,
+    int] = TILES,
     tile_ns: float = 15_000.0, seed: int = 0, device: str = "H200", force: bool = False,
 ) -> Path:  # fmt: skip
     """Steps of a batch of rigid-body simulations, as Brax's that ACS was made for: a launch for each joint, which reads

@@ -16,7 +16,7 @@ from statistics import geometric_mean
 
 from tileprof.analysis.bounds import Machine
 from tileprof.analysis.graph import TileGraph, build_graph
-from tileprof.analysis.simulate.lives import life_model
+from tileprof.analysis.simulate.duration_models import life_model
 from tileprof.analysis.simulate.schedulers import scheduler
 from tileprof.analysis.simulate.simulator import Simulator
 from tileprof.analysis.simulate.spawning import Spawned, Spawning, Spawns, compare

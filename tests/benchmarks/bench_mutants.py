@@ -72,7 +72,10 @@ def of_program(seed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.tileprof"
         tileprof("record", "-o", path, "--", sys.executable, "-m", f"tileprof.examples.{PROGRAMS[seed]}")
-        graph = build_graph(load(path))
+        return of_pairs(build_graph(load(path)))
+
+
+def of_pairs(graph):
     dice, tally = random.Random(2), Tally()
     pairs = graph.pairs[~graph.pairs["reuse_only"]]
     tiles = graph.launches["tiles"].to_numpy()
@@ -148,12 +151,30 @@ def summed(lines):
     return found
 
 
+NAMES = {
+    "random": "policies over random graphs",
+    "residency": "what residency relies on",
+    "programs": "policies of GPT-2, BERT, ResNet-38 and VGG-19",
+}
+COLUMNS = (
+    "made", "harmful", "accepted although harmful", "harmless", "refused although harmless", "refused by rule",
+)  # fmt: skip
+
+
+def table(results):
+    """The table of docs/verify.md."""
+    rows = [["mutants of", *COLUMNS, "until"], ["---"] * (len(COLUMNS) + 2)]
+    rows += [[NAMES[k], *(f"{v.get(c, 0):,}" for c in COLUMNS), v["date"]] for k, v in results.items()]
+    rows.append(["all", *(f"{sum(v.get(c, 0) for v in results.values()):,}" for c in COLUMNS), ""])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
 def main():
     if len(sys.argv) <= 2:
         lines = lines_of(Path(sys.argv[1]) if len(sys.argv) > 1 else FILE)
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(summed(lines), indent=1) + "\n")
-        print(RESULTS.read_text())
+        print(table(summed(lines)))
     else:
         kind, first, slices, *file = sys.argv[1:]
         measure(kind, int(first), int(slices), Path(file[0]) if file else FILE)

@@ -26,7 +26,8 @@ MOST_CHARACTERS = 4000
 _FORMATS = ("json", "cusync", "counters", "graphml", "perfetto")
 VERBS: dict[str, list[list[str]]] = {
     "trace": [
-        ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"], ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
+        ["report", "IN"], ["report", "--json", "IN"], ["diff", "TRACE", "IN"], ["simulate", "IN"],
+        ["view", "--quick", "-o", "OUT/page.html", "IN"], ["verify", "GOOD", "IN"],
         ["verify", "--launches", "0,1", "cusync:rowsync", "IN"], ["run", "GOOD", "--trace", "IN"],
         *(["export", "--format", name, "-o", "OUT", "IN"] for name in _FORMATS),
         *(["export", "--format", name, "--launches", "0,1", "-o", "OUT", "IN"] for name in _FORMATS[:3]),
@@ -39,7 +40,8 @@ VERBS: dict[str, list[list[str]]] = {
         ["verify", "--json", "GOOD", "IN"], ["verify", "DEPENDENCIES", "IN"],
     ],
     "policy": [
-        ["verify", "IN", "TRACE"], ["run", "IN", "--trace", "TRACE"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
+        ["verify", "IN", "TRACE"], ["run", "IN", "--trace", "TRACE"],
+        ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
         ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
     ],
     "device": [["simulate", "--device", "IN", "TRACE"]],
@@ -49,26 +51,29 @@ VERBS: dict[str, list[list[str]]] = {
     ],
     "header": [["run", "IN"]],
     "symbolic": [
-        ["verify", "--at", "256", "IN", "TRACE"], ["verify", "--at", "384", "IN", "TRACE"], ["run", "--at", "256", "--trace", "TRACE", "IN"],
+        ["verify", "--at", "256", "IN", "TRACE"], ["verify", "--at", "384", "IN", "TRACE"],
+        ["run", "--at", "256", "--trace", "TRACE", "IN"],
         ["run", "IN"], ["export", "--format", "cusync", "--policy", "IN", "-o", "OUT", "TRACE"],
         ["view", "--quick", "-o", "OUT/page.html", "TRACE", "IN"],
     ],
     "words": [
         ["export", "--for", "WORD", "-o", "OUT", "TRACE"], ["export", "--launches", "WORD", "-o", "OUT", "TRACE"],
         ["export", "--pair", "WORD", "-o", "OUT", "TRACE"], ["export", "--format", "WORD", "-o", "OUT", "TRACE"],
-        ["report", "--fail-if", "WORD", "TRACE"], ["report", "--device", "WORD", "TRACE"], ["report", "--sms", "WORD", "TRACE"],
+        ["report", "--fail-if", "WORD", "TRACE"], ["report", "--device", "WORD", "TRACE"],
+        ["report", "--sms", "WORD", "TRACE"],
         ["report", "--top", "WORD", "TRACE"], ["diff", "--fail-if", "WORD", "TRACE", "TRACE"],
         ["simulate", "--scheduler", "WORD", "TRACE"], ["simulate", "--durations", "WORD", "TRACE"],
         ["simulate", "--scheduler", "cusync", "--sweep", "WORD", "TRACE"], ["verify", "WORD", "TRACE"],
         ["verify", "--rows", "WORD", "--launches", "0,1", "cusync:rowsync", "TRACE"], ["run", "--at", "WORD", "GOOD"],
-        ["run", "--seed", "WORD", "GOOD", "--trace", "TRACE"], ["report", "WORD"], ["view", "WORD"], ["run", "WORD"], ["WORD"],
+        ["run", "--seed", "WORD", "GOOD", "--trace", "TRACE"], ["report", "WORD"], ["view", "WORD"], ["run", "WORD"],
+        ["WORD"],
         ["help", "WORD"], ["completion", "WORD"], ["export", "--module", "WORD", "-o", "OUT", "TRACE"],
     ],
 }  # fmt: skip
 """Command lines by kind of input.
 
-IN is the input, WORD its first line, TRACE, GOOD and DEPENDENCIES a sound trace, policy and file of dependencies, OUT the
-only folder to write to.
+IN is the input, WORD its first line, TRACE, GOOD and DEPENDENCIES a sound trace, policy and file of dependencies, OUT
+the only folder to write to.
 """
 
 
@@ -161,7 +166,7 @@ def _moved(before: list[tuple[str, int]], after: list[tuple[str, int]]) -> str:
 
 @contextlib.contextmanager
 def _limited() -> Iterator[None]:
-    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's, whatever runs beside it."""
+    """Raise `_LateError` after `SECONDS` of this process's time or `WAITED_S` of the clock's."""
 
     def late(*_: object) -> None:
         raise _LateError

@@ -1,6 +1,7 @@
 """Inputs that no recorder wrote: well-formed files, and operations on them that are aware of their structure.
 
-An input is a base and a list of operations, both plain JSON, so that it fits on a line of the corpus and makes the same files everywhere.
+An input is a base and a list of operations, both plain JSON, so that it fits on a line of the corpus and makes the same
+files everywhere.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ Operation = list[Any]
 NUMBERS = [0, 1, -1, 2, 7, 255, 65536, 2**31 - 1, 2**31, -(2**31), 2**53, 2**60, 2**62, 2**63 - 1, -(2**63)]
 WIDE_NUMBERS = [10**40, -(10**40), 10**400, 1e300, 1e-300, "nan", "inf", "-inf", 0.5, -0.0]
 TEXTS = [
-    "", "x", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "*/ #error",
-    'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --", "../../etc/passwd", "/dev/zero", "{}", "[",
+    "", "x", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "</script><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "*/ #error",
+    'a"b\\', "line\nbreak", "\r\n", "\u202eevil\u202c", "\u2028", "=cmd()|' /C calc'!A0", "'; --",
+    "../../etc/passwd", "/dev/zero", "{}",
+    "[",
     "%s%n", "${HOME}", "\ufeff", "\U0001f600" * 50, "k" * 20_000, "??/", 'R"(x)"', "\\N{DIGIT ONE}", "__VA_ARGS__",
     "operator new", "[" * 2000, "(" * 2000, '{"a":' * 2000,
 ]  # fmt: skip
@@ -123,7 +128,7 @@ def _write_symbolic(folder: Path) -> None:
 
 
 def _write_recording(path: Path) -> None:
-    """A trace as the CUDA recorder writes one: launches say how their operators were called, and which tensors took part."""
+    """A trace as the CUDA recorder writes one: launches say how their operators were called, on which tensors."""
     write_mlp(path, layers=1, tokens=128, hidden=128, device="H200", op="aten::mm")
     trace = load(path)
     bound = [trace.operands_of(launch)[0].tolist() for launch in range(len(trace.launches))]
@@ -398,7 +403,8 @@ def _changed_table(table: pa.Table, kind: str, rest: list[Any]) -> pa.Table | No
     if kind == "rows":
         order = np.arange(table.num_rows)
         orders = {
-            "reversed": order[::-1], "doubled": np.concatenate([order, order]), "empty": order[:0], "first": order[: 1 + rest[1] % 5],
+            "reversed": order[::-1], "doubled": np.concatenate([order, order]), "empty": order[:0],
+            "first": order[: 1 + rest[1] % 5],
             "shuffled": np.random.default_rng(rest[1]).permutation(order),
         }  # fmt: skip
         return table.take(pa.array(orders[rest[0]]))

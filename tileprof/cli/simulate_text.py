@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tileprof.analysis.bounds import ASSUMPTIONS, ROOFLINE
-from tileprof.analysis.simulate.lives import SharedRoofline
+from tileprof.analysis.simulate.duration_models import SharedRoofline
 from tileprof.analysis.words import counted, duration, signed_percent
 from tileprof.cli.console import plain, terminal
 from tileprof.cli.guidance_text import percent

@@ -33,7 +33,10 @@ def get(name: str | Path) -> Device:
 
 
 def of_driver(name: str) -> Device:
-    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``. Raises `UserError` where none fits."""
+    """The description of a GPU by the name that its driver gives, as ``NVIDIA H200``.
+
+    Raises `UserError` where none fits.
+    """
     folded = _fold(name)
     fitting = [known for known in names() if all(_fold(word) in folded for word in known.split("-"))]
     if not fitting:
@@ -129,7 +132,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a file whose brackets could not nest too deeply for Python's reader, which calls itself per level."""
+    """The tables of a file; its brackets are counted first, since Python's reader calls itself once per level."""
     if text.count("[") + text.count("{") > 4 * MOST_LEVELS:  # a description has a dozen
         raise NestingError
     values = tomllib.loads(text)

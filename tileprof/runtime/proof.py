@@ -16,9 +16,9 @@ import torch
 from tileprof.runtime.chain import Chain
 
 TOLERANCE: Final = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 2e-3}
-"""Of an element plus the tensor's root mean square. Sums in another order, and operands of another rounding, stay ten
-times below; a lost operand does not. Elements that are small beside the whole escape it: beside -65504 for what is
-masked, beside a token a thousand times the others.
+"""Tolerance, relative to an element plus the tensor's root mean square. Sums in another order, and operands of another
+rounding, stay ten times below; a lost operand does not. Elements that are small beside the whole escape it: beside
+-65504 for what is masked, beside a token a thousand times the others.
 """
 
 _PIECE: Final = 2**24
@@ -71,5 +71,5 @@ def _differing(seen: Any, wanted: Any, share: float, size: Any) -> Any:
 
 
 def _finite(tensor: Any) -> Any:
-    """With zeros for what is no finite number."""
+    """The tensor with zeros for NaN and infinities."""
     return torch.nan_to_num(tensor, 0.0, 0.0, 0.0)

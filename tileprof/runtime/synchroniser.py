@@ -62,7 +62,7 @@ _TRIGGER: Final = tl.constexpr(10)
 _OVERLAPPED: Final = tl.constexpr(11)
 _TIMEOUT: Final = tl.constexpr(12)
 _WORDS: Final = 16
-"""Where a stage's table of int64 holds what; addresses first."""
+"""The layout of a stage's table of int64; addresses come first."""
 
 
 @triton.jit
@@ -153,7 +153,7 @@ class Synchroniser:
 
     @classmethod
     def from_policy(cls, path: Path | str, **options: Any) -> Synchroniser:
-        """Of a policy file; raises `PolicyError` or `UserError` naming what is wrong with it."""
+        """The synchroniser of a policy file. Raises `PolicyError` or `UserError` naming what is wrong with it."""
         return cls(load_policy(path), **options)
 
     def __getitem__(self, stage: int) -> torch.Tensor:

@@ -67,7 +67,7 @@ def touched(trace: Recording, rows: dict[str, Any], slots: I64) -> Touched:
 
 
 def _extents(rows: dict[str, Any], slots: I64, base: I64) -> tuple[I64, I64]:
-    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; 0, 0 for nothing."""
+    """Lowest byte and end of what boxes touch on slot ``s`` of footprint ``f``, at ``base[f] + s``; else 0, 0."""
     begin, end = rows["offset"].copy(), rows["offset"] + rows["length"]
     for level in (0, 1):
         span = (rows[f"count_{level}"].astype(np.int64) - 1) * rows[f"stride_{level}"]

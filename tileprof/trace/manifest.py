@@ -140,7 +140,8 @@ def _check_version(folder: Path, version: Any) -> None:
     newer = isinstance(version, int) and version > FORMAT_VERSION
     advice = "use a newer tileprof" if newer else "record it again"
     raise TraceError(
-        f"{folder} has trace format {version!r:.40}, this tileprof ({_version('tileprof')}) reads {FORMAT_VERSION}: {advice}"
+        f"{folder} has trace format {version!r:.40}, this tileprof ({_version('tileprof')}) reads {FORMAT_VERSION}: "
+        f"{advice}"
     )
 
 
@@ -178,7 +179,10 @@ def live_writer(folder: Path) -> int | None:
 
 
 def _ended(pid: int) -> bool:
-    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then. False where nobody can say."""
+    """Whether a process has ended and its parent has not asked how: Linux keeps its number until then.
+
+    False where the system does not say.
+    """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -78,7 +78,8 @@ class Trace(Recording):
                 raise TraceError(f"{self.path} has no table {name}: the trace is damaged, record it again")
             if rows != expected:
                 raise TraceError(
-                    f"{self.path}: table {name} has {rows} rows, its manifest says {expected!r:.40}: a part is missing, record it again"
+                    f"{self.path}: table {name} has {rows} rows, its manifest says {expected!r:.40}: a part is "
+                    "missing, record it again"
                 )
 
     def count(self, table: str) -> int:

@@ -250,7 +250,9 @@ def _times(trace: Recording) -> Iterator[tuple[int, str]]:
 
 
 RULES: Final = {
-    "launch-numbers": Rule("launches", "grids, blocks and clusters are positive, sizes and times not negative", _launch_numbers),
+    "launch-numbers": Rule(
+        "launches", "grids, blocks and clusters are positive, sizes and times not negative", _launch_numbers
+    ),
     "confession": Rule("launches", "a launch that is not exact says why in its note", _confession),
     "box-sizes": Rule("accesses", "lengths and counts are at least 1", _box_sizes),
     "box-range": Rule("accesses", "boxes are of a size that memory can have", _box_range),

@@ -42,7 +42,8 @@ _COUNT: Final = (1, 2**31 - 1)
 _LAUNCH_RANGES: Final = {
     **{f"{what}_{axis}": _COUNT for what in ("grid", "block", "cluster") for axis in "xyz"},
     "stream": (0, 2**31 - 1), "graph": (-1, 2**31 - 1), "registers": (0, 1 << 20), "shared_bytes": (0, 2**31 - 1),
-    "blocks_per_sm": (0, 1 << 10), "begin_ns": (-_MOST_NS, _MOST_NS), "duration_ns": (0, _MOST_NS), "flops": (0, 1 << 62),
+    "blocks_per_sm": (0, 1 << 10), "begin_ns": (-_MOST_NS, _MOST_NS), "duration_ns": (0, _MOST_NS),
+    "flops": (0, 1 << 62),
 }  # fmt: skip
 _TILE_RANGES: Final = {"duration_ns": (0, _MOST_NS), "bytes_read": (0, _MOST_BYTES), "bytes_written": (0, _MOST_BYTES)}
 
@@ -53,7 +54,8 @@ def check(trace: Recording, table: str, columns: dict[str, Any]) -> None:
         if np.any(broken):
             row = int(np.argmax(broken))
             raise TraceError(
-                f"{trace.path}: row {row} of table {table}: {rule} (it is {values[row]}): the trace is damaged, record it again"
+                f"{trace.path}: row {row} of table {table}: {rule} (it is {values[row]}): the trace is damaged, "
+                "record it again"
             )
 
 
@@ -168,8 +170,9 @@ def _accesses(trace: Recording, rows: dict[str, Any]) -> _Broken:
         row, bound = int(np.argmax(found.outside)), trace.columns("operands")
         buffer = bound["buffer"][row]
         raise TraceError(
-            f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes {found.begin[row]} to "
-            f"{found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace is damaged, record it again"
+            f"{trace.path}: row {row} of table operands: launch {bound['launch'][row]} touches bytes "
+            f"{found.begin[row]} to {found.end[row]} of buffer {buffer}, which has {size[buffer]}: the trace "
+            "is damaged, record it again"
         )
 
 

@@ -34,6 +34,11 @@ class DataflowBloom(Options):
     line, as in Kuper's tool; ``bits`` and ``hashes``, a pair of filters a tile, are assumed. ``insert_ns`` and
     ``look_up_ns`` were measured on an H200 (docs/bloom.md): a block of 128 threads inserts a range of 4 KB, then each
     thread asks the filters of another earlier tile, so that every 128 tiles since the last flush cost a tile one round.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | filters | cost nothing | as measured | -68.0, -81.7, -70.3% |
+    | dependencies | by filters | the same; exact | +229.4, +518.8, +302.3% |
     """
 
     name: ClassVar[str] = "dataflow-bloom"
@@ -84,7 +89,9 @@ class DataflowBloom(Options):
 
 
 def with_pairs(p: Problem, found: Pairs) -> Problem:
-    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of parents."""
+    """The problem with more links: for each pair of launches (by place), ``[consumer tiles, words]`` bits of
+    parents.
+    """
     return with_links(p, list(found), [_relation(bits) for bits in found.values()])
 
 

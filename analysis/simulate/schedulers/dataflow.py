@@ -23,6 +23,10 @@ class Dataflow(Options):
 
     ``window`` bounds the launches under way (0: no bound); ``signal_ns`` is what the scheduler takes to see an end,
     ``gap_ns`` to begin with a launch; both default to 0, as in the proposal.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | graph | stored at first run | known; `first=1` | +8.2, +20.5, +6.1% |
     """
 
     name: ClassVar[str] = "dataflow"

@@ -26,6 +26,10 @@ class PersistentDynamic(Options):
 
     ``scheduler_sms`` 0 and ``decide_ns`` 0 are the runtime's ``persistent-dynamic``: there whoever brings the last
     input of a tile puts it into a queue, and no SM is set apart. ``persistent`` has static lists.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | schedulers | 4 SMs of 132 | the same; `scheduler_sms=0` | +0.3, +17.6, +3.8% |
     """
 
     name: ClassVar[str] = "persistent-dynamic"

@@ -1,4 +1,6 @@
-"""``persistent``: one kernel for the whole program, whose workers take tiles from static lists and wait for each other."""
+"""``persistent``: one kernel for the whole program, whose workers take tiles from static lists and wait for each
+other.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,10 @@ class Persistent(Options):
     inside that kernel (0.7 us: fence, atomic and poll through L2). All launches are tasks of one kernel, whose workers
     are as large as the largest tile (`tileprof.analysis.simulate.state.Room.of_one_kernel`). Kernels that hand tiles
     out while they run (Cheng et al., arXiv:2512.22219) are ``persistent-dynamic``.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | lists | dynamic (MPK) | static | +8.6, +32.4, +10.7% |
     """
 
     name: ClassVar[str] = "persistent"

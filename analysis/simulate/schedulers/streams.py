@@ -29,6 +29,10 @@ class Streams(Options):
     are found could not be read; these two stand for them. The quantum, 100 us, and that one queue changes at a time are
     those of the hardware scheduler that its authors gave to gem5 (``src/dev/hsa/hw_scheduler.cc``, ``wakeupDelay``);
     there a queue that is empty stays until it is destroyed, here it leaves at once.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | queues watched | 4 of 8, in turn | all | 0, +630.0, 0% |
     """
 
     name: ClassVar[str] = "streams"

@@ -21,6 +21,10 @@ class Wireframe(Options):
     that two bytes a node and four a pending update fill the 2 KB that the paper adds to the GPU. The order is issue
     order, which is the paper's level-bound order where programs are issued level by level. Being one kernel, it has one
     configuration, as in ``persistent``.
+
+    | rule | source | here | worth |
+    |---|---|---|---|
+    | order | by level | of issue | 0, 0, 0% |
     """
 
     name: ClassVar[str] = "wireframe"

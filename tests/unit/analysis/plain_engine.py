@@ -261,6 +261,7 @@ class _Simulation:
             self.under_way += 1
         for i in self.openable():
             self.scheduled.add(i)
+            self.idle = 0
             may_open = max(self.now, self.held_until(i)) + self.plan.gap_ns[i]
             opens = max(may_open, self.plan.issue_ns[i])
             self.launching_ns += opens - may_open

@@ -7,35 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.analysis import plain_engine as reference
+from tests.unit.analysis.chains import chain, time_of, with_trace
 from tests.unit.analysis.fakes import all_to_all, block, durations, footprint, graph, one_to_one, random_graphs, trace
 from tileprof.analysis.bounds import Bounder, Machine
 from tileprof.analysis.bounds.problem import problem, successors
 from tileprof.analysis.simulate import SCHEDULERS, Simulator, engine, life_model, scheduler
-from tileprof.analysis.simulate.plan import Draft
 from tileprof.analysis.simulate.scheduler import program_of
 from tileprof.analysis.simulate.schedulers.acs import missed
 from tileprof.analysis.simulate.simulator import covered_ns
 from tileprof.devices import get
 from tileprof.errors import UserError
 from tileprof.trace.footprint import Boxes
-
-
-def with_trace(g, lives, **launch):
-    """Two slots on the toy GPU unless the launches say otherwise."""
-    footprints = {i: footprint(len(life), duration_ns=life) for i, life in enumerate(lives)}
-    rows = [{"footprint": i, "timing": "modelled", "block_x": 256, **launch} for i in footprints]
-    g.recording = trace(rows, footprints)
-    return g
-
-
-def chain(first=0.0):
-    """Three launches of three 10 ns tiles on two slots; tile t needs tile t of the launch before."""
-    links = [(i, i + 1, one_to_one(3, first=first)) for i in range(2)]
-    return with_trace(graph([3, 3, 3], links), [[10.0] * 3] * 3)
-
-
-def time_of(g, text):
-    return Simulator(g).run(scheduler(text)).time_ns
 
 
 def test_stream_order_pays_whole_waves_and_gaps():
@@ -220,6 +202,15 @@ def test_queues_that_the_hardware_does_not_watch_wait_for_the_end_of_a_quantum()
     time_ns, notes = queues_of(blocked, "queues=3,hardware=1,quantum_ns=1000")
     assert time_ns >= 1010
     assert notes[0].startswith("1 time a queue") or notes[0].startswith("2 times a queue")
+
+
+def test_queues_whose_launches_are_shorter_than_a_quantum_have_their_turns_until_all_has_run():
+    """Two queues that need each other's last launch, one watched: at the end of each quantum nothing runs any more."""
+    links = [(2 * k + i, 2 * k + 2 + j, all_to_all(1, 1)) for k in range(5) for i in range(2) for j in range(2)]
+    g = with_trace(graph([1] * 12, links), [[10.0]] * 12)
+    schedule = Simulator(g).run(scheduler("streams:queues=2,hardware=1,quantum_ns=50,gap_ns=0,sync_ns=0"))
+    assert not schedule.deadlock
+    assert schedule.time_ns > 5 * 50
 
 
 @pytest.mark.parametrize("priority", [1, 2])
@@ -480,92 +471,6 @@ def test_waits_inside_and_idle_time_are_counted():
     assert (stream.time_ns, stream.waiting_ns, stream.gap_ns, stream.busy) == (120.0, 0.0, 100.0, 20 / 240)
 
 
-def test_a_deadlock_names_who_waits_for_whom():
-    class Backwards:
-        name, renames = "backwards", False
-
-        def draft(self, program):
-            draft = SCHEDULERS["cusync"].draft(program)
-            draft.started = [{1}, set()]  # the consumer first
-            draft.window = 0
-            return draft
-
-    g = with_trace(graph([2, 2], [(0, 1, all_to_all(2, 2))]), [[1.0] * 2] * 2)
-    schedule = Simulator(g).run(Backwards())
-    assert schedule.deadlock == (
-        "launch 1 tile 0 holds its slot and waits for launch 0 tile 0, which has not ended; launch 0 tile 0 cannot be "
-        "dispatched: "
-        "tiles of launch 1 hold the slots; that is a cycle through launch 1: 2 tiles hold slots and wait"
-    )
-    assert schedule.to_json()["time_ns"] is None
-
-
-def test_launches_that_wait_for_each_other_are_named():
-    class Crossed:
-        name, renames = "crossed", False
-
-        def draft(self, program):
-            return Draft(program.count, after=[set(), {3}, {1}, {2}])
-
-    schedule = Simulator(with_trace(graph([1] * 4, []), [[1.0]] * 4)).run(Crossed())
-    assert schedule.deadlock == (
-        "launch 1 never opens before launch 3 ends; launch 3 never opens before launch 2 ends; launch 2 never opens "
-        "before launch 1 ends; "
-        "that is a cycle through launch 1"
-    )
-
-
-def test_a_device_too_small_for_a_block_is_refused_with_the_launch():
-    g = with_trace(graph([1], []), [[1.0]], block_x=512, kernel="wide")
-    assert time_of(g, "stream") == 1.0  # on its own device it ran, so it fits
-    with pytest.raises(UserError, match=r"too small for launch 0 \(wide\).* exceeds its threads"):
-        Simulator(g, Machine(g.device, foreign=True))
-
-
-def test_a_foreign_device_has_its_own_occupancy():
-    g = with_trace(graph([8], []), [[1.0] * 8], block_x=64, blocks_per_sm=1)
-    assert time_of(g, "stream") == 4.0
-    assert Simulator(g, Machine(g.device, foreign=True)).run(scheduler("stream")).time_ns == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("stream:gap=2", "write gap=2us or gap_ns=2000"),
-        ("stream:gap=us", "write gap=2us"),
-        ("stream:gap_ns=inf", "expected at least 0"),
-        ("stream:gap_ns=nan", "expected at least 0"),
-        ("dataflow-bloom:hashes=0", "at least 1"),
-        ("persistent-dynamic:scheduler_sms=0.5", "whole number"),
-        ("strem", "did you mean stream?"),
-        ("pdl:prolog=1", "did you mean prologue?"),
-        ("pdl:prologue=2", "at most 1"),
-        ("cusync:window=2,window=3", "window is given twice, as 2 and 3"),
-        ("cusync:poll=1us,poll_ns=5", "poll_ns is given twice"),
-        ("cusync:", "cusync alone"),
-        ("cusync:window=2,", "is not key=value"),
-        ("pdl:signal=1e300us", "at most 1e+12"),
-        ("pdl:signal_ns=nan", "signal_ns is nan"),
-        ("cusync:window=" + "9" * 400, "window is 999999… (400 digits)"),
-        ("acs-sw:threads=1000001", "at most 1000000"),
-        ("wireframe:nodes=1000001", "at most 1000000"),
-        ("stream:gap_ns=-1", "at least 0"),
-        ("streams:queues=1.5", "whole number"),
-        ("stream:gap_ns=fast", "is not a number"),
-        ("stream:gap_ns", "is not key=value"),
-    ],
-)
-def test_bad_schedulers_are_answered_with_what_there_is(text, says):
-    with pytest.raises(UserError, match="scheduler") as raised:
-        scheduler(text)
-    assert says in str(raised.value)
-
-
-def test_a_time_may_carry_its_unit():
-    assert scheduler("stream:gap=2us") == scheduler("stream:gap_ns=2000")
-    assert time_of(chain(), "stream:gap=0.001us") == 62
-
-
 def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
     # Three tiles on two slots: one is idle for 10 ns after the last dispatch, both in the gap of 100.
     found = Simulator(chain()).run(scheduler("stream"))
@@ -576,7 +481,8 @@ def test_idle_time_at_the_ends_of_launches_is_that_of_the_whole_gpu():
 
 def test_every_scheduler_cites_its_source():
     for chosen in SCHEDULERS.values():
-        assert any(word in type(chosen).__doc__ for word in ("Guide", "et al.", "proposal", "1966")), chosen.name
+        text = " ".join(type(chosen).__doc__.split())
+        assert any(word in text for word in ("Guide", "et al.", "proposal", "1966")), chosen.name
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=6))
@@ -585,49 +491,11 @@ def test_covered_time_is_the_length_of_the_union(intervals):
     assert covered_ns(begin, end) == len({x for a, b in intervals for x in range(a, b)})
 
 
-def test_a_cluster_that_never_fits_is_refused_with_its_launch():
-    g = with_trace(graph([1, 2], []), [[1.0], [1.0] * 2], cluster_x=4, blocks_per_sm=1, grid_x=8)
-    with pytest.raises(UserError, match=r"cluster of 4 blocks of launch 0 needs 4 SMs .* the machine holds 2"):
-        Simulator(g)
-    assert not Simulator(g, Machine(g.device, sms=4)).run(scheduler("stream")).deadlock
-
-
-def test_sms_set_apart_are_missing_for_a_cluster():
-    g = with_trace(graph([1], []), [[1.0]], cluster_x=2, blocks_per_sm=1, grid_x=2)
-    with pytest.raises(UserError, match="needs 2 SMs"):
-        Simulator(g).run(scheduler("persistent-dynamic:scheduler_sms=1"))
-
-
-def test_a_persistent_launch_is_no_faster_on_a_larger_gpu():
-    g = with_trace(graph([6], []), [[10.0] * 6], grid_x=2)
-    assert Simulator(g, Machine(g.device, sms=6)).run(scheduler("list")).time_ns == 30
-
-
-def test_a_prologue_beyond_what_is_safe_is_called_no_valid_schedule():
-    def said(text):
-        return " ".join(Simulator(chain(first=0.5)).run(scheduler(text)).notes)
-
-    assert "No valid schedule of the program as recorded: with prologue=0.75 tiles of 2 of 3" in said(
-        "pdl:prologue=0.75"
-    )
-    assert "No valid schedule" not in said("pdl:prologue=0.5")
-    assert "No valid schedule" not in said("pdl")
-
-
 def test_waits_in_the_loop_are_an_overhead_of_their_own():
     relation = block([[(0, 1.0, 0.0), (1, 1.0, 0.5)]], [0, 0])
     g = with_trace(graph([2, 2], [(0, 1, relation)]), [[10.0] * 2] * 2)
     found = Simulator(g).run(scheduler("cusync:inside=1,wait_ns=6,post_ns=1"))
     assert found.overheads_ns == {"posts": 4.0, "loop waits": 12.0}
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [({"sms": 10**9}, "at most 100,000 SMs"), ({"blocks_per_sm": 10**9}, "at most 10,000 blocks")],
-)
-def test_machines_beyond_any_gpu_are_refused(given, says):
-    with pytest.raises(UserError, match=says):
-        Machine(chain().device, **given)
 
 
 def test_what_a_simulation_claims_follows_from_its_lives():

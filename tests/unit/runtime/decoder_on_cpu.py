@@ -13,15 +13,14 @@ import torch
 from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
 from planted import Patch
 
-from tileprof.runtime.decode import build, launch
+from tileprof.runtime.decode import launch
+from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import DecoderShape
-
-SOURCES = Path(build.__file__).parent
 
 
 def compiled(shape: DecoderShape, blocks: int, folder: Path, patch: Patch | None = None) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
     texts["config.h"] = shape.header(blocks)
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["instructions.cuh"] = (EMULATED / "decoder_instructions.cuh").read_text(encoding="utf-8")

@@ -100,7 +100,7 @@ class HostArguments(Arguments):
 
 def compiled(plan: Plan, folder: Path, patch: Patch | None = None, dealer: Dealer = Dealer.LISTS) -> Path:
     """A library of the kernel of a plan and a machine of its own, in a new folder."""
-    stages = _MULTIPLY.sub("", header(plan, Options(dealer=dealer))).replace("template <int> struct Multiply;\n", "")
+    stages = without_products(header(plan, Options(dealer=dealer)))
     texts = {path.name: path.read_text(encoding="utf-8") for path in (*SOURCES.glob("*.cuh"), SOURCES / "kernel.cu")}
     texts |= {"stages.h": stages, "ptx.cuh": (EMULATED / "ptx.cuh").read_text(encoding="utf-8")}
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
@@ -127,6 +127,11 @@ def link_kernel(folder: Path, texts: Mapping[str, str], patch: Patch | None, ent
         _run("g++", *FLAGS, *flags, str(EMULATED / entry), machine, "-o", str(to))
 
     return Path(shutil.copy(once(f"{key}.so", link), folder / "kernel.so"))
+
+
+def without_products(header: str) -> str:
+    """A header without wgmma, which the machine has in its own words."""
+    return _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
 
 
 def compile_machine(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, _aligned, link_kernel, without_products
 from planted import Patch
 
 from tileprof.runtime.convnet.build import Options, header, sources
@@ -18,14 +18,13 @@ from tileprof.runtime.convnet.pack import packed
 from tileprof.runtime.convnet.plan import Plan
 from tileprof.runtime.sync.tables import FLAG_BYTES
 
-_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 _NAMED = re.compile(r"\b([A-Z]+_FULL|[A-Z]+_FREE|STORED|POSTED) = ")
 
 
 def compiled(folder: Path, options: Options | None = None, patch: Patch | None = None) -> Path:
     """A library of the kernel, which runs any plan, in a new folder next to machine.o."""
     texts = sources()
-    texts["stages.h"] = _MULTIPLY.sub("", header(options or Options())).replace("template <int> struct Multiply;\n", "")
+    texts["stages.h"] = without_products(header(options or Options()))
     texts["ptx.cuh"] = (EMULATED / "ptx.cuh").read_text(encoding="utf-8")
     texts["names.h"] = "".join(f"NAME({name})\n" for name in _NAMED.findall(texts["common.cuh"]))
     return link_kernel(folder, texts, patch, "entry.cpp")

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel
+from kernel_on_cpu import EMULATED, HostArguments, Schedule, link_kernel, without_products
 from planted import Patch
 
-from tileprof.runtime.prefill import build, launch
+from tileprof.runtime.prefill import launch
+from tileprof.runtime.prefill.build import KERNEL
 from tileprof.runtime.prefill.shape import PrefillShape
-
-_MULTIPLY = re.compile(r"template <> struct Multiply<\d+> \{.*?\n\};", re.DOTALL)
 
 
 def compiled(
     shape: PrefillShape, blocks: int, folder: Path, patch: Patch | None = None, timeout_ns: int = 1_000_000_000
 ) -> Path:
     """A library of the kernel for a shape, in a new folder beside machine.o."""
-    texts = {path.name: path.read_text(encoding="utf-8") for path in build.SOURCES.glob("*.cu*")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in KERNEL.folder.glob("*.cu*")}
     header = shape.header(blocks, timeout_ns=timeout_ns)
-    texts["config.h"] = _MULTIPLY.sub("", header).replace("template <int> struct Multiply;\n", "")
+    texts["config.h"] = without_products(header)
     texts |= {name: (EMULATED / name).read_text(encoding="utf-8") for name in ("ptx.cuh", "warp.cuh")}
     return link_kernel(folder, texts, patch, "prefill_entry.cpp")
 

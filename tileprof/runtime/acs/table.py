@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_RANGES: Final = 8
-"""Of a slot and mode; beyond, the range around all of them stands."""
+"""Ranges per slot and mode; where there are more, one range around all of them stands for them."""
 
 Range = tuple[int, int, int]
 """Slot, first byte and end, from the slot's address on."""

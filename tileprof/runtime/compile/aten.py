@@ -191,7 +191,7 @@ _MASK_AT: Final = {
     "_scaled_dot_product_efficient_attention": 3,
     "_scaled_dot_product_cudnn_attention": 3,
 }
-"""Where the mask stands among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11
+"""The position of the mask among the arguments of each operator, as `native_functions.yaml` declares them (PyTorch 2.11
 and 2.13).
 """
 

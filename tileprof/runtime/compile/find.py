@@ -18,7 +18,7 @@ from tileprof.runtime.stages.view import ITEM_BYTES, View
 _ATEN: Final = torch.ops.aten
 _VIEWS: Final = {_ATEN.view.default, _ATEN.reshape.default, _ATEN._unsafe_view.default}  # noqa: SLF001
 _PRODUCTS: Final = {_ATEN.mm.default: 0, _ATEN.addmm.default: 1}
-"""Where a product's first factor stands among its arguments."""
+"""The position of a product's first factor among its arguments."""
 
 MOST_STAGES: Final = 12
 """Longest chain: stages of one policy are verified together."""

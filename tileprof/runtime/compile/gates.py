@@ -12,7 +12,7 @@ from tileprof.runtime.stages.pointwise import Pointwise
 from tileprof.runtime.stages.view import View
 
 Pairs = dict[str, tuple[str, str]]
-"""By the name of a tensor, the two that it is made of: side by side, along their last dimension."""
+"""The two tensors that a tensor is made of, by its name: side by side, along their last dimension."""
 
 
 def joined(chain: Chain) -> tuple[Chain, Pairs]:

@@ -86,7 +86,7 @@ def _inside(inside: Callable[[list[Any]], Any]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Where among the values of the placeholders the weights are that a region keeps copies of."""
+    """Positions, among the values of the placeholders, of the weights that a region keeps copies of."""
 
     key: str
     at: tuple[int, ...]

@@ -103,7 +103,7 @@ def _closed(found: Matched) -> tuple[fx.Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Where a region's inputs stand, by layer and role."""
+    """Positions of a region's inputs, by layer and role."""
 
     shape: DecoderShape
     layers: tuple[dict[str, int], ...]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from tileprof.errors import UserError
-from tileprof.runtime.decode.build import CUBIN, ENTRY, build
-from tileprof.runtime.decode.shape import IN_FLIGHT, SHARED_BYTES, DecoderShape
-from tileprof.runtime.persistent.driver import Arguments, Function
+from tileprof.runtime.decode.build import KERNEL
+from tileprof.runtime.decode.shape import IN_FLIGHT, DecoderShape
+from tileprof.runtime.persistent.driver import Arguments
 
 LAYER_ROLES: Final = (
     "norm", "query", "key", "value", "query_bias", "key_bias", "value_bias", "query_norm", "key_norm",
@@ -55,18 +52,10 @@ class Decoder:
         blocks: int | None = None,
         in_flight: int = IN_FLIGHT,
     ) -> None:
-        shape.check()
         self.shape, self.device = shape, torch.device(device)
-        properties = torch.cuda.get_device_properties(self.device)
-        if (properties.major, properties.minor) != (9, 0):
-            raise UserError(f"the decoder's kernel is for sm_90, and {properties.name} is not")
-        self.blocks = blocks or properties.multi_processor_count
-        folder = build(
-            shape.header(self.blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight)
+        self._function, self.blocks = KERNEL.loaded(
+            shape, self.device, blocks, delay_ns=delay_ns, timeout_ns=timeout_ns, profile=profile, in_flight=in_flight
         )
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream().synchronize()  # makes PyTorch's context the current one
-            self._function = _loaded(folder / CUBIN, torch.cuda.current_device())
         words = 2 * shape.set_words(self.blocks)
         self._sets = torch.full((words,), _ABSENT, dtype=torch.int32, device=self.device)
         self._state = torch.zeros(_STATE_WORDS, dtype=torch.int32, device=self.device)
@@ -115,9 +104,3 @@ class Decoder:
                 return f"'{name}'"
             word -= count
         return "nothing"
-
-
-@cache
-def _loaded(cubin: Path, _device: int) -> Function:
-    """The kernel on the current device; it is loaded once and stays, for graphs that hold it."""
-    return Function(cubin.read_bytes(), ENTRY, SHARED_BYTES)

@@ -37,7 +37,7 @@ class Matched:
     mask_nodes: dict[fx.Node, tuple[str, fx.Node, float, frozenset[fx.Node]]] = field(default_factory=dict)
     triangles: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
     kept: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
-    """Of a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
+    """In a prefill: keys and values of each layer as attention reads them, [batch, kv_heads, tokens, head_dim]."""
     dtype: torch.dtype = torch.bfloat16
 
     def size(self, name: str, value: int) -> None:
@@ -160,7 +160,7 @@ def _layer(found: Matched, x: fx.Node, layer: dict[str, fx.Node], *, prefill: bo
 
 
 def _attention(found: Matched, attended: fx.Node, layer: dict[str, fx.Node], *, prefill: bool) -> fx.Node:
-    """From what enters the output product back to the normalised activations."""
+    """Follows the input of the output product back to the normalised activations."""
     merged = _through(found, attended, *aten.RESHAPES, ATEN.clone.default)
     _need(
         aten.calls(merged, ATEN.transpose.int) and tuple(merged.args[1:]) == (1, 2),
@@ -230,8 +230,8 @@ def _triangle(found: Matched, attention: aten.Attention) -> None:
 
 
 def _fresh(found: Matched, *attended: fx.Node) -> tuple[fx.Node, fx.Node]:
-    """From keys and values as attention reads them back to the tokens': behind repeated heads, and caches that were
-    empty.
+    """Follows keys and values as attention reads them back to those of the tokens: behind repeated heads, and caches
+    that were empty.
     """
     nodes = []
     for repeated in attended:
@@ -312,7 +312,7 @@ def _constant(node: Any) -> float | None:
 
 
 def _cached(found: Matched, node: fx.Node, layer: dict[str, fx.Node], role: str) -> fx.Node:
-    """From keys or values as attention reads them back to the new token's."""
+    """Follows keys or values as attention reads them back to the new token's."""
     heads = aten.shape(node)
     node = _not_repeated(found, node)
     _need(aten.calls(node, ATEN.index_copy.default) and node.args[1] == 2, f"{role} do not come from a static cache")
@@ -351,7 +351,7 @@ def _index(found: Matched, index: fx.Node) -> fx.Node:
 
 
 def _turned(found: Matched, node: fx.Node, heads: int) -> tuple[fx.Node, fx.Node | None]:
-    """From a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
+    """Follows a rotated head back: the product that it comes from, and the weight of its norm if it has one."""
     _need(aten.calls(node, ATEN.add.Tensor) and not node.kwargs, "heads are not rotated")
     plain, crossed = node.args
     for part in (plain, crossed):

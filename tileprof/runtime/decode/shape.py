@@ -8,7 +8,7 @@ from typing import Final, Literal
 from tileprof.errors import UserError
 
 SHARED_BYTES: Final = 232_448
-"""Of dynamic shared memory, which a block of sm_90 may have."""
+"""Dynamic shared memory that a block may have on sm_90."""
 
 GROUP: Final = 8
 """Rows of weights that are dealt to blocks: GROUP of common.cuh."""

@@ -69,7 +69,7 @@ class Launcher:
 
     @property
     def record(self) -> Tensor:
-        """Of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
+        """Record of the first wait that gave up: 1, stage, row, column, block; int32 [5], zeros if none did."""
         return self._counts[2 * _LINE : 2 * _LINE + 5]
 
     def buffer(self, name: str) -> Tensor:
@@ -187,7 +187,7 @@ def report(launcher: Launcher) -> None:
 
 
 def _offsets(plan: Plan) -> tuple[dict[str, int], int]:
-    """Where each matrix between stages begins in a set of the workspace, and the set's size, in bytes."""
+    """The offset of each matrix between stages in a set of the workspace, and the set's size, in bytes."""
     sizes = {name: rows * columns * size for name, (rows, columns, size) in plan.sizes.items()}
     offsets, end = {}, 0
     for name, size in sizes.items():

@@ -222,8 +222,8 @@ def _planned(program: Program, width: int, cut: _Cut, blocks: int) -> Iterator[P
 
 
 def _norms(program: Program) -> dict[str, tuple[Norm, str]]:
-    """Of each matrix that is normalised, how, and the name of the result. Raises `UserError` where it is normalised in
-    two ways.
+    """The norm of each matrix that is normalised, and the name of the result. Raises `UserError` where it is normalised
+    in two ways.
     """
     found: dict[str, tuple[Norm, str]] = {}
     for product in program.products():

@@ -64,7 +64,7 @@ class Mask:
 
     tensor: str
     strides: tuple[int, int, int]
-    """From sequence to sequence, head to head, query to query."""
+    """Steps in elements from sequence to sequence, head to head and query to query."""
     boolean: bool
     false: float = 0.0
 

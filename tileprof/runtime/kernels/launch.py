@@ -1,4 +1,4 @@
-"""From a stage operator to launches of its Triton kernel: constants, warps, and which hooks are compiled in."""
+"""Launches of the Triton kernels of stage operators: constants, warps, and which hooks are compiled in."""
 
 from __future__ import annotations
 

@@ -139,5 +139,5 @@ def _both(name: str, chain: Chain, *, thorough: bool) -> Case:
 
 
 def _weight(name: str, k: int, n: int) -> View:
-    """As nn.Linear keeps it."""
+    """A weight as nn.Linear keeps it."""
     return View(name, (k, n), (1, k), "float16")

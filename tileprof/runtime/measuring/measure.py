@@ -76,7 +76,7 @@ one.
 """
 
 _PREPARED_SMS: Final = 132
-"""Of the GPU for which kernels are prepared: an H200."""
+"""SMs of the GPU for which kernels are prepared: an H200."""
 
 _WITH_POLICY: Final = ("cusync", "persistent")
 """Schedulers that are measured once per policy."""

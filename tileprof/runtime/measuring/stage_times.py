@@ -74,7 +74,7 @@ def instances(chain: Chain) -> int:
 
 
 def pipelines_of(policy: Policy, schedule: str, count: int, *, ahead: bool = False) -> list[GpuPipeline]:
-    """So many pipelines, each with memory and semaphores of its own."""
+    """``count`` pipelines, each with memory and semaphores of its own."""
     first = GpuPipeline(policy, schedule=schedule, ahead=ahead, unchecked=True)
     return [first, *(first.twin() for _ in range(count - 1))]
 

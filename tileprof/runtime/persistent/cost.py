@@ -99,7 +99,7 @@ class _Pace:
 
 _SHARED: Final = _Pace()
 _STREAMED: Final = _Pace(0.57, 0.28, 62_000.0, FLOP_PER_US, 4_140_000.0, 0.8, 0.0006, 1.85)
-"""Of weights that several rows of tiles find in L2, and of those that come from memory for few rows."""
+"""The pace where several rows of tiles find weights in L2, and where weights come from memory for few rows."""
 
 _ABREAST: Final = replace(_STREAMED, block_us=0.38, dram_bytes_per_us=4_300_000.0)
 """Blocks abreast: no loads stop while sums are added up. Each block takes all of k, so that its loop costs time where
@@ -130,7 +130,7 @@ def clusters_on(sms: int) -> Callable[[int], int]:
 
 
 def finish_us(stage: StagePlan, split: int) -> float:
-    """From the last product of a tile to its post."""
+    """Microseconds from the last product of a tile to its post."""
     sums = _height(stage) * stage.columns
     if stage.pair:
         return HANDED_US + sums / HANDED_PER_US
@@ -266,7 +266,7 @@ def _read(stage: StagePlan, low: int, high: int) -> tuple[int, int]:
 
 
 def _rows(stage: StagePlan) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in stage.operator.out.shape[:-1]:
         total *= size
@@ -279,7 +279,7 @@ def _tall(stage: StagePlan) -> bool:
 
 
 def _loaded_rows(stage: StagePlan, split: int) -> float:
-    """Of activations, for a k-block."""
+    """Rows of activations that are loaded per k-block."""
     halo = stage.halo(split)
     return halo.pixels / halo.taps if halo else _height(stage)
 

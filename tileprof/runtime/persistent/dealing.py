@@ -92,7 +92,7 @@ class TaskGraph:
         return np.concatenate([part.reshape(-1) for part in self._parts().values()])
 
     def offsets(self) -> dict[str, int]:
-        """Where each array begins in `table`, by the names of dealing.cuh."""
+        """The offset of each array in `table`, by the names of dealing.cuh."""
         sizes = [part.size for part in self._parts().values()]
         return dict(zip(self._parts(), np.cumsum([0, *sizes]).tolist(), strict=False))
 

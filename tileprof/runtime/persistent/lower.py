@@ -1,4 +1,4 @@
-"""From a policy to the task lists of clusters."""
+"""Lowers a policy to the task lists of clusters."""
 
 from __future__ import annotations
 

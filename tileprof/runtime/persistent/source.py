@@ -27,17 +27,17 @@ _RESERVED_BYTES: Final = 2048
 
 _MOST_SLOTS: Final = 16
 _CHUNK_BYTES: Final = 32 * 16
-"""Of a warp's sums that another block finishes: sixteen rows of eight columns."""
+"""A warp's sums that another block finishes: sixteen rows of eight columns."""
 
 _MOST_BIAS_BYTES: Final = 4 * 1024
 """Biases in shared memory, so that the end of a tile does not wait for L2: a wait for a semaphore empties L1."""
 
 _ALONE_BYTES: Final = 8 * 16 * 2 * 64
-"""Where warps are alone: a buffer for each of the eight, of sixteen rows of 64 halves."""
+"""Buffers where no sums are exchanged: one per warp, of sixteen rows of 64 halves."""
 
 _HANDED_BUFFERS: Final = 4
 _HANDED_BYTES: Final = 64 * 2 * 64
-"""Of a pair's blocks: two for each warpgroup, of 64 rows of 64 halves."""
+"""Buffers in the blocks of a pair: two per warpgroup, of 64 rows of 64 halves."""
 
 _EPILOGUES: Final = ("none", "relu", "gelu", "gelu_tanh", "silu")
 
@@ -270,7 +270,7 @@ def _bias_of(stage: StagePlan) -> int:
 
 
 def _bias_bytes(plan: Plan) -> int:
-    """Of the biases of all stages in shared memory: all or none."""
+    """Bytes of the biases of all stages in shared memory: all or none."""
     total = sum(_bias_of(stage) for stage in plan.stages)
     return total if total <= _MOST_BIAS_BYTES and not paired(plan) else 0
 

@@ -28,7 +28,7 @@ _BOX: Final = 256
 """Elements along a side of a box of TMA."""
 
 _STEP: Final = 8
-"""Of which it takes one: the widest stride of a convolution."""
+"""The widest stride of a convolution: TMA takes one element per step of a box."""
 
 _ITEMS: Final = 8
 """Halves in 16 bytes, of which TMA's strides and the kernel's stores are multiples."""

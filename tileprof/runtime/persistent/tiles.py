@@ -33,7 +33,7 @@ _NEAR: Final = 1.25
 """Tilings of a stage that are looked at in the chain: those which alone are at most so much slower than the best."""
 
 _MOST_TILES: Final = 4_000
-"""Of a chain that is looked at tile by tile; with more, what is left of the last round of a stage is nothing."""
+"""Tiles of a chain that is modelled tile by tile; with more of them the last, partial round does not matter."""
 
 _NARROWEST: Final = 32
 """Columns of a convolution's tiles: narrower ones have not been measured."""
@@ -138,7 +138,7 @@ def _heights(operator: Tiled, height: int) -> Iterator[int]:
 
 
 def _rows(operator: Tiled) -> int:
-    """Of the result as a matrix."""
+    """Rows of the result as a matrix."""
     total = 1
     for size in operator.out.shape[:-1]:
         total *= size

@@ -102,7 +102,7 @@ def _closed(found: Matched, results: set[fx.Node]) -> tuple[fx.Node, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Roles:
-    """Where a region's inputs stand, by layer and role, and which results are its outputs.
+    """Positions of a region's inputs, by layer and role, and which results are its outputs.
 
     The logits, then keys and values of each layer.
     """

@@ -37,12 +37,12 @@ class Compared:
     graph: bool = True
     bound_us: float | None = None
     expected_us: float | None = None
-    """Of the program with kernels of this package, predicted from their plans before it ran."""
+    """Time of the program with kernels of this package, predicted from their plans before it ran."""
     failures: dict[str, str] = field(default_factory=dict)
     reports: list[Report] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
     timelines: list[Timeline] = field(default_factory=list)
-    """Of one run of each kernel that has clocks, if they were asked for."""
+    """Timelines of one run of each kernel that has clocks, if they were asked for."""
 
     @property
     def kept(self) -> str:
@@ -181,7 +181,7 @@ def time_calls(works: dict[str, Callable[[], Any]], restore: Callable[[], None])
 
 
 def _shares(work: Callable[[], Any]) -> dict[str, float]:
-    """By the operator's name in ATen, its own kernels' part of all kernels' time in one eager call."""
+    """The share of each ATen operator's own kernels in the kernel time of one eager call."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415 - slow to import
 
     there = torch.cuda.is_available()

@@ -36,11 +36,11 @@ class Constants:
 
     origin: str
     start: float
-    """Of a graph with one launch: until its blocks run, and after they have ended."""
+    """A graph with one launch: the time before its blocks run and after they have ended."""
     rest: float
-    """Of a small kernel of Inductor's in the same graph."""
+    """A small kernel of Inductor in the same graph."""
     decoder_stall: float
-    """Of a decoder's layer: how long the stream of weights stands still while blocks wait for each other."""
+    """Time per layer of a decoder in which the stream of weights stands still because blocks wait for each other."""
     decoder_sequence: float
     """What each sequence adds to that."""
     prefill_stall: float
@@ -50,9 +50,9 @@ class Constants:
     product: float
     """Factor on the time that a plan of transformer blocks gives a product."""
     attention: float
-    """Of a round of attention tiles of 128 keys."""
+    """A round of attention tiles of 128 keys."""
     finish: float
-    """Of a stage that ends rows."""
+    """A stage that ends rows."""
 
 
 CALIBRATED: Final[Mapping[str, Constants]] = {
@@ -70,7 +70,7 @@ CALIBRATED: Final[Mapping[str, Constants]] = {
         finish=2.4,
     ),
 }
-"""By the name of `tileprof.devices`."""
+"""Constants by the device's name in `tileprof.devices`."""
 
 _KERNELS: Final = frozenset(
     {
@@ -174,7 +174,7 @@ def _patches(_: Patches, constants: Constants, __: Device) -> float:
 
 
 def _stage(plan: Plan, together: Sequence[Any], constants: Constants) -> float:
-    """Of products that read the same rows, which need not wait for each other, or of another stage."""
+    """Time of products that read the same rows, which need not wait for each other, or of another stage."""
     blocks, stage = len(plan.blocks), together[0]
     match stage:
         case Tiled(product, _, width, splits):

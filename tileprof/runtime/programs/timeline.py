@@ -57,7 +57,7 @@ class Timeline:
 
     @property
     def span_ns(self) -> int:
-        """From the first begin to the last end."""
+        """Nanoseconds from the first begin to the last end."""
         return max(int(stage.end_ns.max()) for stage in self.stages)
 
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tileprof.runtime.encoder.plan import Plan as BlocksPlan
 
 Pairs = dict[tuple[int, int], tuple[I64, I64]]
-"""By producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once."""
+"""Per producer and consumer stage: what is needed (tiles) or awaited (semaphores), and by which tile, each pair once.
+"""
 
 _STRIDE: Final = 1 << 32
 """Above every tile number: a tile of all stages is ``stage * _STRIDE + tile``."""
@@ -44,7 +45,7 @@ class WholePlan:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Of each stage."""
+        """The number of tiles of each stage."""
         return tuple(map(len, self.posts))
 
     def graph(self) -> Any:

@@ -8,8 +8,9 @@ import pytest
 
 from tileprof import building
 from tileprof.errors import UserError
-from tileprof.runtime.decode.build import COMPILER_WORDS, CUBIN, build
+from tileprof.runtime.decode.build import KERNEL
 from tileprof.runtime.decode.shape import SHARED_BYTES, DecoderShape
+from tileprof.runtime.persistent.model_kernel import COMPILER_WORDS, CUBIN
 
 SMALL = DecoderShape(
     "bfloat16",
@@ -49,7 +50,7 @@ def compiler_missing() -> bool:
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_kernel_compiles(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TILEPROF_CACHE", str(tmp_path))
-    folder = build(SHAPES[name].header(132))
+    folder = KERNEL.build(SHAPES[name].header(132))
     assert (folder / CUBIN).stat().st_size > 10_000
     spilled = [
         int(line.split(" bytes spill stores")[0].split()[-1])

@@ -3,8 +3,8 @@
 | model | a tile's life |
 |---|---|
 | ``recorded`` | what the trace says, whatever runs beside it |
-| ``co-residency-scaled`` | the longer, the fuller its SM: ``1 + sensitivity * fill``, from what the fill was when it was recorded |
-| ``shared-roofline`` | at least what the trace says; all tiles slow down together while those that work ask for more DRAM bandwidth or arithmetic than the GPU sustains |
+| ``co-residency-scaled`` | ``1 + sensitivity * fill`` of its SM, from the fill when it was recorded |
+| ``shared-roofline`` | all slow down together while they ask for more bandwidth or arithmetic than there is |
 
 What a tile does before it first waits is done by the same rules; what it could do between its first and its last wait
 is done at rate 1 and puts no load on others. While it waits, a signal on its way to it included, nothing is done, and
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 
 class LifeModel(Protocol):
-    """A frozen dataclass of options; ``name`` as on the command line, ``says`` a sentence for the reader of a result."""
+    """A frozen dataclass of options; ``name`` as on the command line, ``says`` a sentence for the reader of a
+    result.
+    """
 
     name: ClassVar[str]
     says: ClassVar[str]
