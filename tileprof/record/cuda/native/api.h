@@ -18,7 +18,7 @@ struct Theirs<Result (*)(Arguments...)> {
     Result (*function)(Arguments...) = nullptr;
 
     Result operator()(Arguments... arguments) const {
-        LetGo others;
+        Unlock others;
         return function(arguments...);
     }
 };

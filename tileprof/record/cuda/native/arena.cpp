@@ -52,7 +52,7 @@ bool Arena::allocate() {
 }
 
 bool Arena::allocate_all() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     auto device = [&](auto** out, size_t bytes, const char* what) {
         void* p = nullptr;
         if (!check(api.sanitizerAlloc(context_, &p, bytes), what)) return false;
@@ -70,7 +70,7 @@ bool Arena::allocate_all() {
 }
 
 void Arena::refill() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     first_launch_ = next_first_launch;
     next_first_launch += kAllHeaders;
     host_headers_.assign(kAllHeaders, Header{});
@@ -120,7 +120,7 @@ Header* Arena::ending(uint32_t bit, uint32_t value, Sanitizer_StreamHandle strea
 
 uint64_t Arena::count() {
     if (!ready_) return 0;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     unsigned long long n[2] = {0, 0};
     if (!check(api.sanitizerMemcpyDeviceToHost(n, count_, sizeof n, nullptr), "reading the record count"))
         broken_ = true;
@@ -131,7 +131,7 @@ uint64_t Arena::count() {
 // Not by a copy: in the default stream it would wait behind a kernel that spins there.
 bool Arena::answers() {
     if (!ready_) return false;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     size_t free = 0, all = 0;
     return api.cuMemGetInfo(&free, &all) == CUDA_SUCCESS;
 }
@@ -194,7 +194,7 @@ bool Arena::learn(Places::Place place, uint64_t kernel, Sanitizer_StreamHandle s
 
 bool Arena::graph_launched(Sanitizer_StreamHandle stream, const std::string& name, bool spins) {
     if (!ready_) return true;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     streams_.emplace(stream, Places::kNone);
     if (spins || (!held_up() && !rest(stream))) {
         give_up(stream, name);
@@ -271,7 +271,7 @@ bool Arena::at_rest(uint64_t patience_ns) {
 }
 
 std::vector<Entry> Arena::peek() {
-    Inside inside(context_);
+    ContextGuard inside(context_);
     uint64_t n = std::min<uint64_t>(count(), capacity_);
     std::vector<Entry> out(n);
     if (n > 0)
@@ -310,7 +310,7 @@ void Arena::drain(uint64_t patience_ns) {
     if (!ready_ || broken_ || !pending()) return;
     Alone alone(patience_ns);
     if (!alone) return;
-    Inside inside(context_);
+    ContextGuard inside(context_);
     bool behind = held_up();
     places_.was_refused();
     auto making = open_;  // their threads may have done so when the records are copied

@@ -11,19 +11,19 @@
 namespace tileprof {
 
 // The mutex, held. A thread may hold it several times over.
-class Hold {
+class Lock {
   public:
-    Hold();
-    ~Hold();
-    Hold(const Hold&) = delete;
+    Lock();
+    ~Lock();
+    Lock(const Lock&) = delete;
 };
 
 // All of this thread's holds, let go for a while.
-class LetGo {
+class Unlock {
   public:
-    LetGo();
-    ~LetGo();
-    LetGo(const LetGo&) = delete;
+    Unlock();
+    ~Unlock();
+    Unlock(const Unlock&) = delete;
 
   private:
     int holds_;

@@ -11,7 +11,7 @@
 namespace tileprof {
 
 void dispatch(Sanitizer_CallbackDomain domain, Sanitizer_CallbackId id, const void* data) {
-    Hold hold;
+    Lock hold;
     if (recorder.finished) return;
     switch (domain) {
         case SANITIZER_CB_DOMAIN_RESOURCE:
@@ -50,7 +50,7 @@ TILEPROF_EXPORT void tileprof_capture(int on) { tileprof::recorder.capture(on !=
 
 // Put an event of the caller's among ours, in order: the inside of a JSON object, without newlines.
 TILEPROF_EXPORT void tileprof_event(const char* json) {
-    tileprof::Hold hold;
+    tileprof::Lock hold;
     tileprof::log_.event("%s", json);
 }
 
@@ -58,6 +58,6 @@ TILEPROF_EXPORT void tileprof_event(const char* json) {
 TILEPROF_EXPORT void tileprof_drain() { tileprof::recorder.drain(); }
 
 TILEPROF_EXPORT void tileprof_flush() {
-    tileprof::Hold hold;
+    tileprof::Lock hold;
     tileprof::log_.flush();
 }

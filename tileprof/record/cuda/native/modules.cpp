@@ -194,7 +194,7 @@ void Modules::wait_for_contexts() {
     std::set<CUcontext> contexts;
     for (const auto& [handle, module] : modules_) contexts.insert(module.context);
     for (CUcontext context : contexts) {
-        Inside inside(context);
+        ContextGuard inside(context);
         CUresult result = api.cuCtxSynchronize();
         if (result != CUDA_SUCCESS)
             complain("waiting before code is patched: the driver says %d", static_cast<int>(result));
@@ -205,7 +205,7 @@ void Modules::report_constants(const Kernel& kernel) {
     auto module = modules_.find(kernel.module);
     if (kernel.code.constants.empty() || module == modules_.end() || !constants_reported_.insert(kernel.id).second)
         return;
-    Inside inside(module->second.context);
+    ContextGuard inside(module->second.context);
     events::Ranges ranges;
     for (const std::string& name : kernel.code.constants) {
         CUdeviceptr address = 0;

@@ -37,7 +37,7 @@ bool is_one_of(uint32_t cbid, const std::vector<Sanitizer_CallbackId>& ids) {
 }  // namespace
 
 std::string Recorder::start() {
-    Hold hold;  // NVTX ranges may open meanwhile
+    Lock hold;  // NVTX ranges may open meanwhile
     std::string wrong = options.read_environment();
     if (!wrong.empty()) return wrong;
     if (!log_.open(options.raw_folder + "/process-" + std::to_string(getpid())))
@@ -72,14 +72,14 @@ void Recorder::forked() {
 }
 
 void Recorder::drain() {
-    Hold hold;
+    Lock hold;
     if (finished) return;
     arenas.drain();
     log_.flush();
 }
 
 void Recorder::finish() {
-    Hold hold;
+    Lock hold;
     if (finished) return;
     int gpus = 0;
     bool alive =
@@ -154,12 +154,12 @@ void Recorder::synchronized() {
 }
 
 void Recorder::capture(bool on) {
-    Hold hold;
+    Lock hold;
     if (!finished) regions.mark(on);
 }
 
 void Recorder::range(int change) {
-    Hold hold;
+    Lock hold;
     if (!finished) regions.range(change);
 }
 

@@ -29,7 +29,7 @@ class Recorder {
     void capture(bool on);
     void range(int change);
 
-    std::recursive_mutex mutex;         // through Hold
+    std::recursive_mutex mutex;         // through Lock
     std::atomic<bool> finished{false};  // the process ends: whatever is called now does nothing
 
     Options options;

@@ -59,7 +59,7 @@ void Regions::record(bool on) {
     if (!options_.patch_in_ranges) return;
     Alone alone(options_.wait_ns);          // no launching call is cut in two, unless one does not end in time
     on = options_.capturing;                // which others may have changed meanwhile
-    Inside inside(modules_.any_context());  // the thread may have none
+    ContextGuard inside(modules_.any_context());  // the thread may have none
     modules_.wait_for_contexts();           // nothing runs whose code changes
     if (on) callbacks_.follow_work(true);
     modules_.follow_regions();

@@ -27,7 +27,7 @@ std::map<uint64_t, std::vector<char>>& before_of_thread() {
 }
 
 bool copy(uint64_t address, std::vector<char>* out) {
-    Inside inside(recorder.memory.owner(address));
+    ContextGuard inside(recorder.memory.owner(address));
     return api.sanitizerMemcpyDeviceToHost(out->data(), reinterpret_cast<void*>(address), out->size(), nullptr) ==
            SANITIZER_SUCCESS;
 }

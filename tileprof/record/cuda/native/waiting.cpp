@@ -62,30 +62,30 @@ const void* me() { return &holds; }
 
 Gate& gate = *new Gate;
 
-Hold::Hold() {
+Lock::Lock() {
     recorder.mutex.lock();
     if (holds++ == 0) ++at_work;
     moved();
 }
 
-Hold::~Hold() {
+Lock::~Lock() {
     moved();
     if (--holds == 0) --at_work;
     recorder.mutex.unlock();
 }
 
-LetGo::LetGo() : holds_(holds) {
+Unlock::Unlock() : holds_(holds) {
     for (int i = 0; i < holds_; ++i) recorder.mutex.unlock();
     holds = 0;
 }
 
-LetGo::~LetGo() {
+Unlock::~Unlock() {
     for (int i = 0; i < holds_; ++i) recorder.mutex.lock();
     holds = holds_;
 }
 
 void pause_without_holds() {
-    LetGo others;
+    Unlock others;
     nap(kMs / 10);
 }
 
@@ -122,13 +122,13 @@ void Gate::open() {
     if (--depth_ == 0) owner_ = nullptr;
 }
 
-Inside::Inside(CUcontext context) {
+ContextGuard::ContextGuard(CUcontext context) {
     CUcontext present = nullptr;
     if (context == nullptr || api.cuCtxGetCurrent(&present) != CUDA_SUCCESS || present == context) return;
     entered_ = api.cuCtxPushCurrent(context) == CUDA_SUCCESS;
 }
 
-Inside::~Inside() {
+ContextGuard::~ContextGuard() {
     CUcontext left = nullptr;
     if (entered_) api.cuCtxPopCurrent(&left);
 }
@@ -168,7 +168,7 @@ Places::Place Places::put(Sanitizer_StreamHandle stream) {
 }
 
 bool wait_for(const std::function<bool()>& done, const std::function<bool()>& broken, uint64_t limit_ns) {
-    LetGo others;
+    Unlock others;
     uint64_t begin = clock_ns(), asked = begin;
     for (;;) {
         if (done()) return true;

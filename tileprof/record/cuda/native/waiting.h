@@ -22,11 +22,11 @@ namespace tileprof {
 
 // A context that this thread works in for a while: the library's NULL stream is that of the current context, and a copy
 // from memory of another GPU's there is a fault that ends the program (seen with 13.4.92).
-class Inside {
+class ContextGuard {
   public:
-    explicit Inside(CUcontext context);
-    ~Inside();
-    Inside(const Inside&) = delete;
+    explicit ContextGuard(CUcontext context);
+    ~ContextGuard();
+    ContextGuard(const ContextGuard&) = delete;
 
   private:
     bool entered_ = false;
