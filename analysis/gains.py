@@ -264,8 +264,9 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
     (pairs folded), ``producers`` and ``consumers`` (tuples of launches), ``listed_gain_ns`` (recorded time less the
     list schedule's), ``coverage`` (worst of both launches), ``kernel``, ``op`` and ``module`` of both sides
     (``producer_kernel`` ...; digits that differ as ``*``). Sorted: direct pairs first, of these the ones that renaming
-    of memory would not separate and whose producer is the consumer's last, then by what overlap saves beyond the launch
-    gap, by gain and by bytes, largest first.
+    of memory would not separate and whose producer is the consumer's last, then neighbours (launches in between keep
+    their order, so that the consumer of another pair meets the last of these, not its producer), then by what overlap
+    saves beyond the launch gap, by gain and by bytes, largest first.
     """
     rows = gains.assign(
         map=gains["map"].fillna("").astype(str),
@@ -294,9 +295,10 @@ def fold(gains: pd.DataFrame, launches: pd.DataFrame) -> pd.DataFrame:
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members))
     for name in ("early", "lead_ns"):
         folded[name] = np.bincount(group, rows[name].to_numpy(np.float64), len(members)) / folded["times"]
-    order = ["direct", "true", "last_producer", "overlap_ns", "gain_ns", "bytes"]
-    ranked = folded.assign(true=~folded["reuse_only"].astype(bool)).sort_values(order, ascending=False, kind="stable")
-    return ranked.drop(columns=["producer", "consumer", "key", "true"]).reset_index(drop=True)
+    order = ["direct", "true", "last_producer", "next", "overlap_ns", "gain_ns", "bytes"]
+    marked = folded.assign(true=~folded["reuse_only"].astype(bool), next=folded["apart"] == 0)
+    ranked = marked.sort_values(order, ascending=False, kind="stable")
+    return ranked.drop(columns=["producer", "consumer", "key", "true", "next"]).reset_index(drop=True)
 
 
 def direct_and_known(groups: pd.DataFrame) -> NDArray[np.bool_]:

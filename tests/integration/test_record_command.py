@@ -51,6 +51,17 @@ def test_the_program_owns_stdout_and_the_last_lines_say_where_the_trace_is_and_w
     assert trace.manifest["command"][1:] == ["infer.py", "-o", "x", "--fake"]
 
 
+def test_json_ends_with_one_object_on_stderr(tmp_path):
+    ended = _run(tmp_path, "--json", "--fake", "--", sys.executable, _script(tmp_path, MODEL))
+    said = json.loads(ended.stderr.splitlines()[-1])
+    assert (said["trace"], said["complete"], said["exit_code"]) == ("infer.tileprof", True, 0)
+    assert (
+        said["launches"] == len(tileprof.load(tmp_path / "infer.tileprof").launches) == sum(said["coverage"].values())
+    )
+    assert said["next"] == "tileprof report infer.tileprof"
+    assert "tileprof: wrote" not in ended.stderr
+
+
 def test_a_failing_program_keeps_its_traceback_and_leaves_a_partial_trace(tmp_path):
     script = _script(tmp_path, "import torch\nx = torch.ones(3).cos()\ndef f():\n    return torch.ones(2) + x\nf()\n")
     plain = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -74,7 +74,7 @@ def test_the_bracket_stands_to_scale_and_names_who_reached_what(tab, studied):
     viewed = view.ask("() => document.querySelector('#bracket svg').viewBox.baseVal.width")
     assert drawn == pytest.approx(scale * gain["recorded_ns"] * wide / viewed, abs=4)
     assert zones[0] == pytest.approx([1, gain["bound_ns"] * scale], rel=0.01)
-    assert zones[1] == pytest.approx([8 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
+    assert zones[1] == pytest.approx([1 + gain["bound_ns"] * scale, (best - gain["bound_ns"]) * scale], rel=0.01)
 
 
 def test_every_mark_of_the_bracket_has_a_name_and_no_name_lies_on_another(tab, studied):

@@ -120,15 +120,26 @@ def _run(arguments: list[str]) -> int:
     options = parse(words)
     if verb.takes_program:
         options.program = program
-    return verb.run(options)
+    if not options.plain or name == "record" or program is not None:  # the user's program owns its streams
+        return verb.run(options)
+    from tileprof.cli.console import plain_streams  # noqa: PLC0415 - needed for nothing else
+
+    with plain_streams():
+        return verb.run(options)
 
 
 def parser_of(verb: Verb, *, full: bool = False) -> argparse.ArgumentParser:
     """The parser of one verb; ``full`` adds what only its help shows, such as the names of devices."""
     epilog = verb.epilog() if full and verb.epilog else None
     parser = Parser(prog=f"tileprof {verb.name}", description=verb.help, epilog=epilog, allow_abbrev=False)
-    verb.prepare(parser)
+    add_options(verb, parser)
     return parser
+
+
+def add_options(verb: Verb, parser: argparse.ArgumentParser) -> None:
+    """Add the options of a verb, and those that every verb has."""
+    verb.prepare(parser)
+    parser.add_argument("--plain", action="store_true", help="ASCII only, no colour")
 
 
 class Parser(argparse.ArgumentParser):

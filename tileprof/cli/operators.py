@@ -44,6 +44,10 @@ ARCHITECTURE = "sm_90"
 """Of the device whose persistent kernel takes products and convolutions."""
 
 
+KERNEL_MODEL = "this package's kernels: one launch per stage in stream order, all stages in one launch"
+"""What a prediction by `with_kernel_prediction` is a prediction of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The graph of a recording whose operators have the tiles of stages; ``launches``: its numbers by recorded ones."""
@@ -164,6 +168,20 @@ def with_best_waits(policy: Policy, graph: TileGraph, launches: Sequence[int]) -
         return policy
     edges = tuple(replace(edge, reason=f"{edge.kind}: exact, for the persistent kernel") for edge in exact.edges)
     return with_prediction(replace(exact, edges=edges), graph, launches)
+
+
+def with_kernel_prediction(policy: Policy, fit: Suited, sms: int) -> Policy:
+    """The policy with what the model of the kernel that will run it says; tiles as recorded are another kernel's."""
+    from tileprof.runtime.suited import modelled_us  # noqa: PLC0415 - imports PyTorch
+
+    after_us = modelled_us(policy, sms) or fit.together_us
+    prediction = {
+        "model": KERNEL_MODEL,
+        "stream_us": round(fit.alone_us, 3),
+        "policy_us": round(after_us, 3),
+        "gain_percent": round(100 * (1 - after_us / fit.alone_us), 2),
+    }
+    return replace(policy, prediction=prediction)
 
 
 def best_stages(graph: TileGraph, cut: Cut, *, around: bool) -> list[int] | None:

@@ -225,7 +225,9 @@ def _bounds(report: Report) -> Table:
 
 
 def _layers(report: Report) -> Table:
-    table = Table(box=None, pad_edge=False, title=Text("Repeated layers, each", style="bold"), title_justify="left")
+    table = Table(
+        box=None, pad_edge=False, title=Text("Repeated layers and steps, each", style="bold"), title_justify="left"
+    )
     table.add_column("", ratio=1, no_wrap=True)
     for name in ("launches", "time", "bound", "saves at most", "listed", "saves"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -46,6 +46,8 @@ class Options:
     """Keep launches inside NVTX ranges whose name this matches anywhere."""
     initialisation: bool = False
     """Keep launches that only initialise parameters, before the first module is called."""
+    json: bool = False
+    """End with one JSON object on stderr instead of sentences."""
     tile: tuple[str, ...] = ()
     """Tile shapes that the user dictates (`tileprof.record.model.tiles.foundations.overrides`)."""
 
@@ -66,6 +68,7 @@ class Options:
         """The command line of ``tileprof record`` that gives these options, without the program."""
         options = [f"--output={self.output}", f"--device={self.device}", f"--skip={self.skip}"]
         options += ["--force"] * self.force + ["--fake"] * self.fake + ["--initialisation"] * self.initialisation
+        options += ["--json"] * self.json
         options += [] if self.count is None else [f"--count={self.count}"]
         options += [f"--tile={word}" for word in self.tile]
         options += [] if self.nvtx is None else [f"--nvtx={self.nvtx}"]

@@ -120,4 +120,4 @@ def test_a_small_program_is_drawn_launch_by_launch():
 def test_folding_by_module_keeps_order_and_every_launch(modules):
     items = fold_launches(program(modules))
     assert list(expanded(items)) == list(range(len(modules)))
-    assert all(modules[group["start"]] for group in items if "module" in group)
+    assert all(modules[item["start"]] for item in items if "module" in item)

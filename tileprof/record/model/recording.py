@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tileprof import devices
 from tileprof.errors import UserError
 from tileprof.record import program, ranges
+from tileprof.record.ended import ended_json
 from tileprof.record.model import fake, triton_kernels
 from tileprof.record.model.session import Session
 from tileprof.record.model.tiles import load_all
@@ -114,8 +115,12 @@ class Recording:
             ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")
 
     def _tell(self, path: Path, reason: str, notes: list[str]) -> None:
-        if path.is_relative_to(self._folder):
-            path = path.relative_to(self._folder)
+        shown = path.relative_to(self._folder) if path.is_relative_to(self._folder) else path
+        if self.session.options.json:
+            with suppress(OSError, ValueError):
+                print(ended_json(path, shown=shown), file=sys.__stderr__)
+            return
+        path = shown
         for line in _summary(self.session, path, reason, notes):
             _say(line)
 
